@@ -1,0 +1,46 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.10+ (and Java 17+, for Spark).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PORT   ?= 3000
+
+export DAGSTER_HOME ?= $(CURDIR)/.dagster
+export DAGSTER_DISABLE_TELEMETRY = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo ui test test-fast check lint clean
+
+help:           ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY) ## make the environment, .venv
+
+$(READY): pyproject.toml constraints.txt tools/setup_env.py
+	@$(PYTHON) tools/setup_env.py --venv $(VENV)
+	@touch $@
+
+demo: $(READY)  ## the whole job on a small drawn example, or on SOURCE=<folder, archive or URL>
+	@$(BIN)/python -m pipelines.demo $(if $(SOURCE),--source "$(SOURCE)")
+
+ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another port)
+	@$(BIN)/python -m pipelines.home
+	@$(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
+
+test: $(READY)  ## every test
+	@$(BIN)/python -m pytest
+
+test-fast: $(READY) ## the tests of the inner loop, under three minutes
+	@$(BIN)/python -m pytest -m "not slow" -q
+
+lint: $(READY)  ## format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+check: lint test-fast ## everything that must be green at every commit
+
+clean:          ## remove what the demo, the UI and the tools left; .venv stays
+	rm -rf data .dagster build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,139 @@
+"""The errors that Smalti raises, in one tree; nothing else belongs here.
+
+Every message says which thing, what was expected, what was found and what to do; the facts are attributes too.
+
+    SmaltiError
+    ├── FormatError (ValueError)          bytes that are not what the format says
+    │   ├── IndexFileError                an index file or manifest that cannot be trusted
+    │   ├── ChecksumMismatch              bytes that differ from their declared hash or size
+    │   └── BadImageError                 bytes that are not a usable image
+    ├── SchemaError (ValueError)          a value or column that does not fit its declaration
+    ├── StoreError (OSError)              a store did not do what it was asked
+    │   ├── StoreNotFound (FileNotFoundError)   no such key
+    │   │   └── ShardNotFound             a shard that a version names is gone
+    │   ├── StoreExists (FileExistsError) an exclusive put found something there
+    │   ├── StoreAuthError (PermissionError)    no credentials, or refused ones
+    │   └── StoreTimeout (TimeoutError)   no progress before the deadline
+    ├── CatalogError                      versions of a shard set
+    │   ├── DatasetExists (FileExistsError)     the place already holds a data set
+    │   ├── VersionNotFound (LookupError) no such version
+    │   ├── CommitConflict                somebody else published first
+    │   └── CommitUnknown                 it cannot be told whether a publish took effect
+    ├── CursorError (ValueError)          a saved position that does not fit this data set or run
+    ├── WorldMismatch (ValueError)        ranks, hosts or sizes that contradict each other
+    ├── CheckpointError (OSError)         no checkpoint that verifies
+    ├── TrainingError (RuntimeError)      a training process failed
+    └── MissingDependency (ImportError)   an extra or a program that is not installed
+"""
+
+from typing import Any
+
+
+class SmaltiError(Exception):
+    """Base of everything that Smalti raises; keyword facts become attributes."""
+
+    def __init__(self, message: str = "", /, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __getattr__(self, name: str) -> Any:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send errors home by pickle; the default would lose the facts.
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+def _rebuild(kind: type[SmaltiError], message: str, facts: dict[str, Any]) -> SmaltiError:
+    return kind(message, **facts)
+
+
+class FormatError(SmaltiError, ValueError):
+    """Bytes that are not what the MDS format says."""
+
+
+class IndexFileError(FormatError):
+    """An index file or manifest that cannot be trusted."""
+
+
+class ChecksumMismatch(FormatError):
+    """Bytes that differ from their declared hash or size."""
+
+
+class BadImageError(FormatError):
+    """Bytes that are not a usable image."""
+
+
+class SchemaError(SmaltiError, ValueError):
+    """A value or a column that does not fit its declaration."""
+
+
+class StoreError(SmaltiError, OSError):
+    """A store did not do what it was asked."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """No such key in the store."""
+
+
+class ShardNotFound(StoreNotFound):
+    """A shard that a version names is gone."""
+
+
+class StoreExists(StoreError, FileExistsError):
+    """An exclusive put found something there already."""
+
+
+class StoreAuthError(StoreError, PermissionError):
+    """No credentials, or credentials that were refused."""
+
+
+class StoreTimeout(StoreError, TimeoutError):
+    """No progress before the deadline."""
+
+
+class CatalogError(SmaltiError):
+    """A fault of the versions of a shard set."""
+
+
+class DatasetExists(CatalogError, FileExistsError):
+    """The place already holds a data set."""
+
+
+class VersionNotFound(CatalogError, LookupError):
+    """No such version of the shard set."""
+
+
+class CommitConflict(CatalogError):
+    """Somebody else published this version first; nothing of ours is visible."""
+
+
+class CommitUnknown(CatalogError):
+    """It cannot be told whether a publish took effect; nothing was removed."""
+
+
+class CursorError(SmaltiError, ValueError):
+    """A saved position that does not fit this data set or run."""
+
+
+class WorldMismatch(SmaltiError, ValueError):
+    """Ranks, hosts or sizes that contradict each other."""
+
+
+class CheckpointError(SmaltiError, OSError):
+    """No checkpoint that verifies."""
+
+
+class TrainingError(SmaltiError, RuntimeError):
+    """A training process failed."""
+
+
+class MissingDependency(SmaltiError, ImportError):
+    """A Python extra or a program that this needs is not installed."""

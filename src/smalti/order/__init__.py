@@ -1,0 +1,18 @@
+"""Who reads which sample when: pure numpy, planned from shard sizes and never from samples.
+
+No I/O, clock, threads, environment or global random state belongs here. `plan_epoch` gives the global order of one
+epoch; `Division` says which of its positions one rank takes at one step.
+"""
+
+from smalti.order.division import TAILS, Division, StepBatch
+from smalti.order.window import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
+
+__all__ = [
+    "TAILS",
+    "Division",
+    "EpochPlan",
+    "StepBatch",
+    "default_block_size",
+    "default_canonical_nodes",
+    "plan_epoch",
+]

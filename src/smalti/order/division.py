@@ -1,0 +1,94 @@
+"""Who reads what: which positions of an epoch's global order one rank takes at one step.
+
+Global step s after cursor k is the span [k + s*B, k + (s+1)*B) for the global batch B. Position p goes to host p % H;
+a host's n-th position since the cursor goes to its rank n % R. So every rank's positions are an arithmetic progression,
+and resuming is arithmetic. With H = 2 hosts, R = 2 ranks each, cursor k = 0 and 1 sample per rank and step:
+
+    position      0        1        2        3     |  4        5        6        7
+    goes to     h0 r0    h1 r0    h0 r1    h1 r1   | h0 r0    h1 r0    h0 r1    h1 r1
+                ------------- step 0 ------------- | ------------- step 1 ------------
+
+All ranks take the same number of steps, always.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.world import World
+
+TAILS = ("pad", "short", "drop")
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What one rank reads at one step."""
+
+    step: int
+    """Steps since the cursor, 0-based."""
+    lookup: NDArray[np.int64]
+    """Positions to read, each inside the epoch; repeats included."""
+    positions: NDArray[np.int64]
+    """The same positions, with -1 where the sample is a repeat that only fills the step."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """The part of an epoch that one rank reads, from a cursor to the epoch's end. Pure."""
+
+    epoch_size: int
+    """Samples of the epoch, N."""
+    start: int
+    """Cursor: samples of the epoch consumed before."""
+    batch_size: int
+    """Samples per rank and step."""
+    world: World
+    tail: str = "pad"
+    """What becomes of an incomplete last step: `pad` fills it with the fewest repeats, from the epoch's start; `short`
+    leaves it short (a rank with nothing gets one marked repeat); `drop` leaves it out."""
+
+    def __post_init__(self) -> None:
+        if self.tail not in TAILS:
+            raise ValueError(f"`tail` must be one of {', '.join(TAILS)}, found {self.tail!r}.")
+        if self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, found {self.batch_size}.")
+        if not 0 <= self.start <= self.epoch_size:
+            raise ValueError(f"`start` must lie in [0, {self.epoch_size}], found {self.start}.")
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step over all ranks, B."""
+        return self.batch_size * self.world.num_ranks
+
+    @property
+    def num_steps(self) -> int:
+        """Steps from the cursor to the epoch's end, equal on all ranks."""
+        left = self.epoch_size - self.start
+        return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
+
+    @property
+    def num_repeats(self) -> int:
+        """Samples over all ranks that are read again to fill the last step with `pad`."""
+        return max(0, self.num_steps * self.global_batch - (self.epoch_size - self.start)) if self.tail == "pad" else 0
+
+    def steps(self, first: int, stop: int, stride: int = 1) -> list[StepBatch]:
+        """What this rank reads at steps range(first, stop, stride), as far as the epoch goes."""
+        wanted = np.arange(first, min(stop, self.num_steps), stride, dtype=np.int64)
+        taken = wanted[:, None] * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        virtual = self._first_position() + taken * self.world.num_ranks
+        inside = virtual < self.epoch_size
+        lookup = np.where(inside, virtual, (virtual - self.epoch_size) % max(1, self.epoch_size))
+        positions = np.where(inside, virtual, -1)
+        return [self._cut(StepBatch(int(step), lookup[row], positions[row])) for row, step in enumerate(wanted)]
+
+    def _first_position(self) -> int:
+        world = self.world
+        first_of_host = self.start + (world.host - self.start) % world.num_hosts
+        return first_of_host + world.host_rank * world.num_hosts
+
+    def _cut(self, batch: StepBatch) -> StepBatch:
+        if self.tail == "pad":
+            return batch
+        kept = max(1, int((batch.positions >= 0).sum()))
+        return StepBatch(batch.step, batch.lookup[:kept], batch.positions[:kept])

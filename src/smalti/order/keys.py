@@ -1,0 +1,34 @@
+"""Keyed permutations: the only source of randomness in an order.
+
+All of it is raw Philox output, whose stream numpy guarantees; a permutation is the stable argsort of raw 64-bit keys.
+`Generator.shuffle` and `permutation` may change between numpy versions and are not used.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Purpose(IntEnum):
+    """What a stream of keys is for; two purposes never share a key. The numbers are part of the order."""
+
+    SHARDS = 1
+    PLACES = 2
+    PIECES = 3
+    WINDOW = 4
+
+
+def keyed_permutation(
+    count: int, purpose: Purpose, *, seed: int, epoch: int = 0, run: int = 0, window: int = 0
+) -> NDArray[np.int64]:
+    """A permutation of range(count) that depends on nothing but its arguments; int64, shape (count,).
+
+    The Philox key is (seed, epoch); the upper three words of its counter are (window, run, purpose), and the lowest
+    one counts, so that no two streams overlap. `seed` and `epoch` lie in [0, 2^64).
+    """
+    bits = np.random.Philox(
+        counter=np.array([0, window, run, int(purpose)], dtype=np.uint64),
+        key=np.array([seed, epoch], dtype=np.uint64),
+    )
+    return np.argsort(bits.random_raw(count), kind="stable")

@@ -1,0 +1,218 @@
+"""The `window` algorithm, version 2: an epoch's global order, planned from shards in O(shards) memory.
+
+With N samples and C canonical nodes:
+
+1. Shards are permuted by a key of (seed) alone, laid end to end, and cut into C runs; run c holds [c*N/C, (c+1)*N/C).
+   A shard belongs to the same run in every epoch, so a host that reads the same runs finds its shards in its cache.
+2. In each epoch, a run's pieces (shards or parts of one) are permuted by a key of (seed, epoch, run).
+3. Inside a run, each `block_size` consecutive samples form a window, permuted by a key of (seed, epoch, run, window),
+   computed when first needed.
+4. The global order G weaves the runs together: with m = N // C, position p < C*m is sample p // C of the run at place
+   p % C; the few left over come from the longer runs, by place. Which run stands at which place is drawn from (seed):
+   version 1 of the design put run c at place c, so that neighbouring runs, cut from one sorted shard, followed each
+   other in every batch (see docs/adr/0003-order-as-a-pure-function.md for the measurement).
+
+    place        0      1      2     ...  C-1
+    p = 0..C-1   r3[0]  r0[0]  r7[0]  ...  r5[0]
+    p = C..      r3[1]  r0[1]  r7[1]  ...  r5[1]
+
+Host h of H takes the positions p with p % H == h: when H divides C, these are C/H whole runs.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.order.keys import Purpose, keyed_permutation
+
+Ids = NDArray[np.int64]
+
+_MIXED_SAMPLES = 1 << 20  # samples that all windows of one row of runs hold together, by default
+_MIN_BLOCK = 4096  # a smaller window mixes too little to be worth its key
+_MAX_CANONICAL_NODES = 64
+
+
+def default_canonical_nodes(num_samples: int) -> int:
+    """The number of runs for a set of `num_samples`: 64, or fewer (a power of two) so that each run fills a window.
+
+    A set of less than 8,192 samples is one run, and so one permutation of all of it: in a short run a sample would
+    meet the same few neighbours in every epoch.
+    """
+    nodes = _MAX_CANONICAL_NODES
+    while nodes > 1 and num_samples // nodes < _MIN_BLOCK:
+        nodes //= 2
+    return nodes
+
+
+def default_block_size(canonical_nodes: int) -> int:
+    """Samples in a window where the user does not say: 2^20 over all runs together, at least 4,096 in each."""
+    return max(_MIXED_SAMPLES // canonical_nodes, _MIN_BLOCK)
+
+
+def plan_epoch(
+    shard_sizes: Sequence[int] | NDArray[Any],
+    *,
+    seed: int,
+    epoch: int,
+    canonical_nodes: int,
+    shuffle_block_size: int | None = None,
+    shuffle: bool = True,
+) -> "EpochPlan":
+    """The global order of one epoch over shards of the given sizes (samples in each, in stored order). Pure.
+
+    With `shuffle=False` the order is the stored one.
+
+    Raises:
+        ValueError: a size, seed, epoch, block size or number of canonical nodes is out of range.
+    """
+    sizes = np.asarray(shard_sizes)
+    if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
+        raise ValueError(f"`shard_sizes` must be a row of whole numbers, found {sizes.dtype} of shape {sizes.shape}.")
+    sizes = sizes.astype(np.int64)
+    if sizes.size and int(sizes.min()) < 0:
+        raise ValueError(
+            f"`shard_sizes` must not be negative, found {int(sizes.min())} for shard {int(sizes.argmin())}."
+        )
+    block = default_block_size(canonical_nodes) if shuffle_block_size is None else shuffle_block_size
+    for name, value, low in (
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+        ("canonical_nodes", canonical_nodes, 1),
+        ("shuffle_block_size", block, 1),
+    ):
+        if not low <= value < 1 << 63:
+            raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+    return EpochPlan(_Runs(sizes, seed, canonical_nodes), epoch=epoch, block_size=block, shuffle=shuffle)
+
+
+class _Runs:
+    """Steps 1 and 4's places: what depends on the seed alone, so that it may serve many epochs."""
+
+    def __init__(self, sizes: Ids, seed: int, count: int) -> None:
+        self.seed = seed
+        self.count = count
+        self.num_samples = int(sizes.sum())
+        order = keyed_permutation(sizes.size, Purpose.SHARDS, seed=seed)
+        first_ids = np.cumsum(sizes) - sizes
+        self.shard_ids = first_ids[order]  # sample id of each laid-out shard's first sample
+        self.ends = np.cumsum(sizes[order])  # where each laid-out shard ends
+        places = keyed_permutation(count, Purpose.PLACES, seed=seed)
+        bounds = np.array([run * self.num_samples // count for run in range(count + 1)], dtype=np.int64)
+        self.begins, self.lengths = bounds[:-1], np.diff(bounds)
+        self.run_at_place = places
+        self.rows = self.num_samples // count
+        self.longer_runs = places[self.lengths[places] > self.rows]
+
+    def pieces(self, run: int) -> tuple[Ids, Ids]:
+        """First sample id and length of every piece of a run, in laid-out order."""
+        begin = int(self.begins[run])
+        end = begin + int(self.lengths[run])
+        low = int(np.searchsorted(self.ends, begin, side="right"))
+        high = int(np.searchsorted(self.ends, end, side="left")) + 1
+        ends = np.minimum(self.ends[low:high], end)
+        sizes = np.diff(ends, prepend=begin)
+        shard_begin = self.ends[low - 1] if low else 0
+        starts = self.shard_ids[low:high].copy()
+        if starts.size:
+            starts[0] += begin - shard_begin
+        held = sizes > 0  # an empty shard is no piece
+        return starts[held], sizes[held]
+
+
+class EpochPlan:
+    """The global order G of one epoch: `len(plan)` sample ids, any part of which can be asked for alone.
+
+    Memory is O(shards) plus the windows in use. Not thread-safe: it remembers the windows that it computed last.
+    """
+
+    def __init__(self, runs: _Runs, *, epoch: int, block_size: int, shuffle: bool) -> None:
+        self._runs = runs
+        self.epoch = epoch
+        self.block_size = block_size
+        self.shuffle = shuffle
+        self._run_pieces: dict[int, tuple[Ids, Ids]] = {}
+        self._windows: OrderedDict[tuple[int, int], Ids] = OrderedDict()
+        self._max_windows = 2 * runs.count  # the row of windows being read, and the next
+
+    def __len__(self) -> int:
+        return self._runs.num_samples
+
+    def sample_ids(self, begin: int, end: int) -> Ids:
+        """Sample ids at positions [begin, end) of the epoch; int64, shape (end - begin,).
+
+        Raises:
+            IndexError: the span is not inside [0, len(plan)].
+        """
+        if not 0 <= begin <= end <= len(self):
+            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
+        return self.ids_at(np.arange(begin, end, dtype=np.int64))
+
+    def ids_at(self, positions: Ids) -> Ids:
+        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        if not self.shuffle:
+            return positions.astype(np.int64)
+        flat = positions.reshape(-1)
+        run, index = self._runs_of(flat)
+        window = index // self.block_size
+        ids = np.empty(flat.size, dtype=np.int64)
+        # Positions that fall into one window are looked up together.
+        by_window = np.lexsort((window, run))
+        run, window, index = run[by_window], window[by_window], index[by_window] % self.block_size
+        changes = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(window, prepend=-1) != 0))
+        for start, stop in pairwise([*changes.tolist(), flat.size]):
+            order = self._window(int(run[start]), int(window[start]))
+            ids[by_window[start:stop]] = order[index[start:stop]]
+        return ids.reshape(positions.shape)
+
+    def _runs_of(self, positions: Ids) -> tuple[Ids, Ids]:
+        runs = self._runs
+        left_over = positions - runs.rows * runs.count
+        run = runs.run_at_place[positions % runs.count]
+        index = positions // runs.count
+        late = left_over >= 0
+        if late.any():
+            run[late] = runs.longer_runs[left_over[late]]
+            index[late] = runs.rows
+        return run, index
+
+    def _window(self, run: int, window: int) -> Ids:
+        known = self._windows.get((run, window))
+        if known is not None:
+            self._windows.move_to_end((run, window))
+            return known
+        ids = self._stored_ids(run, window)
+        key = keyed_permutation(
+            ids.size, Purpose.WINDOW, seed=self._runs.seed, epoch=self.epoch, run=run, window=window
+        )
+        shuffled: Ids = ids[key]
+        self._windows[run, window] = shuffled
+        if len(self._windows) > self._max_windows:
+            self._windows.popitem(last=False)
+        return shuffled
+
+    def _stored_ids(self, run: int, window: int) -> Ids:
+        """Sample ids of one window before its permutation."""
+        starts, ends = self._permuted_pieces(run)
+        begin = window * self.block_size
+        end = min(begin + self.block_size, int(self._runs.lengths[run]))
+        low = int(np.searchsorted(ends, begin, side="right"))
+        high = int(np.searchsorted(ends, end, side="left")) + 1
+        piece_begins = np.concatenate(([ends[low - 1] if low else 0], ends[low : high - 1]))
+        cut_begins = np.maximum(piece_begins, begin)
+        sizes = np.minimum(ends[low:high], end) - cut_begins
+        firsts = starts[low:high] + (cut_begins - piece_begins)
+        within = np.arange(end - begin, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        ids: Ids = np.repeat(firsts, sizes) + within
+        return ids
+
+    def _permuted_pieces(self, run: int) -> tuple[Ids, Ids]:
+        known = self._run_pieces.get(run)
+        if known is None:
+            starts, sizes = self._runs.pieces(run)
+            key = keyed_permutation(starts.size, Purpose.PIECES, seed=self._runs.seed, epoch=self.epoch, run=run)
+            known = self._run_pieces[run] = (starts[key], np.cumsum(sizes[key]))
+        return known

@@ -1,0 +1,126 @@
+"""World: how many hosts and ranks there are, and which of them this process is. A pure value.
+
+Only `detect_world` and `detect_host_identity` look at the environment; everything else is given a World.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from smalti.errors import WorldMismatch
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class World:
+    """Who reads: `num_ranks` training processes, spread evenly over `num_hosts` hosts.
+
+    The order of an epoch does not depend on it; only who reads which part does.
+    """
+
+    rank: int = 0
+    """Global number of this process, 0-based."""
+    num_ranks: int = 1
+    """Training processes altogether."""
+    host: int = 0
+    """Number of the host that this process runs on, 0-based."""
+    num_hosts: int = 1
+    """Hosts that share nothing but the store."""
+    host_rank: int = 0
+    """Number of this process among those of its host, 0-based."""
+    ranks_on_host: int = 1
+    """Training processes on every host."""
+
+    def __post_init__(self) -> None:
+        facts = (
+            f"rank {self.rank} of {self.num_ranks}, host {self.host} of {self.num_hosts}, "
+            f"place {self.host_rank} of {self.ranks_on_host}"
+        )
+        inside = (
+            0 <= self.rank < self.num_ranks
+            and 0 <= self.host < self.num_hosts
+            and 0 <= self.host_rank < self.ranks_on_host
+        )
+        if not inside or self.num_hosts * self.ranks_on_host != self.num_ranks:
+            raise WorldMismatch(
+                f"not a world: {facts}; every number must lie below its count, and hosts times ranks per host must "
+                "be the number of ranks. Check RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE of every process.",
+                world=facts,
+            )
+
+    @classmethod
+    def flat(cls, rank: int, num_ranks: int) -> "World":
+        """A world in which every rank counts as a host of its own."""
+        return cls(rank=rank, num_ranks=num_ranks, host=rank, num_hosts=num_ranks)
+
+    @classmethod
+    def from_identities(cls, rank: int, identities: Sequence[str]) -> "World":
+        """The world of `rank`, where `identities[r]` names the host of rank r.
+
+        Hosts are numbered by their first rank. With unequal numbers of ranks per host the world is flat: an even
+        division over hosts would give some ranks more than others.
+        """
+        hosts = list(dict.fromkeys(identities))
+        members = {host: [r for r, name in enumerate(identities) if name == host] for host in hosts}
+        counts = {len(ranks) for ranks in members.values()}
+        if len(counts) != 1:
+            return cls.flat(rank, len(identities))
+        mine = members[identities[rank]]
+        return cls(
+            rank=rank,
+            num_ranks=len(identities),
+            host=hosts.index(identities[rank]),
+            num_hosts=len(hosts),
+            host_rank=mine.index(rank),
+            ranks_on_host=len(mine),
+        )
+
+
+def detect_world() -> World:
+    """The world as RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE tell it (torchrun's names); alone without them.
+
+    LOCAL_WORLD_SIZE is believed only where it divides the ranks evenly. Under Spark's TorchDistributor it is always
+    1, which makes every rank a host of its own: exact, but ranks of one machine then share fewer shards; use
+    `smalti.torch.gather_world`, which compares host identities, where a process group exists.
+
+    Raises:
+        WorldMismatch: a variable is not a number, or they contradict each other.
+    """
+    rank, num_ranks = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
+    if num_ranks == 1:
+        return World()
+    if local_size < 1 or num_ranks % local_size or local_rank >= local_size:
+        return World.flat(rank, num_ranks)
+    return World(
+        rank=rank,
+        num_ranks=num_ranks,
+        host=rank // local_size,
+        num_hosts=num_ranks // local_size,
+        host_rank=local_rank,
+        ranks_on_host=local_size,
+    )
+
+
+def detect_host_identity() -> str:
+    """A name for this host, equal for all processes that share its disk and kernel: host name and boot id."""
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{uuid.getnode():x}"
+    return f"{socket.gethostname()}/{boot}"
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError as fault:
+        raise WorldMismatch(
+            f"environment variable {variable} is {text!r}, expected a whole number; it is set by the launcher "
+            "(torchrun, TorchDistributor, srun): unset it to run alone.",
+            variable=variable,
+        ) from fault

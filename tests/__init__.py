@@ -1,0 +1,1 @@
+"""Tests of Smalti; run from the repository root, never installed."""

@@ -1,0 +1,38 @@
+"""The `window` order, version 2, written a second time: sample by sample, with lists, straight from its description."""
+
+import numpy as np
+
+SHARDS, PLACES, PIECES, WINDOW = 1, 2, 3, 4
+
+
+def permutation(count, purpose, seed, epoch=0, run=0, window=0):
+    raw = np.random.Philox(counter=[0, window, run, purpose], key=[seed, epoch]).random_raw(count).tolist()
+    return sorted(range(count), key=lambda i: (raw[i], i))
+
+
+def reference_order(shard_sizes, seed, epoch, canonical_nodes, block_size):
+    """Every sample id of the epoch, in order."""
+    shards, first = [], 0
+    for size in shard_sizes:
+        shards.append(list(range(first, first + size)))
+        first += size
+    total = first
+    laid_out = [(shard, i) for shard in permutation(len(shards), SHARDS, seed) for i in shards[shard]]
+    runs = []
+    for run in range(canonical_nodes):
+        part = laid_out[run * total // canonical_nodes : (run + 1) * total // canonical_nodes]
+        pieces = []
+        for shard, sample in part:
+            if pieces and pieces[-1][0] == shard:
+                pieces[-1][1].append(sample)
+            else:
+                pieces.append((shard, [sample]))
+        mixed = [sample for k in permutation(len(pieces), PIECES, seed, epoch, run) for sample in pieces[k][1]]
+        shuffled = []
+        for window, begin in enumerate(range(0, len(mixed), block_size)):
+            block = mixed[begin : begin + block_size]
+            shuffled += [block[k] for k in permutation(len(block), WINDOW, seed, epoch, run, window)]
+        runs.append(shuffled)
+    places = permutation(canonical_nodes, PLACES, seed)
+    longest = max((len(run) for run in runs), default=0)
+    return [runs[run][row] for row in range(longest) for run in places if row < len(runs[run])]

@@ -1,0 +1,73 @@
+"""World and host identities."""
+
+import pytest
+
+from smalti.errors import WorldMismatch
+from smalti.world import World, detect_host_identity, detect_world
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets the launcher's variables, and none else."""
+
+    def launch(**values):
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in values.items():
+            monkeypatch.setenv(name, str(value))
+
+    launch()
+    return launch
+
+
+def test_alone_without_a_launcher(launched):
+    assert detect_world() == World(rank=0, num_ranks=1, host=0, num_hosts=1, host_rank=0, ranks_on_host=1)
+
+
+def test_torchrun_on_two_hosts_of_four(launched):
+    launched(RANK=6, WORLD_SIZE=8, LOCAL_RANK=2, LOCAL_WORLD_SIZE=4)
+    assert detect_world() == World(rank=6, num_ranks=8, host=1, num_hosts=2, host_rank=2, ranks_on_host=4)
+
+
+def test_a_local_world_size_of_one_makes_every_rank_a_host(launched):
+    """What TorchDistributor sets for all processes of a machine."""
+    launched(RANK=3, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1)
+    assert detect_world() == World.flat(3, 4)
+
+
+def test_local_sizes_that_do_not_divide_the_ranks_are_not_believed(launched):
+    launched(RANK=4, WORLD_SIZE=5, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+    assert detect_world() == World.flat(4, 5)
+
+
+def test_a_variable_that_is_no_number_is_named(launched):
+    launched(RANK="first", WORLD_SIZE=2)
+    with pytest.raises(WorldMismatch, match="RANK is 'first', expected a whole number"):
+        detect_world()
+
+
+def test_a_rank_beyond_the_world_is_refused(launched):
+    launched(RANK=2, WORLD_SIZE=2)
+    with pytest.raises(WorldMismatch, match="rank 2 of 2"):
+        detect_world()
+
+
+def test_hosts_are_told_apart_by_identity_in_order_of_their_first_rank():
+    names = ["b", "a", "b", "a"]
+    assert World.from_identities(2, names) == World(2, 4, host=0, num_hosts=2, host_rank=1, ranks_on_host=2)
+    assert World.from_identities(1, names) == World(1, 4, host=1, num_hosts=2, host_rank=0, ranks_on_host=2)
+
+
+def test_hosts_of_unequal_size_are_divided_by_global_rank():
+    assert World.from_identities(2, ["a", "a", "b"]) == World.flat(2, 3)
+
+
+def test_the_host_identity_is_the_same_for_every_process_of_a_host():
+    import subprocess
+    import sys
+
+    code = "from smalti.world import detect_host_identity; print(detect_host_identity())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert other.stdout.strip() == detect_host_identity()

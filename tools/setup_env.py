@@ -1,0 +1,135 @@
+"""Makes the project's virtual environment: what `make setup` runs, with any Python 3.10+ and nothing else installed.
+
+torch comes first and alone: on Linux its default build brings gigabytes of CUDA, which a machine without a GPU does not
+want. Tried in this order: a wheel that pip is configured to find on this machine, PyTorch's index of CPU builds, PyPI.
+"""
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+HEARTBEAT_SECONDS = 15
+
+
+def main() -> int:
+    """Creates or brings up to date the environment; returns an exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--extras", default="all,dev")
+    options = parser.parse_args()
+    if sys.version_info < (3, 10):
+        return _fail(f"Smalti needs Python 3.10 or newer, this is {platform.python_version()}: make PYTHON=python3.12 ...")
+    started = time.monotonic()
+    python = _create(options.venv)
+    if python is None:
+        return 1
+    log = options.venv / "install.log"
+    log.write_text("")
+    if not (_install_torch(python, log) and _install_project(python, options.extras, log)):
+        return _fail(f"the installation failed; its last lines, from {log}:\n" + _tail(log))
+    print(f"==> ready in {time.monotonic() - started:.0f} s: {options.venv}")
+    _check_java()
+    return 0
+
+
+def _create(folder: Path) -> "Path | None":
+    python = folder / "bin" / "python"
+    if python.exists():
+        return python
+    print(f"==> creating {folder} with Python {platform.python_version()}", flush=True)
+    try:
+        venv.EnvBuilder(with_pip=True).create(folder)
+    except (subprocess.CalledProcessError, SystemExit, ImportError):
+        shutil.rmtree(folder, ignore_errors=True)  # half an environment would look like a whole one next time
+        _fail(
+            "Python could not create a virtual environment; its `venv` module is incomplete. On Debian and Ubuntu: "
+            "sudo apt-get install python3-venv"
+        )
+        return None
+    return python
+
+
+def _install_torch(python: Path, log: Path) -> bool:
+    if not _wants_cpu_build():
+        return True
+    pin = _pin("torch")
+    if _has(python, "torch"):
+        return True
+    attempts = [
+        ("a wheel on this machine", ["--no-index", pin]),
+        ("PyTorch's CPU builds", ["--index-url", CPU_INDEX, "--timeout", "20", "--retries", "1", pin]),
+    ]
+    for where, arguments in attempts:
+        # Its dependencies are ordinary ones, and come with the project's.
+        if _pip(python, ["--no-deps", *arguments], log, f"torch from {where}"):
+            return True
+    print("==> no CPU build of torch can be had here: taking PyPI's, which may bring CUDA libraries (gigabytes)")
+    return True
+
+
+def _install_project(python: Path, extras: str, log: Path) -> bool:
+    return _pip(python, ["-e", f"{ROOT}[{extras}]", "-c", str(CONSTRAINTS)], log, f"smalti[{extras}]")
+
+
+def _pip(python: Path, arguments: "list[str]", log: Path, what: str) -> bool:
+    print(f"==> installing {what}", flush=True)
+    with log.open("a") as out:
+        out.write(f"\n$ pip install {' '.join(arguments)}\n")
+        out.flush()
+        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        started = time.monotonic()
+        while True:
+            try:
+                return child.wait(HEARTBEAT_SECONDS) == 0
+            except subprocess.TimeoutExpired:
+                print(f"    ... {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _wants_cpu_build() -> bool:
+    # PyPI's builds for macOS hold no CUDA.
+    return platform.system() == "Linux" and shutil.which("nvidia-smi") is None
+
+
+def _pin(package: str) -> str:
+    found = re.search(rf"^{package}==\S+$", CONSTRAINTS.read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{CONSTRAINTS} pins no version of {package}.")
+    return found.group()
+
+
+def _has(python: Path, module: str) -> bool:
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([str(python), "-c", probe], check=False).returncode == 0
+
+
+def _check_java() -> None:
+    if shutil.which("java") is None:
+        print(
+            "==> note: no Java was found. Spark needs Java 17 or newer:\n"
+            "    Debian, Ubuntu:  sudo apt-get install openjdk-17-jre-headless\n"
+            "    Fedora, RHEL:    sudo dnf install java-17-openjdk-headless\n"
+            "    macOS:           brew install openjdk@17, and follow its note on PATH"
+        )
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _fail(message: str) -> int:
+    print(f"setup: {message}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
