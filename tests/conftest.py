@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+
+# A speed is never a test: on a busy machine one example may take a second. A failure prints the blob that replays it.
+settings.register_profile("smalti", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("smalti")
 
 
 @pytest.fixture(scope="session")

@@ -63,8 +63,8 @@ def test_a_run_keeps_its_shards_in_every_epoch():
 
 
 def test_a_sorted_set_comes_mixed_as_a_full_permutation_would_mix_it():
-    """5 classes of 100, stored one after the other in one shard, 64 runs. In a full permutation a class follows itself
-    1.25 times on average; with run c at place c, as version 1 had it, 12.5 times, and a batch of 20 held 2.5 classes."""
+    """5 classes of 100, stored one after the other in one shard, 64 runs. In a full permutation a class's
+    runs are 1.25 long on average; with run c at place c, as in version 1, 12.5, and a batch of 20 held 2.5 classes."""
     ids = plan_epoch([500], seed=9176, epoch=0, canonical_nodes=64).sample_ids(0, 500)
     classes_per_batch = [len(set(batch // 100)) for batch in ids.reshape(25, 20)]
     assert min(classes_per_batch) >= 4

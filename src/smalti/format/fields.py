@@ -1,0 +1,77 @@
+"""Strict reading of JSON objects that others wrote: a typed value of the right range, or an error that says where."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from smalti.errors import IndexFileError
+
+_MISSING = object()
+
+
+def fault(where: str, expected: str, found: object) -> IndexFileError:
+    """The error for a place in an index file; shows numbers and short texts, and only the type of the rest."""
+    if found is _MISSING:
+        shown = "nothing"
+    elif found is None or isinstance(found, int | float):
+        shown = repr(found)[:40]
+    else:
+        shown = repr(found) if isinstance(found, str) and len(found) <= 40 else type(found).__name__
+    return IndexFileError(
+        f"{where}: expected {expected}, found {shown}; the index file is damaged, or was not written by an MDS writer.",
+        where=where,
+    )
+
+
+class Fields:
+    """One JSON object and the place where it stands, such as `index.json: $.shards[3]`."""
+
+    def __init__(self, obj: object, where: str) -> None:
+        if not isinstance(obj, dict):
+            raise fault(where, "an object", obj)
+        self._obj = obj
+        self.where = where
+
+    def at(self, key: str) -> str:
+        """The place of `key`."""
+        return f"{self.where}.{key}"
+
+    def get(self, key: str, default: Any = _MISSING) -> Any:
+        """The value as it stands.
+
+        Raises:
+            IndexFileError: It is missing and there is no default.
+        """
+        value = self._obj.get(key, default)
+        if value is _MISSING:
+            raise fault(self.at(key), "a value", value)
+        return value
+
+    def integer(self, key: str, *, low: int, high: int) -> int:
+        """A whole number of the range, both ends included; `true` and `1.0` are none."""
+        value = self._obj.get(key, _MISSING)
+        if type(value) is not int or not low <= value <= high:
+            raise fault(self.at(key), f"a whole number from {low} to {high}", value)
+        return value
+
+    def text(self, key: str) -> str:
+        """A text."""
+        value = self._obj.get(key, _MISSING)
+        if not isinstance(value, str):
+            raise fault(self.at(key), "a text", value)
+        return value
+
+    def texts(self, key: str, default: Any = _MISSING) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self._obj.get(key, default)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise fault(self.at(key), "a list of texts", value)
+        return tuple(value)
+
+    def mapping(self, key: str, default: Any = _MISSING) -> Mapping[str, Any]:
+        """An object; null counts as the default."""
+        value = self._obj.get(key, default)
+        if value is None and default is not _MISSING:
+            value = default
+        if not isinstance(value, dict):
+            raise fault(self.at(key), "an object", value)
+        return value

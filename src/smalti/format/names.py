@@ -1,0 +1,32 @@
+"""Names of files inside a data set: the one place that decides which names are safe to join to a folder or a prefix."""
+
+import re
+
+from smalti.errors import IndexFileError
+
+_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")
+_MAX_CHARS = 1024  # the longest key that S3, GCS and Azure all take
+
+
+def check_basename(name: object, *, where: str) -> str:
+    """`name` itself, when it is a relative name that stays below the root it is joined to.
+
+    Args:
+        name: What an index file calls one of its files, for example `"train/a1/shard.00000.mds"`.
+        where: What is being read, for the message.
+
+    Raises:
+        IndexFileError: Not text, empty, absolute, longer than 1024, with characters outside `[A-Za-z0-9._-/=]`, or
+            with an empty part, `.` or `..`.
+    """
+    if not isinstance(name, str):
+        raise IndexFileError(f"{where}: expected a file name, found {type(name).__name__}.", where=where)
+    parts = name.split("/")
+    if len(name) > _MAX_CHARS or _ALLOWED.fullmatch(name) is None or not {"", ".", ".."}.isdisjoint(parts):
+        raise IndexFileError(
+            f"{where}: {name[:80]!r} is not a safe file name: expected a relative name of A-Z a-z 0-9 . _ - = and /, "
+            "without `..` or empty parts. The index file is damaged or hostile: do not use this data set.",
+            where=where,
+            name=name,
+        )
+    return name

@@ -1,0 +1,135 @@
+"""The image encodings `pil` (raw pixels), `jpeg` and `png` (files). Fast decoding for training is done elsewhere."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+from smalti.errors import BadImageError, SchemaError
+from smalti.format.encoding import Encoding, kind_of
+from smalti.format.picture_headers import check_jpeg, check_png
+
+# Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost.
+_MODE_BITS = {
+    "1": 1, "L": 8, "LA": 16, "La": 16, "RGB": 24, "RGBA": 32, "RGBa": 32, "RGBX": 32, "CMYK": 32, "YCbCr": 24,
+    "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
+}  # fmt: skip
+_MAX_PIXELS = 178_956_970  # where Pillow itself refuses: twice a quarter of a gigabyte of RGB
+
+
+class Pil(Encoding):
+    """Raw pixels: uint32 width, height and length of the mode, the mode, then the pixels."""
+
+    def encode(self, value: Any) -> bytes:
+        """Header and pixels of a PIL image; bytes are taken where they are such a value already."""
+        if isinstance(value, bytes):
+            try:
+                _parse_pil(value)
+            except BadImageError as error:
+                raise SchemaError(f"expected a raw image: {error}") from error
+            return value
+        if not isinstance(value, Image.Image):
+            raise SchemaError(f"expected a PIL image, found {kind_of(value)}.")
+        if value.mode not in _MODE_BITS:
+            raise SchemaError(f"raw pixels of mode {value.mode!r} do not hold the whole image; convert it first.")
+        mode = value.mode.encode("ascii")
+        return b"".join(n.to_bytes(4, "little") for n in (*value.size, len(mode))) + mode + value.tobytes()
+
+    def decode(self, data: bytes) -> Image.Image:
+        """A PIL image."""
+        mode, size, begin = _parse_pil(data)
+        return Image.frombytes(mode, size, data[begin:])
+
+
+def _parse_pil(data: bytes) -> tuple[str, tuple[int, int], int]:
+    width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+    mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
+    if len(data) < 12 or num_chars > 16 or mode not in _MODE_BITS:
+        raise BadImageError("no header of a raw image.")
+    expected = (width * _MODE_BITS[mode] + 7) // 8 * height
+    # Compared before anything is allocated: the header alone could ask for gigabytes.
+    if len(data) - 12 - num_chars != expected:
+        raise BadImageError(
+            f"{width} x {height} pixels of {mode} take {expected} bytes, found {len(data) - 12 - num_chars}."
+        )
+    return mode, (width, height), 12 + num_chars
+
+
+class ImageFile(Encoding):
+    """An image file as it is, decoding to a PIL image whose pixels are read when first used."""
+
+    is_image: ClassVar[bool] = True
+    format: ClassVar[str]
+
+    def encode(self, value: Any) -> bytes:
+        """The file's bytes, checked from header to end mark; a PIL image is saved with PIL's defaults."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            data = bytes(value)
+        elif isinstance(value, Image.Image):
+            data = self._original(value) or self._save(value)
+        else:
+            raise SchemaError(f"expected a {self.format} file's bytes or a PIL image, found {kind_of(value)}.")
+        self.check(data)
+        return data
+
+    def check(self, data: bytes) -> None:
+        """Return only if `data` looks like a whole file of this format.
+
+        Raises:
+            SchemaError: It does not.
+        """
+        fault = self._fault(data)
+        if fault:
+            raise SchemaError(f"expected a {self.format} file: {fault}.")
+
+    def _fault(self, data: bytes) -> str | None:
+        raise NotImplementedError
+
+    def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - jpeg looks at it
+        return None
+
+    def _save(self, image: Image.Image) -> bytes:
+        out = BytesIO()
+        try:
+            image.save(out, format=self.format)
+        except (OSError, ValueError, KeyError) as error:
+            raise SchemaError(f"an image of mode {image.mode} cannot be saved as {self.format}: {error}.") from error
+        return out.getvalue()
+
+    def decode(self, data: bytes) -> Image.Image:
+        """A lazy PIL image; only the JPEG and PNG decoders are ever tried."""
+        try:
+            image = Image.open(BytesIO(data), formats=("JPEG", "PNG"))
+        except Exception as error:
+            raise BadImageError(f"not a readable JPEG or PNG file: {error}") from error
+        if image.width * image.height > _MAX_PIXELS:
+            raise BadImageError(f"{image.width} x {image.height} pixels are more than the {_MAX_PIXELS} allowed.")
+        return image
+
+
+class Jpeg(ImageFile):
+    """A JPEG file."""
+
+    format: ClassVar[str] = "JPEG"
+
+    def _fault(self, data: bytes) -> str | None:
+        return check_jpeg(data)
+
+    def _original(self, image: Image.Image) -> bytes | None:
+        # An image just opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
+        name = image.filename if isinstance(image, JpegImageFile) else ""
+        if not name:
+            return None
+        path = Path(name.decode() if isinstance(name, bytes) else name)
+        return path.read_bytes() if path.is_file() else None
+
+
+class Png(ImageFile):
+    """A PNG file."""
+
+    format: ClassVar[str] = "PNG"
+
+    def _fault(self, data: bytes) -> str | None:
+        return check_png(data)

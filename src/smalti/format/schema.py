@@ -1,0 +1,71 @@
+"""The columns of a shard: their names, encodings and sizes, in stored order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from smalti.errors import SchemaError
+from smalti.format.encoding import Encoding
+from smalti.format.registry import parse_encoding
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in stored order: code-point order of their names, unless others wrote the shard."""
+
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+    """Bytes of every value of the column; None where values differ in length."""
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, str], *, allow_unsafe_types: bool = False) -> "Schema":
+        """The schema of `columns`, name to encoding; an empty one stands for a data set without shards.
+
+        Raises:
+            SchemaError: An unusable or ambiguous name, or an encoding that cannot be written.
+        """
+        for name in columns:
+            _check_name(name)
+        names = tuple(sorted(columns))
+        folded: dict[str, str] = {}
+        for name in names:
+            other = folded.setdefault(name.casefold(), name)
+            if other != name:
+                raise SchemaError(f"columns {other!r} and {name!r} differ in case alone; rename one.", column=name)
+        codecs = [_codec(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
+        return cls(names, tuple(codec.name for codec in codecs), tuple(codec.size for codec in codecs))
+
+    def columns(self) -> dict[str, str]:
+        """Name to encoding."""
+        return dict(zip(self.names, self.encodings, strict=True))
+
+    def codecs(self, *, allow_unsafe_types: bool = False) -> tuple[Encoding, ...]:
+        """The encodings themselves, column by column.
+
+        Raises:
+            SchemaError: One is unknown or unsafe.
+        """
+        return _codecs(self, allow_unsafe_types)
+
+
+@lru_cache(maxsize=256)
+def _codecs(schema: Schema, allow_unsafe_types: bool) -> tuple[Encoding, ...]:  # noqa: FBT001 - private, cached
+    pairs = zip(schema.names, schema.encodings, strict=True)
+    return tuple(_codec(name, encoding, allow_unsafe_types=allow_unsafe_types) for name, encoding in pairs)
+
+
+def _codec(name: str, encoding: str, *, allow_unsafe_types: bool) -> Encoding:
+    try:
+        return parse_encoding(encoding, allow_unsafe_types=allow_unsafe_types)
+    except SchemaError as error:
+        raise SchemaError(f"column {name!r}: {error.message}", column=name, encoding=encoding) from error
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"a column's name must be text and not empty, found {name!r}.")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"column {name!r}: the name cannot be written as UTF-8.", column=name) from error

@@ -1,0 +1,50 @@
+"""Byte counts as people write them (`"64mb"`), and the hard limits of the format. Nothing here opens files."""
+
+import re
+
+from smalti.errors import SchemaError
+
+MAX_FILE_BYTES = (1 << 32) - 1
+"""Largest shard file in bytes: sample offsets are uint32."""
+
+_UNITS = {"": 1, "b": 1} | {f"{prefix}b": 1024 ** (n + 1) for n, prefix in enumerate("kmgtpezy")}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpezy]?b)?\s*", re.ASCII | re.IGNORECASE)
+
+
+def parse_byte_count(value: int | str, *, what: str) -> int:
+    """Bytes meant by `value`: an integer, or text such as `"100kb"` (units of 1024).
+
+    Args:
+        value: A whole number of bytes, at least 0, or text with an optional unit b, kb, mb, ... yb in any case.
+        what: The name of the setting, for the message.
+
+    Raises:
+        SchemaError: The text is no byte count, or the number is negative or not whole.
+    """
+    if isinstance(value, str):
+        match = _TEXT.fullmatch(value)
+        if match is None:
+            raise SchemaError(f'{what}: {value!r} is no byte count; write for example 67108864 or "64mb".')
+        digits, unit = match.groups()
+        factor = _UNITS[(unit or "").lower()]
+        return int(digits) * factor if digits.isdigit() else int(float(digits) * factor)
+    if type(value) is not int or value < 0:
+        raise SchemaError(f"{what}: expected a whole number of bytes, at least 0, found {value!r}.")
+    return value
+
+
+def parse_size_limit(value: int | str | None) -> int | None:
+    """The largest shard in bytes that `value` asks for; None (also for 0) means one shard, whatever its size.
+
+    Raises:
+        SchemaError: Not a byte count, or 4 GiB and more, which uint32 offsets cannot address.
+    """
+    if value is None:
+        return None
+    count = parse_byte_count(value, what="`size_limit`")
+    if count > MAX_FILE_BYTES:
+        raise SchemaError(
+            f"`size_limit`: {count} bytes is too large, a shard is at most {MAX_FILE_BYTES} bytes because its "
+            "offsets are 32 bit; ask for less."
+        )
+    return count or None

@@ -1,0 +1,46 @@
+"""Comparing a local file with what the index says about it: size and every checksum. Fetches nothing."""
+
+from pathlib import Path
+
+from smalti.errors import ChecksumMismatch
+from smalti.format.hashing import Hasher, compare_digests, new_hash
+from smalti.format.info import FileInfo
+
+_CHUNK_BYTES = 1 << 20
+
+
+def verify_file(path: Path, info: FileInfo, *, what: str) -> None:
+    """Return only if the file has the size and every checksum that `info` declares.
+
+    Args:
+        path: A local file.
+        info: What the index declares; without hashes, the size alone is compared.
+        what: The thing being checked ("shard 00017 of s3://b/train"), for the message.
+
+    Raises:
+        ChecksumMismatch: Size or a checksum differs; `expected`, `found` and `hash` are attributes.
+        OSError: The file cannot be read.
+    """
+    hashers = {name: new_hash(name) for name in info.hashes}
+    num_bytes = path.stat().st_size
+    if num_bytes == info.num_bytes:
+        num_bytes = _feed(path, list(hashers.values()))
+    if num_bytes != info.num_bytes:
+        raise ChecksumMismatch(
+            f"{what}: expected {info.num_bytes} bytes, found {num_bytes}; it is incomplete or was changed. "
+            "Fetch it again, or run the writer again.",
+            expected=info.num_bytes,
+            found=num_bytes,
+            hash="size",
+        )
+    compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, info.hashes, what=what)
+
+
+def _feed(path: Path, hashers: list[Hasher]) -> int:
+    total = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            total += len(chunk)
+            for hasher in hashers:
+                hasher.update(chunk)
+    return total

@@ -1,1 +1,0 @@
-"""Tests of Smalti; run from the repository root, never installed."""

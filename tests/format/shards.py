@@ -1,0 +1,18 @@
+"""Small shards on disk, for tests of reading."""
+
+from smalti.format import Schema, Shard, ShardBuilder, ShardInfo, ShardOptions
+
+
+def build(columns, samples, **options):
+    """The shards of `samples`."""
+    builder = ShardBuilder(Schema.from_columns(columns), ShardOptions(**options))
+    built = [shard for sample in samples for shard in builder.add(sample)]
+    return built + builder.finish()
+
+
+def write(folder, columns, samples, **options) -> tuple[ShardInfo, Shard]:
+    """One uncompressed shard in a file, and open."""
+    (shard,) = build(columns, samples, **options)
+    path = folder / shard.info.raw.basename
+    path.write_bytes(shard.payload)
+    return shard.info, Shard.open(path, shard.info)

@@ -1,0 +1,1 @@
+"""Stands for `torchvision`: names that MosaicML needs at import; not used by the tests."""

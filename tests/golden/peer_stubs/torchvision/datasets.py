@@ -1,0 +1,5 @@
+"""See the package."""
+
+
+class VisionDataset:
+    """A name to import."""

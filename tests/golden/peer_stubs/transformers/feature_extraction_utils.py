@@ -1,0 +1,5 @@
+"""See the package."""
+
+
+class BatchFeature(dict):
+    """A name to import."""

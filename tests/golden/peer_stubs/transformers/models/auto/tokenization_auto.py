@@ -1,0 +1,5 @@
+"""See the top package."""
+
+
+class AutoTokenizer:
+    """A name to import."""

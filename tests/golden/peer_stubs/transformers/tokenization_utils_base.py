@@ -1,0 +1,5 @@
+"""See the package."""
+
+
+class BatchEncoding(dict):
+    """A name to import."""

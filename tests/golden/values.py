@@ -1,0 +1,60 @@
+"""Reading `expected.json` of the golden data, and comparing values with it."""
+
+import base64
+import hashlib
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti.format import Shard, ShardInfo, parse_index
+
+SETS = ("scalars", "text", "arrays", "images", "one_per_shard", "comp_zstd_3", "comp_zstd_19")
+
+
+def expected(folder: Path) -> dict[str, Any]:
+    """Columns, options and samples, decoded."""
+    spec = json.loads((folder / "expected.json").read_text())
+    spec["samples"] = [{key: decode(value) for key, value in sample.items()} for sample in spec["samples"]]
+    return spec
+
+
+def decode(value: Any) -> Any:
+    """One value; images stay as the description of their pixels."""
+    if not isinstance(value, dict):
+        return value
+    if "bytes" in value:
+        return base64.b64decode(value["bytes"])
+    if "ndarray" in value:
+        return np.frombuffer(base64.b64decode(value["ndarray"]), value["dtype"]).reshape(value["shape"])
+    if "scalar" in value:
+        return np.frombuffer(base64.b64decode(value["scalar"]), value["dtype"])[0]
+    if "decimal" in value:
+        return Decimal(value["decimal"])
+    return value
+
+
+def index(folder: Path) -> list[ShardInfo]:
+    """The shards of a golden set."""
+    return parse_index((folder / "index.json").read_bytes(), where=str(folder / "index.json"))[0]
+
+
+def open_shard(folder: Path, info: ShardInfo) -> Shard:
+    """One shard, from the uncompressed file that lies beside the compressed one."""
+    return Shard.open(folder / info.raw.basename, info)
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    """Equal in type, value, dtype and shape; images by the hash of their pixels."""
+    if isinstance(wanted, dict) and "pixels_sha256" in wanted:
+        assert isinstance(found, Image.Image)
+        pixels = hashlib.sha256(found.tobytes()).hexdigest()
+        assert (found.mode, list(found.size), pixels) == (wanted["mode"], wanted["size"], wanted["pixels_sha256"])
+    elif isinstance(wanted, np.ndarray | np.generic):
+        assert (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+    else:
+        assert type(found) is type(wanted)
+        assert found == wanted

@@ -1,0 +1,26 @@
+"""Small shard sets that several rooms' tests read."""
+
+from pathlib import Path
+
+from smalti.writer import MDSWriter
+
+COLUMNS = {"id": "int", "text": "str", "vector": "ndarray:float32:3"}
+
+
+def sample(number: int) -> dict:
+    """The sample with this id; its fields can be told from the id by eye."""
+    import numpy as np
+
+    return {
+        "id": number,
+        "text": f"sample {number} " + "x" * (number % 7),
+        "vector": np.array([number, 0.5, -number], dtype=np.float32),
+    }
+
+
+def write_set(root: Path, count: int, *, size_limit: int = 600, **options) -> Path:
+    """`count` samples under `root`, about ten in a shard."""
+    with MDSWriter(out=str(root), columns=COLUMNS, size_limit=size_limit, **options) as writer:
+        for number in range(count):
+            writer.write(sample(number))
+    return root

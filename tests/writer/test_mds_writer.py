@@ -1,0 +1,187 @@
+"""`MDSWriter` publishes on a clean exit and leaves nothing otherwise."""
+
+import pyarrow as pa
+import pytest
+
+from smalti.catalog import load_manifest
+from smalti.errors import CommitConflict, DatasetExists, SchemaError, StoreError
+from smalti.format import Shard
+from smalti.storage import open_store
+from smalti.writer import MDSWriter
+
+COLUMNS = {"id": "int", "text": "str"}
+
+
+def rows(count):
+    return [{"id": i, "text": f"é{i}" * 20} for i in range(count)]
+
+
+def ids(folder, version=None):
+    """The ids in a local, uncompressed set."""
+    manifest = load_manifest(open_store(folder), version=version)
+    shards = [Shard.open(folder / info.raw.basename, info) for info in manifest.shards]
+    return [shard[i]["id"] for shard in shards for i in range(len(shard))]
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_set_is_there_after_a_clean_exit_and_not_before(tmp_path):
+    with MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=500) as writer:
+        for row in rows(30):
+            writer.write(row)
+        assert not (tmp_path / "set" / "index.json").exists()
+    assert ids(tmp_path / "set") == list(range(30))
+    assert writer.manifest is not None
+    assert writer.manifest.rows == 30
+    assert all(info.raw.num_bytes <= 500 for info in writer.manifest.shards)
+    assert all("xxh3_64" in info.raw.hashes for info in writer.manifest.shards)
+
+
+def fail(writer):
+    with writer:
+        for row in rows(30):
+            writer.write(row)
+        raise ZeroDivisionError
+
+
+def test_exception_in_the_block_publishes_nothing_and_removes_what_was_staged(tmp_path):
+    writer = MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=500)
+    with pytest.raises(ZeroDivisionError):
+        fail(writer)
+    assert files(tmp_path) == []
+    assert writer.manifest is None
+
+
+def write_all(writer, samples):
+    with writer:
+        for row in samples:
+            writer.write(row)
+
+
+def test_refused_value_in_the_block_publishes_nothing(tmp_path):
+    with pytest.raises(SchemaError, match="column 'id'"):
+        write_all(MDSWriter(out=tmp_path, columns=COLUMNS), [{"id": 1, "text": "a"}, {"id": 2.5, "text": "a"}])
+    assert files(tmp_path) == []
+
+
+def test_finish_can_be_called_by_hand(tmp_path):
+    writer = MDSWriter(out=tmp_path, columns=COLUMNS)
+    writer.write_batch(pa.record_batch([pa.array([1, 2]), pa.array(["a", "b"])], ["id", "text"]))
+    manifest = writer.finish()
+    assert (manifest.version, manifest.rows) == (1, 2)
+    with pytest.raises(ValueError, match="finished"):
+        writer.write({"id": 1, "text": "a"})
+    with MDSWriter(out=tmp_path, columns=COLUMNS, exist_ok=True) as again:
+        assert again.finish().version == 2
+    assert load_manifest(open_store(tmp_path)).version == 2
+
+
+def test_set_that_is_there_is_refused_before_anything_is_written(tmp_path):
+    with MDSWriter(out=tmp_path, columns=COLUMNS) as writer:
+        writer.write(rows(1)[0])
+    before = files(tmp_path)
+    with pytest.raises(DatasetExists):
+        MDSWriter(out=tmp_path, columns=COLUMNS)
+    assert files(tmp_path) == before
+
+
+def test_exist_ok_makes_a_new_version_and_keeps_the_old_one(tmp_path):
+    for count in (3, 5):
+        with MDSWriter(out=tmp_path, columns=COLUMNS, exist_ok=True) as writer:
+            for row in rows(count):
+                writer.write(row)
+    assert ids(tmp_path) == [0, 1, 2, 3, 4]
+    assert ids(tmp_path, version=1) == [0, 1, 2]
+
+
+def test_writer_that_lost_the_race_leaves_nothing(tmp_path):
+    first = MDSWriter(out=tmp_path, columns=COLUMNS)
+    second = MDSWriter(out=tmp_path, columns=COLUMNS)
+    for writer in (first, second):
+        writer.write(rows(1)[0])
+    first.finish()
+    before = files(tmp_path)
+    with pytest.raises((CommitConflict, DatasetExists)):
+        second.finish()
+    assert files(tmp_path) == before
+
+
+def test_set_of_another_writer_is_never_touched(tmp_path, shared):
+    for name in ("index.json", "shard.00000.mds"):
+        (tmp_path / name).write_bytes((shared / "golden" / "scalars" / name).read_bytes())
+    before = files(tmp_path)
+    for exist_ok in (True, False):
+        with pytest.raises(DatasetExists):
+            MDSWriter(out=tmp_path, columns=COLUMNS, exist_ok=exist_ok)
+    assert files(tmp_path) == before
+
+
+def test_local_and_remote_get_the_same_set_when_local_is_kept(tmp_path):
+    places = (tmp_path / "local", tmp_path / "remote")
+    with MDSWriter(out=places, columns=COLUMNS, keep_local=True, size_limit=500) as writer:
+        for row in rows(9):
+            writer.write(row)
+    assert ids(places[0]) == ids(places[1]) == list(range(9))
+    assert load_manifest(open_store(places[0])).digest == load_manifest(open_store(places[1])).digest
+
+
+def test_local_stays_empty_when_it_is_not_kept(tmp_path):
+    with MDSWriter(out=(tmp_path / "local", tmp_path / "remote"), columns=COLUMNS) as writer:
+        writer.write(rows(1)[0])
+    assert not (tmp_path / "local").exists()
+    assert ids(tmp_path / "remote") == [0]
+
+
+def test_writing_nothing_publishes_an_empty_version(tmp_path):
+    with MDSWriter(out=tmp_path, columns=COLUMNS) as writer:
+        pass
+    assert writer.manifest is not None
+    assert (writer.manifest.rows, writer.manifest.shards) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"columns": {"x": "pkl"}},
+        {"columns": {"x": "nope"}},
+        {"columns": {}},
+        {"columns": {"a": "int", "A": "int"}},
+        {"compression": "br"},
+        {"hashes": ["nope"]},
+        {"size_limit": "4gb"},
+        {"retry": 0},
+        {"out": "nowhere://x/y"},
+    ],
+)
+def test_bad_arguments_are_refused_at_once(tmp_path, arguments):
+    with pytest.raises((SchemaError, ValueError, StoreError)):
+        MDSWriter(**{"out": tmp_path / "set", "columns": COLUMNS, **arguments})
+    assert not (tmp_path / "set").exists()
+
+
+def test_progress_bar_is_accepted_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="progress_bar"):
+        MDSWriter(out=tmp_path, columns=COLUMNS, progress_bar=True)
+
+
+def test_hashes_and_metadata_are_kept(tmp_path):
+    for hashes, names in ((["xxh64", "sha1"], ("sha1", "xxh64")), ([], ())):
+        out = tmp_path / str(len(hashes))
+        with MDSWriter(out=out, columns=COLUMNS, hashes=hashes, metadata={"who": "me"}) as writer:
+            writer.write(rows(1)[0])
+        manifest = load_manifest(open_store(out))
+        assert manifest.shards[0].hash_names == names
+        assert manifest.metadata["who"] == "me"
+
+
+def test_upload_that_fails_at_the_end_publishes_nothing(tmp_path):
+    writer = MDSWriter(out=tmp_path, columns=COLUMNS, retry=1)
+    writer.write(rows(1)[0])
+    (tmp_path / writer.write_id).write_text("a file where the folder of the write belongs")
+    with pytest.raises(StoreError):
+        writer.finish()
+    assert files(tmp_path) == [writer.write_id]
+    with pytest.raises(ValueError, match="finished or aborted"):
+        writer.finish()
