@@ -1,0 +1,143 @@
+"""Who is fetching what, in one process: each shard by one thread, others wait; a few threads fetch ahead.
+
+A job is queued (wanted soon), running (a consumer or a fetching thread is at it), or failed (kept until a consumer has
+seen the error). Threads start with the first prefetch, are daemons, and end when they have been idle for a while.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+AHEAD_THREADS = 4
+IDLE_SECONDS = 5.0
+
+
+class Job(Generic[T]):
+    """One shard on its way."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.running = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+class Jobs(Generic[T]):
+    """The jobs of one process.
+
+    Args:
+        work: Brings one shard and returns it; called outside the lock, at most once at a time for each shard.
+    """
+
+    def __init__(self, work: Callable[[int], T]) -> None:
+        self._work = work
+        self._lock = threading.Condition()
+        self._jobs: dict[int, Job[T]] = {}
+        self._queue: deque[int] = deque()
+        self._threads = 0
+        self._idle = 0
+        self._closed = False
+
+    def obtain(self, shard_id: int, timeout: float) -> T:
+        """The shard, brought by this thread unless another one is at it already.
+
+        Raises:
+            TimeoutError: the other thread did not finish within `timeout` seconds.
+            BaseException: what `work` raised, here or in the thread that was at it.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            job, is_mine = self._claim(shard_id)
+            if is_mine:
+                self._run(shard_id, job, keep_error=False)
+            elif not job.done.wait(max(0.0, end - time.monotonic())):
+                raise TimeoutError
+            if job.error is None:
+                return cast("T", job.result)
+            self._forget(shard_id, job)  # seen: the next request tries again
+            if is_mine or isinstance(job.error, Exception):
+                raise job.error
+            # The other thread was interrupted (Ctrl-C reaches one thread only); that says nothing about the shard.
+
+    def _claim(self, shard_id: int) -> tuple[Job[T], bool]:
+        """The job of a shard, and whether it is the caller's to run."""
+        with self._lock:
+            job = self._jobs.get(shard_id)
+            if job is not None and (job.running or job.done.is_set()):
+                return job, False
+            job = job or Job()
+            job.running = True
+            self._jobs[shard_id] = job
+            return job, True
+
+    def _forget(self, shard_id: int, job: Job[T]) -> None:
+        with self._lock:
+            if self._jobs.get(shard_id) is job:
+                del self._jobs[shard_id]
+
+    def ahead(self, shard_ids: list[int]) -> None:
+        """Queue shards that nobody is at; returns at once."""
+        with self._lock:
+            if self._closed:
+                return
+            for shard_id in shard_ids:
+                if shard_id not in self._jobs:
+                    self._jobs[shard_id] = Job()
+                    self._queue.append(shard_id)
+            missing = min(len(self._queue) - self._idle, AHEAD_THREADS - self._threads)
+            for _ in range(missing):
+                self._threads += 1
+                threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
+            self._lock.notify_all()
+
+    def close(self) -> None:
+        """Forget what is queued; threads end after what they are at."""
+        with self._lock:
+            self._closed = True
+            for shard_id in self._queue:
+                job = self._jobs.get(shard_id)
+                if job is not None and not job.running:
+                    del self._jobs[shard_id]
+            self._queue.clear()
+            self._lock.notify_all()
+
+    def _serve(self) -> None:
+        while True:
+            taken = self._next()
+            if taken is None:
+                return
+            self._run(*taken, keep_error=True)
+
+    def _next(self) -> tuple[int, Job[T]] | None:
+        """The next queued job that nobody took over; None when this thread should end."""
+        end = time.monotonic() + IDLE_SECONDS
+        with self._lock:
+            while True:
+                while self._queue:
+                    shard_id = self._queue.popleft()
+                    job = self._jobs.get(shard_id)
+                    if job is not None and not job.running and not job.done.is_set():
+                        job.running = True
+                        return shard_id, job
+                left = end - time.monotonic()
+                if self._closed or left <= 0:
+                    self._threads -= 1
+                    return None
+                self._idle += 1
+                self._lock.wait(left)
+                self._idle -= 1
+
+    def _run(self, shard_id: int, job: Job[T], *, keep_error: bool) -> None:
+        try:
+            job.result = self._work(shard_id)
+        except BaseException as error:  # noqa: BLE001 -- raised again by every consumer, in its own thread
+            job.error = error
+        with self._lock:
+            job.running = False
+            if (job.error is None or not keep_error) and self._jobs.get(shard_id) is job:
+                del self._jobs[shard_id]
+            job.done.set()

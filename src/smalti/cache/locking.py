@@ -1,0 +1,91 @@
+"""One process per host at a time: a lock file with `flock`, which the kernel frees when its holder dies."""
+
+import fcntl
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from smalti.errors import StoreTimeout
+from smalti.storage.retry import Deadline
+
+_held: set[int] = set()
+
+
+def _close_inherited() -> None:
+    # A forked child shares the parent's open lock: were it to keep it, the lock would outlive a killed parent.
+    for descriptor in list(_held):
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class FileLock:
+    """An exclusive lock on a path, for processes and threads alike; the file is removed again on release.
+
+    Raises:
+        StoreTimeout: somebody else held it until the deadline.
+    """
+
+    def __init__(self, path: Path, deadline: Deadline, what: str) -> None:
+        self._path = path
+        self._deadline = deadline
+        self._what = what
+        self._descriptor = -1
+
+    def __enter__(self) -> "FileLock":
+        pause = 0.002
+        while True:
+            if self._try():
+                return self
+            if self._deadline.passed():
+                raise StoreTimeout(
+                    f"{self._what}: another process of this host was fetching it (lock {self._path}) and did "
+                    "not finish "
+                    f"within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
+                    path=str(self._path),
+                )
+            time.sleep(min(pause, self._deadline.left()) * random.uniform(0.5, 1.0))
+            pause = min(pause * 1.5, 0.05)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        _held.discard(descriptor)
+        # Removed while still held: whoever waits on this file notices that the name is gone and starts over.
+        self._path.unlink(missing_ok=True)
+        # Explicitly, for a child forked meanwhile shares the open file and closing would not free it.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+    def _try(self) -> bool:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._path, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not self._is_current(descriptor):
+            os.close(descriptor)
+            return False
+        _held.add(descriptor)
+        self._descriptor = descriptor
+        return True
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether the locked file is still the one under the name."""
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(descriptor), there)

@@ -1,0 +1,186 @@
+"""The shards of one data set version as open, verified maps.
+
+Intended behaviour; anything else is a bug:
+1. A raw shard in a local folder is mapped where it lies; everything else is fetched to `<local>/<digest>/<basename>`.
+2. No byte is read before the file has its declared size and hashes: checked while it streams, or once per process for
+   a file that was there already (again when the file has changed since).
+3. A file appears under its name whole, by rename; a process killed at any moment leaves temporaries that the next one
+   removes, and nothing else.
+4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
+5. A file that does not verify is put aside and fetched again. What stays wrong is an error on every consumer that asks
+   for that shard, with shard, key, version and cause; the next request tries again.
+6. Nothing is opened, started or locked before the first use; a forked or unpickled copy makes its own.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from smalti.cache.fetching import Fetcher, Wanted
+from smalti.cache.jobs import Jobs
+from smalti.cache.options import CacheOptions, detect_open_limit
+from smalti.errors import SmaltiError, StoreTimeout
+from smalti.format import Shard, ShardInfo
+from smalti.storage import Store
+from smalti.storage.process import PerProcess
+
+GRACE_SECONDS = 5.0
+"""How much longer than the fetching thread a waiting one waits: the former has the better message."""
+
+Mark = tuple[int, int, int, int]
+"""Device, inode, size and modification time of a verified file."""
+
+
+class ShardCache:
+    """Shards by number, here and verified; thread-safe, safe under fork, picklable.
+
+    Args:
+        store: The root of the set.
+        digest: The manifest's digest; names the folder of the copies.
+        shards: The manifest's shards; a shard's id is its place here.
+        options: Where copies lie, how often and how long to try.
+        allow_unsafe_types: Whether columns that run code when decoded may be opened.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        digest: str,
+        shards: Sequence[ShardInfo],
+        options: CacheOptions,
+        *,
+        allow_unsafe_types: bool = False,
+    ) -> None:
+        self._store = store
+        self._digest = digest
+        self._shards = shards
+        self._options = options
+        self._allow_unsafe_types = allow_unsafe_types
+        self._reset()
+        self._jobs: PerProcess[Jobs[Shard]] = PerProcess(self._make_jobs)
+
+    def shard(self, shard_id: int) -> Shard:
+        """The open shard; blocks until it is here and verified, `download_timeout` seconds at most.
+
+        Raises:
+            ShardNotFound: the store no longer has it.
+            ChecksumMismatch: its bytes are not those of the manifest, on every attempt.
+            FormatError: it verifies, but is not a shard as its manifest describes it.
+            StoreTimeout: it did not arrive in time.
+            StoreAuthError: the store refused the credentials.
+            StoreError: the store, or the cache's own disk, failed.
+        """
+        found = self._open.get(shard_id)
+        if found is not None:
+            self._used[shard_id] = True
+            return found
+        return self._obtain(shard_id)
+
+    def prefetch(self, shard_ids: Iterable[int]) -> None:
+        """Start to bring these shards, in this order, on background threads; returns at once.
+
+        A failure shows when the shard is asked for.
+        """
+        wanted = [shard_id for shard_id in shard_ids if shard_id not in self._open]
+        if wanted:
+            self._jobs.get().ahead(wanted)
+
+    def close(self) -> None:
+        """Give up what is queued and let go of all maps; shards handed out stay usable. The cache can be used again."""
+        jobs = self._jobs.peek()
+        if jobs is not None:
+            jobs.close()
+        self._reset()
+        self._jobs = PerProcess(self._make_jobs)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_store", "_digest", "_shards", "_options", "_allow_unsafe_types")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+        self._jobs = PerProcess(self._make_jobs)
+
+    def _reset(self) -> None:
+        # A fork copies these: maps are read-only and stay valid in the child.
+        self._open: dict[int, Shard] = {}
+        self._used: dict[int, bool] = {}
+        self._verified: dict[int, Mark] = {}
+        self._fetcher = Fetcher(self._store, self._digest, self._options)
+        self._max_open: int | None = None
+
+    def _make_jobs(self) -> Jobs[Shard]:
+        return Jobs(self._bring)
+
+    def _obtain(self, shard_id: int) -> Shard:
+        if not 0 <= shard_id < len(self._shards):
+            raise IndexError(f"shard {shard_id} is not one of the {len(self._shards)} shards of {self._store.url}")
+        try:
+            return self._jobs.get().obtain(shard_id, self._options.download_timeout + GRACE_SECONDS)
+        except SmaltiError as error:
+            # A fresh one for each consumer: threads that raise one object mix up their tracebacks.
+            raise type(error)(error.message, **error.facts) from error
+        except TimeoutError as error:
+            raise StoreTimeout(
+                f"{self._name(shard_id)}: another thread has been fetching it for more than "
+                f"{self._options.download_timeout:.0f} s; the disk of the cache does not answer",
+                shard=shard_id,
+                digest=self._digest,
+            ) from error
+
+    def _bring(self, shard_id: int) -> Shard:
+        found = self._open.get(shard_id)
+        if found is not None:
+            return found
+        info = self._shards[shard_id]
+        wanted = Wanted(info, self._name(shard_id))
+
+        def use(path: Path) -> Shard:
+            shard = self._map(path, info)
+            self._verified[shard_id] = _mark(path)
+            return shard
+
+        def trusted(path: Path) -> bool:
+            mark = self._verified.get(shard_id)
+            return mark is not None and mark == _mark(path)
+
+        shard: Shard = self._fetcher.bring(wanted, use, trusted=trusted)
+        self._make_room()
+        self._open[shard_id] = shard
+        return shard
+
+    def _map(self, path: Path, info: ShardInfo) -> Shard:
+        try:
+            return Shard.open(path, info, allow_unsafe_types=self._allow_unsafe_types)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            self._max_open = max(1, len(self._open) // 2)  # others use descriptors too: live with fewer
+            self._make_room()
+            return Shard.open(path, info, allow_unsafe_types=self._allow_unsafe_types)
+
+    def _make_room(self) -> None:
+        """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
+        if self._max_open is None:
+            self._max_open = detect_open_limit()
+        excess = len(self._open) + 1 - self._max_open
+        if excess <= 0:
+            return
+        # A stable sort: not used first, and within each the ones opened first.
+        for shard_id in sorted(self._open, key=lambda i: self._used.pop(i, False))[:excess]:
+            self._open.pop(shard_id, None)
+
+    def _name(self, shard_id: int) -> str:
+        key = self._shards[shard_id].stored.basename
+        return f"shard {shard_id} ({key}) of {self._store.url}, version digest {self._digest[:12]}"
+
+
+def _mark(path: Path) -> Mark:
+    found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,23 @@
+"""Versions of a shard set: publish all at once, read any version, roll back, verify.
+
+Here: manifests, their objects below `_versions/`, the commit by put-if-absent, the index files for stock readers. Not
+here: bytes of shards (`smalti.format`), local copies (`smalti.cache`), who reads what (`smalti.order`).
+"""
+
+from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
+from smalti.catalog.publishing import publish, rollback
+from smalti.catalog.reading import history, load_manifest
+from smalti.catalog.verifying import VerifyReport, verify
+
+__all__ = [
+    "Draft",
+    "Manifest",
+    "VerifyReport",
+    "VersionInfo",
+    "history",
+    "load_manifest",
+    "new_write_id",
+    "publish",
+    "rollback",
+    "verify",
+]

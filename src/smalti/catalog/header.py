@@ -1,0 +1,174 @@
+"""The small JSON header of a version, `_versions/<n>.json`: immutable, created by put-if-absent, the only truth."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
+from smalti.catalog.table import parse_table
+from smalti.errors import IndexFileError, StoreNotFound
+from smalti.format import Schema, load_strict
+from smalti.storage import Store
+
+FOLDER = "_versions"
+INDEX = "index.json"
+HEADER_FORMAT = 1
+MAX_HEADER_BYTES = 16 << 20
+"""Far above any honest header: shards are in the table beside it."""
+MAX_REMEMBERED_WRITES = 256
+"""How many earlier write ids a header carries, so that a repeated publish is recognised by one read."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A version without its shards; see `Manifest` for the fields of the same names."""
+
+    version: int
+    parent: int | None
+    write_id: str
+    operation: str
+    digest: str
+    rows: int
+    num_shards: int
+    num_bytes: int
+    partitions: tuple[str, ...]
+    columns: Mapping[str, str]
+    table_key: str
+    table_sha256: str
+    created: str
+    lineage: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    writes: Mapping[str, int] = field(default_factory=dict)
+    """Write id -> version, of this and earlier versions."""
+
+    def emit(self) -> bytes:
+        """The header as JSON bytes."""
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return json.dumps({"smalti": HEADER_FORMAT, **fields}, indent=1, sort_keys=True, allow_nan=False).encode()
+
+    def info(self) -> VersionInfo:
+        """The line of the history."""
+        return VersionInfo(**{name: getattr(self, name) for name in VersionInfo.__dataclass_fields__})
+
+
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "parent": (int, type(None)),
+    "write_id": str,
+    "operation": str,
+    "digest": str,
+    "rows": int,
+    "num_shards": int,
+    "num_bytes": int,
+    "partitions": (list, tuple),
+    "columns": dict,
+    "table_key": str,
+    "table_sha256": str,
+    "created": str,
+    "lineage": dict,
+    "metadata": dict,
+    "writes": dict,
+}
+
+
+def header_key(version: int) -> str:
+    """Where the header of a version lies."""
+    return f"{FOLDER}/{version:08d}.json"
+
+
+def table_key(sha256: str) -> str:
+    """Where a shard table lies; named by its content, so that writing it twice is harmless."""
+    return f"{FOLDER}/{sha256}.arrow"
+
+
+def parse_header(data: bytes, *, where: str) -> Header:
+    """A header, strictly.
+
+    Raises:
+        IndexFileError: not JSON, a field is missing or of the wrong type, or it is from a newer Smalti.
+    """
+    found = parse_json(data, where=where)
+    if found.get("smalti") != HEADER_FORMAT:
+        raise IndexFileError(
+            f"version header {where} has format {found.get('smalti')!r}, this reader knows {HEADER_FORMAT}: "
+            "update smalti",
+            key=where,
+        )
+    values: dict[str, Any] = {}
+    for name, kind in _FIELDS.items():
+        value: Any = found.get(name, _ABSENT)
+        if value is _ABSENT or not isinstance(value, kind) or isinstance(value, bool):
+            raise IndexFileError(
+                f"version header {where}: field {name!r} is missing or of the wrong type ({value!r:.80})", key=where
+            )
+        values[name] = value
+    values["partitions"] = tuple(values["partitions"])
+    return Header(**values)
+
+
+_ABSENT = object()
+
+
+def parse_json(data: bytes, *, where: str) -> dict[str, Any]:
+    """A JSON object, or `IndexFileError`; nesting cannot exhaust the stack."""
+    found = load_strict(data, where=where)
+    if not isinstance(found, dict):
+        raise IndexFileError(f"{where} holds a JSON {type(found).__name__}, expected an object", key=where)
+    return found
+
+
+def read_header(store: Store, version: int) -> Header:
+    """The header of a version.
+
+    Raises:
+        StoreNotFound: there is no such version.
+        IndexFileError: it cannot be trusted.
+    """
+    key = header_key(version)
+    data = store.get_range(key, 0, MAX_HEADER_BYTES + 1)
+    if not data:
+        raise IndexFileError(f"version header {store.locate(key)} is empty", key=key)
+    if len(data) > MAX_HEADER_BYTES:
+        raise IndexFileError(f"version header {store.locate(key)} is larger than {MAX_HEADER_BYTES} bytes", key=key)
+    header = parse_header(data, where=store.locate(key))
+    if header.version != version:
+        raise IndexFileError(f"version header {store.locate(key)} says that it is version {header.version}", key=key)
+    return header
+
+
+def read_manifest(store: Store, header: Header) -> Manifest:
+    """The whole version that a header belongs to, with its digest recomputed.
+
+    Raises:
+        IndexFileError: the shard table is gone, changed, or contradicts the header.
+    """
+    where = store.locate(header.table_key)
+    try:
+        data = store.get(header.table_key)
+    except StoreNotFound as error:
+        raise IndexFileError(
+            f"version {header.version} names the shard table {where}, which is gone", key=header.table_key
+        ) from error
+    shards = parse_table(data, sha256=header.table_sha256, where=where)
+    rows = sum(shard.samples for shard in shards)
+    digest = digest_of(shards)
+    if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):
+        raise IndexFileError(
+            f"version {header.version} of {store.url}: header says {header.num_shards} shards, {header.rows} "
+            "samples, digest "
+            f"{header.digest[:12]}; its table has {len(shards)}, {rows}, {digest[:12]}",
+            key=header.table_key,
+        )
+    return Manifest(
+        version=header.version,
+        parent=header.parent,
+        write_id=header.write_id,
+        digest=digest,
+        schema=shards[0].schema if shards else Schema.from_columns(header.columns, allow_unsafe_types=True),
+        shards=shards,
+        rows=rows,
+        lineage=header.lineage,
+        metadata=header.metadata,
+        created=header.created,
+    )

@@ -1,0 +1,90 @@
+"""Index files for readers that know nothing of versions: `index.json` at the root and in the folder of each split.
+
+They are copies: the truth is `_versions/`. A publisher that dies before or between them leaves the old ones, which
+name shards that are still there; the next publisher brings them up to date.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
+from smalti.catalog.manifest import Manifest
+from smalti.catalog.peeking import EXTRA, peek_index
+from smalti.errors import IndexFileError, StoreNotFound
+from smalti.format import FileInfo, ShardInfo, emit_index
+from smalti.storage import Store
+
+INDEX_FORMAT = 1
+MAX_ROUNDS = 100
+"""Publishers that keep overtaking each other for so many rounds leave the index to the last of them."""
+
+
+def refresh_index(store: Store, manifest: Manifest) -> None:
+    """Make the index files show the newest version: `manifest`, or one that was published after it.
+
+    Whoever writes last looks once more, so that a slow publisher cannot leave an old index over a newer one.
+    """
+    for _ in range(MAX_ROUNDS):
+        shown = _shown(store)
+        if shown.get("version", 0) <= manifest.version:
+            _write(store, manifest, stale=set(shown.get("partitions", ())) - set(manifest.partitions))
+        newer = _newer(store, manifest.version)
+        if newer is None:
+            return
+        manifest = read_manifest(store, newer)
+
+
+def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
+    extra: dict[str, Any] = {
+        "format": INDEX_FORMAT,
+        "version": manifest.version,
+        "parent": manifest.parent,
+        "write_id": manifest.write_id,
+        "digest": manifest.digest,
+        "rows": manifest.rows,
+        "created": manifest.created,
+        "columns": manifest.schema.columns(),
+        "partitions": list(manifest.partitions),
+        "lineage": dict(manifest.lineage),
+    }
+    for split in manifest.partitions:
+        below = [_inside(shard, f"{split}/") for shard in manifest.select(split)]
+        own = extra | {"split": split, "rows": sum(shard.samples for shard in below)}
+        store.put(f"{split}/{INDEX}", emit_index(below, {EXTRA: own}))
+    for split in sorted(stale):
+        _remove_ours(store, f"{split}/{INDEX}")
+    store.put(INDEX, emit_index(manifest.shards, {EXTRA: extra}))
+
+
+def _inside(shard: ShardInfo, folder: str) -> ShardInfo:
+    """The shard as seen from the folder that it lies in."""
+
+    def cut(file: FileInfo) -> FileInfo:
+        return replace(file, basename=file.basename.removeprefix(folder))
+
+    return replace(shard, raw=cut(shard.raw), zip=None if shard.zip is None else cut(shard.zip), partition=None)
+
+
+def _remove_ours(store: Store, key: str) -> None:
+    """Remove the index of a split that the new version no longer has, unless somebody else wrote it."""
+    try:
+        found = parse_json(store.get(key), where=store.locate(key))
+    except (StoreNotFound, IndexFileError):
+        return
+    if isinstance(found.get(EXTRA), dict):
+        store.delete(key)
+
+
+def _shown(store: Store) -> dict[str, Any]:
+    found = peek_index(store)
+    return (found.extra or {}) if found is not None else {}
+
+
+def _newer(store: Store, version: int) -> Header | None:
+    newest = None
+    while True:
+        try:
+            newest = read_header(store, version + 1)
+        except StoreNotFound:
+            return newest
+        version += 1

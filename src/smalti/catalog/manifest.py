@@ -1,0 +1,178 @@
+"""What a version is: its shards, where they came from, and the digest of its content; values only, no I/O."""
+
+import hashlib
+import json
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from smalti.errors import CatalogError, SchemaError
+from smalti.format import Schema, ShardInfo
+
+_WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
+_PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a shard set, complete: every shard that it names was in the store when it was published."""
+
+    version: int
+    """1, 2, ...; 0 for a plain MDS set, which has no versions."""
+    parent: int | None
+    """The version that this one was built on; None for the first."""
+    write_id: str
+    """Names the write that published it; empty for a plain MDS set."""
+    digest: str
+    """SHA-256, hex, over schema and shard table: equal content, equal digest."""
+    schema: Schema
+    shards: tuple[ShardInfo, ...]
+    """In order: sample ids run through them."""
+    rows: int
+    """Samples in all shards."""
+    lineage: Mapping[str, Any]
+    """Where the data came from, as its writer said it."""
+    metadata: Mapping[str, Any]
+    """Whatever else the writer wanted to keep."""
+    created: str
+    """When it was published by the writer's clock, ISO 8601 in UTC: for people; nothing is ordered by it."""
+
+    def select(self, split: str | None) -> tuple[ShardInfo, ...]:
+        """The shards of one split, or all of them for None.
+
+        Raises:
+            CatalogError: there is no such split; the message names those there are.
+        """
+        if split is None:
+            return self.shards
+        chosen = tuple(shard for shard in self.shards if shard.partition == split)
+        if not chosen:
+            names = ", ".join(repr(name) for name in self.partitions) or "none (open it without `split`)"
+            raise CatalogError(
+                f"version {self.version} has no split {split!r}; its splits are: {names}",
+                split=split,
+                version=self.version,
+            )
+        return chosen
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the splits, sorted; empty when the set has none."""
+        return tuple(sorted({shard.partition for shard in self.shards if shard.partition is not None}))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards as stored."""
+        return sum(shard.stored.num_bytes for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """One line of the history."""
+
+    version: int
+    parent: int | None
+    write_id: str
+    digest: str
+    rows: int
+    num_shards: int
+    num_bytes: int
+    """Bytes of all shards as stored."""
+    operation: str
+    """create, overwrite, append or rollback."""
+    created: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a writer wants to publish: shards that lie in the store already."""
+
+    write_id: str
+    """From `new_write_id`; publishing the same one again returns the same version."""
+    schema: Schema
+    shards: Sequence[ShardInfo]
+    """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`."""
+    lineage: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _WRITE_ID.match(self.write_id):
+            raise CatalogError(
+                f"write id {self.write_id!r} is not usable: expected 4 to 128 letters, digits, '.' and '-'; "
+                "see new_write_id()"
+            )
+        for name, value in (("lineage", self.lineage), ("metadata", self.metadata)):
+            check_json(name, value)
+        check_shards(self.shards, self.schema)
+
+
+def new_write_id() -> str:
+    """A name for a write that nobody else has: UTC time for people, 64 random bits for uniqueness."""
+    return f"{datetime.now(timezone.utc):%Y%m%dt%H%M%S}-{secrets.token_hex(8)}"
+
+
+def check_json(name: str, value: Mapping[str, Any]) -> None:
+    """Refuse what JSON cannot hold exactly."""
+    try:
+        json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(
+            f"`{name}` must be JSON (strings, finite numbers, booleans, lists, objects): {error}"
+        ) from error
+
+
+def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
+    """Refuse shards of another schema, listed twice, or whose split is not the folder that they lie in."""
+    for shard in shards:
+        if shard.schema != schema:
+            raise SchemaError(
+                f"shard {shard.stored.basename} has columns {shard.schema.columns()}, the data set has "
+                f"{schema.columns()}; "
+                "one data set has one schema",
+                shard=shard.stored.basename,
+            )
+        if shard.partition is None:
+            continue
+        if not _PARTITION.match(shard.partition):
+            raise CatalogError(f"split {shard.partition!r} cannot be a folder name: use letters, digits and . _ = -")
+        if not shard.raw.basename.startswith(f"{shard.partition}/"):
+            raise CatalogError(
+                f"shard {shard.raw.basename} of split {shard.partition!r} must lie below the folder {shard.partition}/",
+                shard=shard.raw.basename,
+            )
+    twice = [name for name, count in Counter(shard.raw.basename for shard in shards).items() if count > 1]
+    if twice:
+        raise CatalogError(
+            f"shard {twice[0]} is listed {len(twice) + 1} times; its samples would be doubled", shard=twice[0]
+        )
+
+
+def digest_of(shards: Iterable[ShardInfo]) -> str:
+    """SHA-256, hex, over the canonical JSON of every shard: schema, counts, names, sizes, hashes, split; pure."""
+    digest = hashlib.sha256(b"smalti-manifest-1\n")
+    columns: dict[Schema, str] = {}
+    for shard in shards:
+        schema = columns.get(shard.schema)
+        if schema is None:
+            schema = _canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
+            columns[shard.schema] = schema
+        zipped = shard.zip
+        row = [
+            shard.partition,
+            shard.samples,
+            [shard.raw.basename, shard.raw.num_bytes, dict(shard.raw.hashes)],
+            None if zipped is None else [zipped.basename, zipped.num_bytes, dict(zipped.hashes)],
+            shard.compression,
+            shard.hash_names,
+            shard.size_limit,
+        ]
+        digest.update(f"{schema}{_canonical(row)}\n".encode())
+    return digest.hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,71 @@
+"""Reading Smalti's key of an index file without parsing, or even fetching, a list of a million shards."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from smalti.catalog.header import INDEX, parse_json
+from smalti.errors import IndexFileError, StoreNotFound
+from smalti.storage import Store
+
+EXTRA = "smalti"
+"""Smalti's own top-level key in an index file; other readers ignore it."""
+PEEK_BYTES = 1 << 20
+"""An index file up to this size is read and parsed as a whole."""
+
+_KEY = b'"smalti": '
+_END = re.compile(r', "version": 2}\s*\Z')
+
+
+@dataclass(frozen=True)
+class Peek:
+    """What an index file says about itself."""
+
+    extra: dict[str, Any] | None
+    """Smalti's key; None when another writer made the file."""
+    data: bytes | None
+    """The whole file when it was read anyway."""
+
+
+def peek_index(store: Store) -> Peek | None:
+    """Smalti's key of the index file at this place; None when there is no such file.
+
+    Raises:
+        IndexFileError: it is not JSON, or Smalti's key is not an object.
+    """
+    try:
+        head = store.get_range(INDEX, 0, PEEK_BYTES)
+        if len(head) < PEEK_BYTES:
+            return Peek(_whole(head, store), head)
+        size = store.size(INDEX)
+        extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
+        if extra is not None:
+            return Peek(extra, None)
+        data = store.get(INDEX)
+    except StoreNotFound:
+        return None
+    return Peek(_whole(data, store), data)
+
+
+def _from_tail(tail: bytes) -> dict[str, Any] | None:
+    """Smalti's key when it is the last but one of the top level, as `emit_index` writes it; None if in any doubt.
+
+    Nothing but the version may follow it up to the end of the file: so it cannot be a key of something nested.
+    """
+    place = tail.rfind(_KEY)
+    if place < 0:
+        return None
+    try:
+        text = tail[place + len(_KEY) :].decode("ascii")
+        found, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and _END.match(text, end) else None
+
+
+def _whole(data: bytes, store: Store) -> dict[str, Any] | None:
+    extra = parse_json(data, where=store.locate(INDEX)).get(EXTRA)
+    if extra is not None and not isinstance(extra, dict):
+        raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
+    return extra

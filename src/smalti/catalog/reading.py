@@ -1,0 +1,166 @@
+"""Finding and opening versions; nothing is listed, nothing is written."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from smalti.catalog.header import INDEX, Header, header_key, read_header, read_manifest
+from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
+from smalti.catalog.peeking import EXTRA, Peek, peek_index
+from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
+from smalti.format import Schema, parse_index
+from smalti.storage import Store
+
+
+@dataclass(frozen=True)
+class Newest:
+    """What a place holds now."""
+
+    header: Header | None
+    """The newest version; None when there is none."""
+    index: Peek | None
+    """What `index.json` says about itself; None when there is none."""
+
+    @property
+    def extra(self) -> dict[str, Any] | None:
+        """Smalti's key of `index.json`; None when it is absent or another writer's."""
+        return None if self.index is None else self.index.extra
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the index file was written by something else than Smalti."""
+        return self.index is not None and self.extra is None
+
+    @property
+    def is_split_folder(self) -> bool:
+        """Whether this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
+        return self.extra is not None and self.extra.get("split") is not None
+
+
+def find_newest(store: Store, *, lenient: bool = False) -> Newest:
+    """The newest version of the set at this place.
+
+    `index.json` says where to start; a publisher that died before replacing it is found by looking for the versions
+    that follow. With `lenient`, a store that refuses to say whether a following version exists (S3 without the right
+    to list answers 403 for a missing key) is taken as "no", provided that the index file could be read.
+    """
+    index = peek_index(store)
+    found = Newest(None, index)
+    if found.is_foreign or found.is_split_folder:
+        return found
+    extra = found.extra
+    start = 0 if extra is None else _version_of(extra, store)
+    header: Header | None = None
+    version = max(start, 1)
+    while True:
+        try:
+            header = read_header(store, version)
+        except StoreNotFound:
+            break
+        except StoreAuthError:
+            if lenient and version > start > 0:
+                break
+            raise
+        version += 1
+    if header is None and start:
+        raise CatalogError(
+            f"{store.locate(INDEX)} says version {start}, but {header_key(start)} is not there; the set was "
+            "copied without its "
+            "_versions folder: copy it too, or drop the 'smalti' key of index.json to use the set as plain MDS",
+            version=start,
+        )
+    return Newest(header, index)
+
+
+def load_manifest(store: Store, *, version: int | None = None) -> Manifest:
+    """A version of the set at this place, the newest by default.
+
+    A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index.
+
+    Raises:
+        StoreNotFound: there is no set.
+        VersionNotFound: there is no such version.
+        IndexFileError: a manifest or index file cannot be trusted.
+    """
+    if version is not None and version > 0:
+        return _load_numbered(store, version)
+    newest = find_newest(store, lenient=True)
+    if newest.header is not None and version is None:
+        return read_manifest(store, newest.header)
+    if newest.index is not None and newest.header is None:
+        return _load_plain(store, newest)
+    if newest.header is None:
+        raise StoreNotFound(
+            f"{store.url} holds no shard set: neither {INDEX} nor {header_key(1)} is there; check the address",
+            key=INDEX,
+            url=store.url,
+        )
+    raise VersionNotFound(
+        f"{store.url} has versions 1 to {newest.header.version}; {version} is not one of them", version=version
+    )
+
+
+def history(store: Store) -> list[VersionInfo]:
+    """All versions that are still there, oldest first; empty for a plain MDS set.
+
+    Raises:
+        StoreNotFound: there is no set.
+    """
+    newest = find_newest(store, lenient=True)
+    if newest.header is None:
+        if newest.index is None:
+            raise StoreNotFound(
+                f"{store.url} holds no shard set: {INDEX} is not there; check the address", key=INDEX, url=store.url
+            )
+        return []
+    found = [newest.header.info()]
+    for version in range(newest.header.version - 1, 0, -1):
+        try:
+            found.append(read_header(store, version).info())
+        except StoreNotFound:  # noqa: PERF203 -- removed by a clean-up
+            continue
+    return found[::-1]
+
+
+def _load_numbered(store: Store, version: int) -> Manifest:
+    try:
+        header = read_header(store, version)
+    except StoreNotFound as error:
+        newest = find_newest(store, lenient=True)
+        if newest.is_foreign:
+            there = "it is a plain MDS set, which has no versions: open it without `version`"
+        elif newest.header is None:
+            there = "there is no shard set; check the address"
+        else:
+            there = f"the newest is {newest.header.version}"
+        raise VersionNotFound(
+            f"{store.url} has no version {version}: {there}", version=version, url=store.url
+        ) from error
+    return read_manifest(store, header)
+
+
+def _load_plain(store: Store, newest: Newest) -> Manifest:
+    where = store.locate(INDEX)
+    data = newest.index.data if newest.index is not None else None
+    shards, _ = parse_index(store.get(INDEX) if data is None else data, where=where)
+    extra = newest.extra or {}
+    return Manifest(
+        version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
+        parent=None,
+        write_id="",
+        digest=digest_of(shards),
+        schema=shards[0].schema if shards else Schema.from_columns({}),
+        shards=tuple(shards),
+        rows=sum(shard.samples for shard in shards),
+        lineage={},
+        metadata={},
+        created="",
+    )
+
+
+def _version_of(extra: dict[str, Any], store: Store) -> int:
+    version = extra.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise IndexFileError(
+            f"{store.locate(INDEX)}: {EXTRA}.version is {version!r:.60}, expected a number from 1 on", key=INDEX
+        )
+    return version

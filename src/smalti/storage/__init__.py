@@ -1,0 +1,13 @@
+"""Bytes by key: stores on a disk, on object stores and in Unity Catalog volumes.
+
+Here: the `Store` interface, its two kinds, the opening of URLs, retries, and the mapping of every library's errors
+to Smalti's own. Not here: what the bytes mean (`smalti.format`), versions (`smalti.catalog`), local copies
+(`smalti.cache`).
+"""
+
+from smalti.storage.interface import ObjectInfo, Store
+from smalti.storage.local import LocalStore
+from smalti.storage.opening import open_store
+from smalti.storage.remote import FsspecStore
+
+__all__ = ["FsspecStore", "LocalStore", "ObjectInfo", "Store", "open_store"]

@@ -1,0 +1,218 @@
+"""What went wrong, said in Smalti's errors: every library's exceptions are sorted here, by status, code and name.
+
+The libraries are not imported: their classes are known by name, so that this works with none of them installed.
+"""
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+
+CREDENTIALS_HELP = {
+    "s3": (
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or "
+        "AWS_PROFILE, "
+        "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, "
+        "`token`, "
+        "`endpoint_url`; a public bucket needs the option anon=True"
+    ),
+    "gs": (
+        "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or "
+        "pass the "
+        "storage option `token`; a public bucket needs token='anon'"
+    ),
+    "abfs": (
+        "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
+        "AZURE_STORAGE_SAS_TOKEN, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them "
+        "as storage "
+        "options; a public container needs anon=True"
+    ),
+    "dbfs": (
+        "set DATABRICKS_HOST and DATABRICKS_TOKEN, or a profile in ~/.databrickscfg; training and Spark worker "
+        "processes need both as well, they do not inherit a notebook's login"
+    ),
+}
+
+
+class Kind(enum.Enum):
+    """What a caller can do about a fault."""
+
+    MISSING = enum.auto()
+    EXISTS = enum.auto()
+    NO_CREDENTIALS = enum.auto()
+    REFUSED = enum.auto()
+    PAST_END = enum.auto()
+    TIMEOUT = enum.auto()
+    TRANSIENT = enum.auto()
+    OTHER = enum.auto()
+
+
+RETRYABLE = frozenset({Kind.TIMEOUT, Kind.TRANSIENT})
+
+_BY_NAME = {
+    "NoCredentialsError": Kind.NO_CREDENTIALS,
+    "PartialCredentialsError": Kind.NO_CREDENTIALS,
+    "ProfileNotFound": Kind.NO_CREDENTIALS,
+    "CredentialRetrievalError": Kind.NO_CREDENTIALS,
+    "DefaultCredentialsError": Kind.NO_CREDENTIALS,
+    "CredentialUnavailableError": Kind.NO_CREDENTIALS,
+    "RefreshError": Kind.REFUSED,
+    "ClientAuthenticationError": Kind.REFUSED,
+    "AzureSigningError": Kind.REFUSED,
+    "Unauthenticated": Kind.REFUSED,
+    "PermissionDenied": Kind.REFUSED,
+    "NotFound": Kind.MISSING,
+    "ResourceDoesNotExist": Kind.MISSING,
+    "ResourceNotFoundError": Kind.MISSING,
+    "AlreadyExists": Kind.EXISTS,
+    "ResourceAlreadyExists": Kind.EXISTS,
+    "ResourceExistsError": Kind.EXISTS,
+    "FSTimeoutError": Kind.TIMEOUT,
+    "ReadTimeoutError": Kind.TIMEOUT,
+    "ConnectTimeoutError": Kind.TIMEOUT,
+    "ServiceRequestError": Kind.TRANSIENT,
+    "ServiceResponseError": Kind.TRANSIENT,
+    "EndpointConnectionError": Kind.TRANSIENT,
+    "ConnectionClosedError": Kind.TRANSIENT,
+    "ResponseStreamingError": Kind.TRANSIENT,
+    "IncompleteReadError": Kind.TRANSIENT,
+    "HTTPClientError": Kind.TRANSIENT,
+    "ClientPayloadError": Kind.TRANSIENT,
+    "ServerDisconnectedError": Kind.TRANSIENT,
+    "ClientConnectionError": Kind.TRANSIENT,
+    "ClientOSError": Kind.TRANSIENT,
+    "ChunkedEncodingError": Kind.TRANSIENT,
+    "ProtocolError": Kind.TRANSIENT,
+    "ConnectionError": Kind.TRANSIENT,
+    "BadRequest": Kind.OTHER,
+    "NotImplemented": Kind.OTHER,
+    "DatabricksError": Kind.TRANSIENT,  # the bare class: a status without one of its own, 502 above all
+    "InternalError": Kind.TRANSIENT,
+    "TemporarilyUnavailable": Kind.TRANSIENT,
+    "DeadlineExceeded": Kind.TRANSIENT,
+    "TooManyRequests": Kind.TRANSIENT,
+    "ResourceExhausted": Kind.TRANSIENT,
+}
+_BY_CODE = {
+    "PreconditionFailed": Kind.EXISTS,
+    "ConditionalRequestConflict": Kind.TRANSIENT,  # S3 says: try again
+    "OperationAborted": Kind.TRANSIENT,
+    "SlowDown": Kind.TRANSIENT,
+    "RequestTimeout": Kind.TIMEOUT,
+    "InvalidRange": Kind.PAST_END,
+    "400": Kind.REFUSED,  # a HEAD has no body: what AWS answers there for an expired token
+    "ExpiredToken": Kind.REFUSED,
+    "InvalidToken": Kind.REFUSED,
+    "TokenRefreshRequired": Kind.REFUSED,
+    "AuthorizationHeaderMalformed": Kind.REFUSED,
+    "AuthenticationFailed": Kind.REFUSED,
+    "AuthorizationFailure": Kind.REFUSED,
+}
+_BY_STATUS = {
+    401: Kind.REFUSED,
+    403: Kind.REFUSED,
+    404: Kind.MISSING,
+    408: Kind.TIMEOUT,
+    409: Kind.TRANSIENT,
+    412: Kind.EXISTS,
+    416: Kind.PAST_END,
+    429: Kind.TRANSIENT,
+}
+_NO_LOGIN_TEXTS = (
+    "cannot configure default credentials",
+    "must provide either a connection_string or account_name",
+    "unable to locate credentials",
+    "could not automatically determine credentials",
+)
+
+
+def classify(error: BaseException) -> Kind:
+    """The kind of a fault, from the most precise fact that the error or its causes hold; pure."""
+    chain = list(_chain(error))
+    for sort in (_by_code, _by_name, _by_status, _by_builtin):
+        for link in chain:
+            kind = sort(link)
+            if kind is not None:
+                return kind
+    return Kind.OTHER
+
+
+def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:
+    """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
+    kind = classify(error)
+    advice = CREDENTIALS_HELP.get(scheme, "check the storage options")
+    if kind is Kind.MISSING:
+        return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
+    if kind is Kind.EXISTS:
+        return StoreExists(f"{what}: an object is there already; nothing was written", **facts)
+    if kind is Kind.NO_CREDENTIALS:
+        return StoreAuthError(f"{what}: no credentials were found; {advice}", **facts)
+    if kind is Kind.REFUSED:
+        return StoreAuthError(f"{what}: the credentials were refused ({detail}); check them, or {advice}", **facts)
+    if kind is Kind.TIMEOUT:
+        return StoreTimeout(
+            f"{what}: no answer before the deadline ({detail}); check the endpoint and the network", **facts
+        )
+    return StoreError(f"{what}: {detail}", **facts)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(8):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _by_code(error: BaseException) -> Kind | None:
+    response = getattr(error, "response", None)
+    code = None
+    if isinstance(response, dict):
+        code = response.get("Error", {}).get("Code")
+    code = code or getattr(error, "error_code", None)
+    return _BY_CODE.get(str(code)) if code else None
+
+
+def _by_name(error: BaseException) -> Kind | None:
+    if any(text in str(error).lower() for text in _NO_LOGIN_TEXTS):
+        return Kind.NO_CREDENTIALS
+    for base in type(error).__mro__:
+        if base.__module__ == "builtins":
+            break
+        if base.__name__ in _BY_NAME:
+            return _BY_NAME[base.__name__]
+    return None
+
+
+def _by_status(error: BaseException) -> Kind | None:
+    response = getattr(error, "response", None)
+    status: Any = None
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    for name in ("status_code", "status", "code"):
+        status = status or getattr(error, name, None)
+    try:
+        number = int(status)
+    except (TypeError, ValueError):
+        return None
+    return _BY_STATUS.get(number, Kind.TRANSIENT if number >= 500 else None)
+
+
+def _by_builtin(error: BaseException) -> Kind | None:
+    table: tuple[tuple[type[BaseException], Kind], ...] = (
+        (FileNotFoundError, Kind.MISSING),
+        (NotADirectoryError, Kind.MISSING),
+        (IsADirectoryError, Kind.MISSING),
+        (FileExistsError, Kind.EXISTS),
+        (PermissionError, Kind.REFUSED),
+        (TimeoutError, Kind.TIMEOUT),
+        (ConnectionError, Kind.TRANSIENT),
+    )
+    if str(error).startswith("Forbidden:"):
+        return Kind.REFUSED  # gcsfs raises a bare OSError for a 403
+    for builtin, kind in table:
+        if isinstance(error, builtin):
+            return kind
+    return None

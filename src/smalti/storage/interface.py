@@ -1,0 +1,141 @@
+"""What every store can do; the kinds of store are in the modules beside this one."""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from smalti.errors import StoreError, StoreExists, StoreNotFound
+from smalti.storage.keys import check_key
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object as a listing shows it."""
+
+    key: str
+    """Name relative to the store's root, '/'-separated."""
+    num_bytes: int
+    """Size of the object, bytes."""
+    modified: str
+    """ETag or modification time as text: changes when the content changes; empty where the store tells neither."""
+
+
+class Store(ABC):
+    """A container of bytes by key.
+
+    Keys are relative to the root URL and '/'-separated. Every method is thread-safe, has a deadline, and raises only
+    the `StoreError` family of `smalti.errors`. An object appears whole or not at all. Stores pickle, and make their
+    connections anew in each process.
+    """
+
+    url: str
+    """The root, free of secrets; keys are below it."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """The whole object.
+
+        Raises:
+            StoreNotFound: no such key.
+        """
+
+    @abstractmethod
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Bytes [begin, end) of the object; shorter, down to nothing, where the object ends before.
+
+        Raises:
+            StoreNotFound: no such key.
+            ValueError: not 0 <= begin <= end.
+        """
+
+    @abstractmethod
+    def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
+        """Write the whole object to `out` in chunks and return its size; `on_chunk` sees each chunk first."""
+
+    @abstractmethod
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store the bytes under the key, replacing what is there; a reader sees the old object or the new one."""
+
+    @abstractmethod
+    def put_file(self, key: str, path: Path) -> None:
+        """Store the content of a local file under the key, replacing what is there."""
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Store the bytes under the key only if nothing is there; of several callers exactly one succeeds.
+
+        Raises:
+            StoreExists: something is there; after a lost reply it may be our own object.
+        """
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """The size of the object, bytes.
+
+        Raises:
+            StoreNotFound: no such key.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object; nothing happens when it is not there."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects below the folder `prefix`, recursively, sorted by key; nothing where there is no such folder."""
+
+    @abstractmethod
+    def child(self, prefix: str) -> "Store":
+        """The store whose root is the folder `prefix` of this one."""
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object under the key; any doubt (credentials, network) raises instead of answering."""
+        try:
+            self.size(key)
+        except StoreNotFound:
+            return False
+        return True
+
+    def local_path(self, key: str) -> Path | None:
+        """The file that holds the object when the store is a local folder, else None; the file need not exist."""
+        check_key(key)
+        return None
+
+    def locate(self, key: str) -> str:
+        """The full address of the key, for messages."""
+        return f"{self.url.rstrip('/')}/{key}" if key else self.url
+
+    def check_exclusive_puts(self, folder: str) -> None:
+        """Prove, with a small object that is removed again, that this store honours `put_if_absent`.
+
+        Several S3 look-alikes and emulators ignore the condition silently, and two writers would then both "win".
+
+        Raises:
+            StoreError: the store overwrote an object that was there.
+        """
+        probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
+        self.put_if_absent(probe, b"1")
+        try:
+            self.put_if_absent(probe, b"2")
+        except StoreExists:
+            return
+        finally:
+            self.delete(probe)
+        raise StoreError(
+            f"{self.url}: this store ignores conditional puts (If-None-Match), so two writers could both "
+            "publish; "
+            "use a store that honours them (AWS S3, GCS, Azure, MinIO, Ceph RGW, R2, UC Volumes, a local disk)",
+            url=self.url,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+def check_span(begin: int, end: int) -> None:
+    """Refuse a byte range that is not 0 <= begin <= end."""
+    if not 0 <= begin <= end:
+        raise ValueError(f"byte range [{begin}, {end}) is not valid: expected 0 <= begin <= end")

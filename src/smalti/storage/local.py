@@ -1,0 +1,224 @@
+"""A folder of a disk as a store: writes are temp file, fsync, rename; exclusive creation is a hard link.
+
+Reads follow symbolic links (downloaded sets are often laid out with them); writes and deletions never leave the root.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound
+from smalti.storage.interface import ObjectInfo, Store, check_span
+from smalti.storage.keys import check_key, folder_of, join_key
+
+CHUNK_BYTES = 1 << 20
+TEMP_SUFFIX = ".smalti-tmp"
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
+
+
+class LocalStore(Store):
+    """The store of one folder; the folder is made by the first put."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))  # noqa: PTH100, PTH111 -- lexical: links stay
+        self.url = str(self.root)
+
+    def local_path(self, key: str) -> Path:
+        """The file of the key."""
+        return self.root / check_key(key)
+
+    def get(self, key: str) -> bytes:
+        """The whole object."""
+        path = self.local_path(key)
+        with self._mapped(key, "read"):
+            return path.read_bytes()
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Bytes [begin, end), shorter where the object ends before."""
+        check_span(begin, end)
+        path = self.local_path(key)
+        with self._mapped(key, "read"), path.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
+
+    def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
+        """Write the whole object to `out` in chunks."""
+        path = self.local_path(key)
+        total = 0
+        with self._mapped(key, "open"):
+            file = path.open("rb")
+        with file:
+            while True:
+                with self._mapped(key, "read"):
+                    chunk = file.read(CHUNK_BYTES)
+                if not chunk:
+                    return total
+                if on_chunk is not None:
+                    on_chunk(chunk)
+                out.write(chunk)
+                total += len(chunk)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Replace the object in one step."""
+        path = self._writable(key)
+        with self._mapped(key, "write"):
+            with _temp_beside(path) as (temp, file):
+                file.write(data)
+                _sync(file)
+                temp.replace(path)
+            _sync_folder(path.parent)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Replace the object by the content of a local file."""
+        target = self._writable(key)
+        try:
+            source = path.open("rb")
+        except OSError as error:
+            raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
+        with self._mapped(key, "write"), source:
+            with _temp_beside(target) as (temp, file):
+                while chunk := source.read(CHUNK_BYTES):
+                    file.write(chunk)
+                _sync(file)
+                temp.replace(target)
+            _sync_folder(target.parent)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create the object, or raise `StoreExists`."""
+        path = self._writable(key)
+        with self._mapped(key, "create"):
+            with _temp_beside(path) as (temp, file):
+                file.write(data)
+                _sync(file)
+                self._link(temp, path, key)
+            _sync_folder(path.parent)
+
+    def size(self, key: str) -> int:
+        """The size of the object, bytes."""
+        path = self.local_path(key)
+        with self._mapped(key, "look up"):
+            if not path.is_file():
+                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            return path.stat().st_size
+
+    def delete(self, key: str) -> None:
+        """Remove the object if it is there."""
+        path = self.local_path(key)
+        if not path.parent.is_dir():
+            return
+        self._confine(path, key)
+        with self._mapped(key, "delete"):
+            path.unlink(missing_ok=True)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects below the folder, sorted by key."""
+        top = self.root / folder_of(prefix)
+        with self._mapped(prefix, "list"):
+            found = list(_walk(top)) if top.is_dir() else []
+        infos = []
+        for path in found:
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue  # removed between listing and looking, or a dangling link
+            infos.append(ObjectInfo(path.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns)))
+        return iter(sorted(infos, key=lambda info: info.key))
+
+    def child(self, prefix: str) -> "LocalStore":
+        """The store of a folder below this one."""
+        return LocalStore(self.root / join_key(folder_of(prefix), ""))
+
+    def check_exclusive_puts(self, folder: str) -> None:
+        """Nothing to prove: a hard link never replaces a file, and a disk without hard links raises at the put."""
+
+    def _link(self, temp: Path, path: Path, key: str) -> None:
+        try:
+            os.link(temp, path)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise StoreError(
+                    f"{path}: this file system has no hard links ({error.strerror}), so a version cannot be "
+                    "published "
+                    "exclusively on it; write to a local disk, an object store, or dbfs:/Volumes/... instead",
+                    key=key,
+                    url=self.url,
+                ) from error
+            raise
+
+    def _writable(self, key: str) -> Path:
+        path = self.local_path(key)
+        with self._mapped(key, "make the folder of"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._confine(path, key)
+        return path
+
+    def _confine(self, path: Path, key: str) -> None:
+        if not path.parent.resolve().is_relative_to(self.root.resolve()):
+            raise StoreError(
+                f"key {key!r} leads out of {self.root} through a symbolic link; writes stay inside the root",
+                key=key,
+                url=self.url,
+            )
+
+    @contextmanager
+    def _mapped(self, key: str, action: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise self._translate(error, key, action) from error
+
+    def _translate(self, error: OSError, key: str, action: str) -> StoreError:
+        where = self.locate(key)
+        facts = {"key": key, "url": self.url}
+        if isinstance(error, FileExistsError):
+            if action == "create":
+                return StoreExists(f"{where} exists already; nothing was written", **facts)
+            return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and action != "write":
+            return StoreNotFound(f"{where} does not exist", **facts)
+        if isinstance(error, PermissionError):
+            return StoreAuthError(f"no permission to {action} {where}: check its owner and mode", **facts)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return StoreError(
+                f"cannot {action} {where}: the disk is full ({error.strerror}); free space and try again", **facts
+            )
+        return StoreError(f"cannot {action} {where}: {error.strerror or error}", **facts)
+
+
+@contextmanager
+def _temp_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file beside `path` under a unique name, which is gone at the end unless it was renamed."""
+    temp = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}{TEMP_SUFFIX}")
+    try:
+        with temp.open("xb") as file:
+            yield temp, file
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable; some network file systems cannot, and have their own rules."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for here, _, files in os.walk(folder):
+        for name in files:
+            if not name.endswith(TEMP_SUFFIX):
+                yield Path(here, name)

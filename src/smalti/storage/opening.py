@@ -1,0 +1,96 @@
+"""From an address to a store: which scheme is which kind, and what is refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from smalti.errors import StoreError
+from smalti.storage.filesystems import SCHEMES
+from smalti.storage.fuse import FuseVolumeStore
+from smalti.storage.interface import Store
+from smalti.storage.keys import check_key
+from smalti.storage.local import LocalStore
+from smalti.storage.redact import redact
+from smalti.storage.remote import FsspecStore
+
+VOLUMES = "/Volumes/"
+
+
+def open_store(url: str | Path, options: Mapping[str, Any] | None = None) -> Store:
+    """The store at an address; nothing is read or connected before its first use.
+
+    Args:
+        url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`),
+            `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, or `memory://`; "" is the working folder.
+        options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
+
+    Raises:
+        StoreError: the address has an unknown scheme, a password, or no bucket.
+    """
+    text = str(url)
+    if text.startswith("dbfs:"):
+        return _open_volume(_volume_path(text), options)
+    if text.startswith(VOLUMES):
+        return _open_volume(text, options)
+    if "://" not in text:
+        return LocalStore(text.removeprefix("file:") or ".")
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        if parts.netloc not in {"", "localhost"}:
+            raise StoreError(
+                f"{text}: a file:// address has no host; write file:///{parts.netloc}{parts.path}", url=text
+            )
+        return LocalStore(unquote(parts.path))
+    return _open_remote(text, parts.scheme, options)
+
+
+def _open_remote(text: str, written: str, options: Mapping[str, Any] | None) -> Store:
+    scheme = SCHEMES.get(written)
+    shown = redact(text)
+    if scheme is None:
+        known = ", ".join(f"{name}://" for name in sorted(SCHEMES) if name != "dbfs")
+        raise StoreError(
+            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
+            url=shown,
+        )
+    rest = text.split("://", 1)[1]
+    host, _, prefix = rest.partition("/")
+    user, at, account = host.rpartition("@")
+    if ":" in user or (at and scheme != "abfs"):
+        raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
+    if "?" in rest:
+        raise StoreError(
+            f"{shown.split('?')[0]}?...: no query in an address; give signatures and tokens as storage options",
+            url=shown,
+        )
+    settings = dict(options or {})
+    if at:  # abfs://container@account.dfs.core.windows.net/prefix
+        settings.setdefault("account_name", account.split(".")[0])
+        host = user
+    if not host and scheme != "memory":
+        raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
+    check_key(prefix.strip("/"), allow_root=True)
+    return FsspecStore(scheme, f"{host}/{prefix}", settings)
+
+
+def _volume_path(text: str) -> str:
+    path = "/" + text.removeprefix("dbfs:").lstrip("/")
+    if not path.startswith(VOLUMES):
+        raise StoreError(
+            f"{text}: below dbfs: only Unity Catalog volumes are supported; "
+            "expected dbfs:/Volumes/<catalog>/<schema>/<volume>/...",
+            url=text,
+        )
+    return path
+
+
+def _open_volume(path: str, options: Mapping[str, Any] | None) -> Store:
+    """The mounted folder when there is one (Databricks compute; on macOS /Volumes holds disks), else the Files API."""
+    parts = path.strip("/").split("/")
+    check_key("/".join(parts))
+    if len(parts) > 1 and Path("/", *parts[:2]).is_dir():
+        return FuseVolumeStore(path, options)
+    if len(parts) < 4:
+        raise StoreError(f"{path}: expected /Volumes/<catalog>/<schema>/<volume>/...", url=path)
+    return FsspecStore("dbfs", path, options)

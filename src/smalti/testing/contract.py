@@ -1,0 +1,232 @@
+# ruff: noqa: S101 -- a test suite, although it ships
+"""What every store must do, as a test suite: a backend proves itself by inheriting it.
+
+class TestMyStore(StoreContract):
+@pytest.fixture
+def store(self) -> Store:
+return MyStore(...)          # empty
+"""
+
+import io
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import StoreError, StoreExists, StoreNotFound
+from smalti.storage import Store
+
+
+class StoreContract:
+    """Inherit, and give a fixture `store` that is empty."""
+
+    exclusive_puts = True
+    """False for a backend that is known to ignore conditional puts; the probe must then find out."""
+    pickles = True
+    """False for a fake that lives in one process."""
+
+    def test_what_is_put_is_got(self, store: Store) -> None:
+        """Bytes come back as they were, the empty object too."""
+        for key, data in {"a": b"x", "folder/sub/b.bin": bytes(range(256)), "empty": b""}.items():
+            store.put(key, data)
+            assert store.get(key) == data
+            assert store.size(key) == len(data)
+            assert store.exists(key)
+
+    def test_a_put_replaces(self, store: Store) -> None:
+        """The second put wins."""
+        store.put("k", b"old and longer")
+        store.put("k", memoryview(b"new"))
+        assert store.get("k") == b"new"
+
+    def test_a_missing_key_is_not_found(self, store: Store) -> None:
+        """Every reading method says so, naming the key."""
+        for read in (
+            store.get,
+            store.size,
+            lambda key: store.get_range(key, 0, 1),
+            lambda key: store.fetch(key, io.BytesIO()),
+        ):
+            with pytest.raises(StoreNotFound, match="no/such"):
+                read("no/such")
+        assert not store.exists("no/such")
+
+    def test_a_folder_is_not_an_object(self, store: Store) -> None:
+        """A prefix of keys has no size and no bytes."""
+        store.put("folder/k", b"1")
+        assert not store.exists("folder")
+        with pytest.raises(StoreNotFound):
+            store.get("folder")
+
+    def test_ranges_are_half_open_and_end_with_the_object(self, store: Store) -> None:
+        """Python's slice rules, for begin <= end."""
+        store.put("k", b"0123456789")
+        cases = {
+            (0, 1): b"0",
+            (2, 5): b"234",
+            (0, 10): b"0123456789",
+            (8, 99): b"89",
+            (10, 12): b"",
+            (50, 60): b"",
+            (3, 3): b"",
+        }
+        for (begin, end), expected in cases.items():
+            assert store.get_range("k", begin, end) == expected, (begin, end)
+        for begin, end in ((-1, 3), (5, 4)):
+            with pytest.raises(ValueError, match="range"):
+                store.get_range("k", begin, end)
+
+    def test_fetch_streams_the_whole_object(self, store: Store) -> None:
+        """Chunks in order; the callback sees all of them; sizes around the chunk of FsspecStore included."""
+        for size in (0, 1, 1000, 8 << 20, (8 << 20) + 1):
+            data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+            store.put("big", data)
+            out, seen = io.BytesIO(), io.BytesIO()
+            assert store.fetch("big", out, on_chunk=lambda chunk, seen=seen: seen.write(chunk) and None) == size  # type: ignore[misc]
+            assert out.getvalue() == data
+            assert seen.getvalue() == data
+
+    def test_put_file_stores_its_content(self, store: Store, tmp_path: Path) -> None:
+        """A local file, and an error when there is none."""
+        (tmp_path / "f").write_bytes(b"file content")
+        store.put_file("x/f", tmp_path / "f")
+        assert store.get("x/f") == b"file content"
+
+    def test_delete_removes_and_is_idempotent(self, store: Store) -> None:
+        """A second delete is no error."""
+        store.put("d/k", b"1")
+        store.delete("d/k")
+        store.delete("d/k")
+        store.delete("never/there")
+        assert not store.exists("d/k")
+
+    def test_put_if_absent_never_replaces(self, store: Store) -> None:
+        """The first content stays."""
+        if not self.exclusive_puts:
+            pytest.skip("this backend ignores conditions; see test_the_probe_tells_the_truth")
+        store.put_if_absent("v/1", b"first")
+        with pytest.raises(StoreExists, match="v/1"):
+            store.put_if_absent("v/1", b"second")
+        assert store.get("v/1") == b"first"
+
+    def test_exactly_one_of_many_creators_wins(self, store: Store) -> None:
+        """Eight threads on each of five keys."""
+        if not self.exclusive_puts:
+            pytest.skip("this backend ignores conditions")
+        wins: list[tuple[str, bytes]] = []
+        barrier = threading.Barrier(8, timeout=30)
+
+        def create(who: int) -> None:
+            for turn in range(5):
+                barrier.wait()
+                try:
+                    store.put_if_absent(f"race/{turn}", b"%d" % who)
+                except StoreExists:
+                    continue
+                wins.append((f"race/{turn}", b"%d" % who))
+
+        threads = [threading.Thread(target=create, args=(who,), daemon=True) for who in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(key for key, _ in wins) == [f"race/{turn}" for turn in range(5)]
+        for key, content in wins:
+            assert store.get(key) == content
+
+    def test_the_probe_tells_the_truth(self, store: Store) -> None:
+        """`check_exclusive_puts` passes where conditions hold, raises where they do not, and leaves nothing behind."""
+        if self.exclusive_puts:
+            store.check_exclusive_puts("probe")
+        else:
+            with pytest.raises(StoreError, match="conditional"):
+                store.check_exclusive_puts("probe")
+        assert list(store.list()) == []
+
+    def test_list_is_recursive_sorted_and_exact(self, store: Store) -> None:
+        """Keys by code point; a folder's name is not a string prefix."""
+        keys = ["a-b", "a/b", "a/b.c/d", "ab", "z/1"]
+        for key in reversed(keys):
+            store.put(key, key.encode())
+        assert [(info.key, info.num_bytes) for info in store.list()] == [(key, len(key)) for key in keys]
+        assert [info.key for info in store.list("a")] == ["a/b", "a/b.c/d"]
+        assert [info.key for info in store.list("a/")] == ["a/b", "a/b.c/d"]
+        assert list(store.list("nothing")) == []
+
+    def test_list_sees_a_change(self, store: Store) -> None:
+        """No stale listing, and the mark of content is there."""
+        store.put("f/a", b"1")
+        before = list(store.list("f"))
+        store.put("f/b", b"22")
+        assert [info.key for info in store.list("f")] == ["f/a", "f/b"]
+        assert before[0].modified
+
+    def test_a_child_is_a_folder(self, store: Store) -> None:
+        """Same objects, shorter keys; its URL says where."""
+        child = store.child("data/train")
+        child.put("s", b"1")
+        assert store.get("data/train/s") == b"1"
+        assert [info.key for info in child.list()] == ["s"]
+        assert child.url.endswith("data/train")
+        assert child.child("x").url.endswith("data/train/x")
+
+    def test_keys_cannot_leave_the_root(self, store: Store, tmp_path: Path) -> None:
+        """Refused by every method, before anything is touched."""
+        (tmp_path / "f").write_bytes(b"1")
+        for key in ("../x", "/etc/passwd", "a/../../x", "a//b", "", ".", "a/./b", "a\\b", "nul\0", "x" * 2000):
+            for use in (
+                store.get,
+                store.size,
+                store.delete,
+                lambda key: store.put(key, b"1"),
+                lambda key: store.put_if_absent(key, b"1"),
+                lambda key: store.put_file(key, tmp_path / "f"),
+                lambda key: store.get_range(key, 0, 1),
+                store.local_path,
+            ):
+                with pytest.raises(StoreError, match="key"):
+                    use(key)
+        for prefix in ("../x", "/etc", "a/../.."):
+            with pytest.raises(StoreError, match="key"):
+                store.child(prefix)
+            with pytest.raises(StoreError, match="key"):
+                list(store.list(prefix))
+
+    def test_unusual_names_survive(self, store: Store) -> None:
+        """Spaces, percent signs, accents, '=' of partition folders, '#', '+'."""
+        for key in ("label=a b/ü 100%.jpg", "x/a+b#c&d.mds", "x/100%25", "日本/語"):
+            store.put(key, key.encode())
+            assert store.get(key) == key.encode()
+            assert key in [info.key for info in store.list()]
+            store.delete(key)
+        assert list(store.list()) == []
+
+    def test_a_store_pickles(self, store: Store) -> None:
+        """Worker processes receive stores; connections are made anew."""
+        if not self.pickles:
+            pytest.skip("lives in one process")
+        store.put("p", b"1")
+        again = pickle.loads(pickle.dumps(store))  # noqa: S301 -- our own bytes
+        assert again.get("p") == b"1"
+        assert again.url == store.url
+
+    def test_many_threads_share_one_store(self, store: Store) -> None:
+        """Reads and writes at once, each thread its own keys."""
+        faults: list[BaseException] = []
+
+        def work(who: int) -> None:
+            try:
+                for turn in range(5):
+                    store.put(f"t/{who}/{turn}", b"%d" % turn)
+                    assert store.get(f"t/{who}/{turn}") == b"%d" % turn
+            except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
+                faults.append(error)
+
+        threads = [threading.Thread(target=work, args=(who,), daemon=True) for who in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert faults == []
+        assert len(list(store.list("t"))) == 40

@@ -1,0 +1,48 @@
+"""Real shards in a store, and a cache over them in a temporary folder."""
+
+from dataclasses import replace
+
+import pytest
+
+from smalti.cache import CacheOptions, ShardCache
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.storage import Store
+
+COLUMNS = {"id": "int64", "text": "str"}
+DIGEST = "d" * 64
+
+
+@pytest.fixture
+def fill():
+    """Write shards of `rows` samples below `train/w/` and return their infos."""
+
+    def write(store: Store, rows: int = 40, *, compression: str | None = None, hashes=("xxh3_64",)):
+        builder = ShardBuilder(
+            Schema.from_columns(COLUMNS), ShardOptions(compression=compression, hashes=hashes, size_limit=380)
+        )
+        built = [shard for row in range(rows) for shard in builder.add({"id": row, "text": f"row {row}"})]
+        infos = []
+        for shard in built + builder.finish():
+            info = replace(shard.info.with_prefix("train/w/0"), partition="train")
+            store.put(info.stored.basename, bytes(shard.payload))
+            infos.append(info)
+        assert len(infos) > 3
+        return infos
+
+    return write
+
+
+@pytest.fixture
+def make_cache(tmp_path):
+    """A cache below `tmp_path/cache` with deadlines fit for tests."""
+
+    def make(store, infos, *, local="cache", retry=2, timeout=3.0, **options) -> ShardCache:
+        chosen = CacheOptions(local=str(tmp_path / local), download_retry=retry, download_timeout=timeout, **options)
+        return ShardCache(store, DIGEST, infos, chosen)
+
+    return make
+
+
+def ids(cache: ShardCache) -> list[int]:
+    """The id column of every sample, through the cache."""
+    return [int(cache.shard(i)[k]["id"]) for i in range(len(cache)) for k in range(len(cache.shard(i)))]

@@ -1,0 +1,126 @@
+"""A state machine over a cache, its folder and its store: whatever happens in between, right bytes or a typed error."""
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from smalti.cache import CacheOptions, ShardCache
+from smalti.errors import ChecksumMismatch, ShardNotFound, StoreError
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.testing import MemoryStore
+from tests.cache.conftest import COLUMNS, DIGEST
+
+SHARDS = st.integers(0, 3)
+ROWS = 3
+
+
+def build(compression):
+    """Four shards of three rows, and their stored bytes."""
+    infos, payloads = [], {}
+    for number in range(4):
+        builder = ShardBuilder(Schema.from_columns(COLUMNS), ShardOptions(compression=compression))
+        for row in range(ROWS):
+            builder.add({"id": number * ROWS + row, "text": "x" * row})
+        [built] = builder.finish()
+        info = replace(built.info.with_prefix(f"w/{number}"))
+        infos.append(info)
+        payloads[info.stored.basename] = bytes(built.payload)
+    return infos, payloads
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Fetch, damage, repair, restart, lose; never a wrong byte."""
+
+    @initialize(compression=st.sampled_from([None, "zstd"]))
+    def start(self, compression):
+        self.infos, self.good = build(compression)
+        self.store = MemoryStore()
+        self.store.objects.update(self.good)
+        self.folder = Path(tempfile.mkdtemp(prefix="smalti-machine-"))
+        self.restart()
+
+    @rule()
+    def restart(self):
+        options = CacheOptions(local=str(self.folder), download_retry=1, download_timeout=5)
+        self.cache = ShardCache(self.store, DIGEST, self.infos, options)
+
+    @rule(number=SHARDS)
+    def read(self, number):
+        """The right rows, or an error; an error of an earlier prefetch shows once, then the present state counts."""
+        shard, error = self.ask(number)
+        if error is not None and self.is_good(number):
+            shard, error = self.ask(number)
+            assert error is None
+        if error is None:
+            assert [int(shard[row]["id"]) for row in range(len(shard))] == [number * ROWS + row for row in range(ROWS)]
+        else:
+            target = self.folder / DIGEST / self.infos[number].raw.basename
+            assert not target.exists(), "what failed is not under its final name"
+
+    def ask(self, number):
+        try:
+            return self.cache.shard(number), None
+        except (ShardNotFound, ChecksumMismatch) as error:
+            return None, error
+        except StoreError as error:
+            assert "planted" in error.message
+            return None, error
+
+    def is_good(self, number):
+        key = self.infos[number].stored.basename
+        pending = any(planted.seen < planted.at + planted.times - 1 for planted in self.store._shared.rules)
+        return self.store.objects.get(key) == self.good[key] and not pending
+
+    @rule(number=SHARDS)
+    def prefetch(self, number):
+        self.cache.prefetch([number])
+
+    @rule(number=SHARDS, place=st.integers(0, 10_000))
+    def rot(self, number, place):
+        """A cached file changes; a run that has it open or verified is not affected: it is another file."""
+        path = self.folder / DIGEST / self.infos[number].raw.basename
+        if path.exists():
+            data = bytearray(path.read_bytes())
+            data[place % len(data)] ^= 0x40
+            path.unlink()
+            path.write_bytes(data)
+
+    @rule(number=SHARDS)
+    def lose(self, number):
+        (self.folder / DIGEST / self.infos[number].raw.basename).unlink(missing_ok=True)
+
+    @rule()
+    def wipe(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @rule(number=SHARDS, cut=st.integers(0, 100))
+    def damage(self, number, cut):
+        key = self.infos[number].stored.basename
+        self.store.objects[key] = self.good[key][: cut % len(self.good[key])]
+
+    @rule(number=SHARDS)
+    def delete(self, number):
+        self.store.objects.pop(self.infos[number].stored.basename, None)
+
+    @rule()
+    def repair(self):
+        self.store.objects.update(self.good)
+        self.store.heal()
+
+    @rule()
+    def fail_once(self):
+        self.store.plant("fetch", times=1)
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.cache.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=400, stateful_step_count=20, deadline=None)

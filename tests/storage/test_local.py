@@ -1,0 +1,145 @@
+"""Folders of a disk: whole files only, nothing outside the root, clear errors."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound
+from smalti.storage import LocalStore
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_write_that_fails_leaves_the_old_object_and_no_temporary(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put("k", b"old")
+    with pytest.raises(TypeError):
+        store.put("k", "not bytes")
+    with pytest.raises(StoreNotFound):
+        store.put_file("k", tmp_path / "absent")
+    assert store.get("k") == b"old"
+    assert names(tmp_path) == ["k"]
+
+
+def test_temporaries_are_not_listed(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put("k", b"1")
+    (tmp_path / ".k.0123.smalti-tmp").write_bytes(b"left by a killed process")
+    assert [info.key for info in store.list()] == ["k"]
+
+
+def test_reads_follow_links_but_writes_never_leave_the_root(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "f").write_bytes(b"outside")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path / "outside")
+    (root / "f").symlink_to(tmp_path / "outside" / "f")
+    store = LocalStore(root)
+    assert store.get("link/f") == b"outside"
+    for write in (
+        lambda: store.put("link/new", b"1"),
+        lambda: store.put_if_absent("link/new", b"1"),
+        lambda: store.delete("link/f"),
+    ):
+        with pytest.raises(StoreError, match="symbolic link"):
+            write()
+    store.put("f", b"inside now")
+    assert (tmp_path / "outside" / "f").read_bytes() == b"outside", "replaced the link, not what it points to"
+    assert names(tmp_path / "outside") == ["f"]
+
+
+def test_a_root_that_is_itself_a_link_works(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    store = LocalStore(tmp_path / "alias")
+    store.put("a/b", b"1")
+    assert (tmp_path / "real" / "a" / "b").read_bytes() == b"1"
+
+
+def test_a_file_in_the_way_of_a_folder_is_said(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put("a", b"1")
+    with pytest.raises(StoreError, match="a/b"):
+        store.put("a/b", b"1")
+    with pytest.raises(StoreNotFound):
+        store.get("a/b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_a_folder_without_permission_is_an_auth_error(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(StoreAuthError, match="permission"):
+        LocalStore(tmp_path / "closed").put("k", b"1")
+
+
+def test_a_file_system_without_hard_links_is_refused_with_advice(tmp_path):
+    class NoLinks(LocalStore):
+        def _link(self, temp, path, key):
+            # A mount whose link(2) says EPERM, as vfat and several FUSE file systems do.
+            original = os.link
+            os.link = lambda *args, **kw: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted"))
+            try:
+                super()._link(temp, path, key)
+            finally:
+                os.link = original
+
+    store = NoLinks(tmp_path)
+    with pytest.raises(StoreError, match="hard links"):
+        store.put_if_absent("v", b"1")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.process
+def test_a_killed_writer_never_leaves_a_partial_object(tmp_path):
+    """SIGKILL at many moments of a loop of puts and creates; every object found afterwards is whole."""
+    script = textwrap.dedent(
+        """
+        import sys
+        from smalti.storage import LocalStore
+        store = LocalStore(sys.argv[1])
+        print("go", flush=True)
+        n = 0
+        while True:
+            n += 1
+            body = (b"%08d" % n) * 50_000
+            store.put("same", body)
+            store.put_if_absent(f"v/{sys.argv[2]}-{n}", body)
+        """
+    )
+    for turn in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "root"), str(turn)], stdout=subprocess.PIPE
+        )
+        process.stdout.readline()
+        time.sleep(0.01 + 0.013 * turn)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        process.stdout.close()
+    store = LocalStore(tmp_path / "root")
+    found = list(store.list())
+    assert len(found) > 8
+    for info in found:
+        data = store.get(info.key)
+        assert len(data) == 400_000, info.key
+        assert data == data[:8] * 50_000, info.key
+
+
+def test_exists_means_a_file(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put("a/b", b"1")
+    assert not store.exists("a")
+    assert store.local_path("a/b").read_bytes() == b"1"
+
+
+def test_put_if_absent_on_a_dangling_link_is_exists(tmp_path):
+    (tmp_path / "k").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreExists):
+        LocalStore(tmp_path).put_if_absent("k", b"1")

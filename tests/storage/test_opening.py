@@ -1,0 +1,94 @@
+"""Which address opens which store, and which are refused."""
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError
+from smalti.storage import FsspecStore, LocalStore, open_store
+from smalti.storage.fuse import FuseVolumeStore
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("/data/set", "/data/set"),
+        ("file:///data/a%20set", "/data/a set"),
+        ("/data/../data/set/", "/data/set"),
+    ],
+)
+def test_paths_open_folders(url, expected):
+    store = open_store(url)
+    assert isinstance(store, LocalStore)
+    assert store.url == expected
+
+
+def test_the_empty_address_is_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_store("").root == tmp_path
+    assert open_store("sub/x").root == tmp_path / "sub" / "x"
+    assert open_store(tmp_path).root == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3a://bucket/a/b/", "s3://bucket/a/b"),
+        ("gs://bucket/p", "gs://bucket/p"),
+        ("az://container/p", "abfs://container/p"),
+        ("abfss://container@account.dfs.core.windows.net/p", "abfs://container/p"),
+        ("memory://x/y", "memory://x/y"),
+        ("dbfs:/Volumes/c/s/v/p", "dbfs:/Volumes/c/s/v/p"),
+        ("/Volumes/c/s/v/p", "dbfs:/Volumes/c/s/v/p"),
+    ],
+)
+def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
+    store = open_store(url)
+    assert isinstance(store, FsspecStore)
+    assert store.url == expected
+    assert store._connection.peek() is None
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("ftp://host/x", "unknown scheme"),
+        ("s3://key:CANARY@bucket/x", "no user or password"),
+        ("s3:///x", "bucket is missing"),
+        ("az://c/p?sv=1&sig=CANARY", "no query"),
+        ("dbfs:/tmp/x", "volumes"),
+        ("/Volumes/c/s", "catalog"),
+        ("file://host/x", "host"),
+        ("s3://bucket/../x", "not allowed"),
+    ],
+)
+def test_bad_addresses_are_refused_without_showing_secrets(url, text):
+    with pytest.raises(StoreError, match=text) as caught:
+        open_store(url)
+    assert "CANARY" not in str(caught.value)
+    assert "CANARY" not in str(caught.value.facts)
+
+
+def test_a_mounted_volume_is_a_folder_whose_exclusive_puts_go_through_the_api(files_api, tmp_path, monkeypatch):
+    """The mount has no hard links; the Files API decides who was first."""
+    import os
+
+    from smalti.errors import StoreExists
+
+    store = FuseVolumeStore(str(tmp_path / "mount"))
+    api = open_store(f"dbfs:{files_api.volume}/x")
+    store._api = api
+
+    def no_links(*args, **kwargs):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store.put("plain", b"through the mount")
+    assert (tmp_path / "mount" / "plain").read_bytes() == b"through the mount"
+    store.put_if_absent("v", b"1")
+    assert api.get("v") == b"1"
+    with pytest.raises(StoreExists):
+        store.put_if_absent("v", b"2")
+    monkeypatch.delenv("DATABRICKS_TOKEN")
+    store._api = FsspecStore("dbfs", f"{files_api.volume}/x")
+    with pytest.raises(StoreAuthError, match=r"mount.*DATABRICKS_HOST and DATABRICKS_TOKEN"):
+        store.put_if_absent("w", b"1")

@@ -1,0 +1,82 @@
+"""Connections belong to one process: made again after a fork, whatever the parent was doing."""
+
+import os
+import threading
+import warnings
+
+import pytest
+
+from smalti.storage import open_store
+from smalti.storage.process import PerProcess
+
+pytestmark = pytest.mark.process
+
+
+def in_fork(work, seconds=20) -> str:
+    """What `work` returns in a forked child, as text; fails when the child hangs."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is the point
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, str(work()).encode())
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    timer = threading.Timer(seconds, os.kill, (pid, 9))
+    timer.start()
+    with os.fdopen(read, "rb") as pipe:
+        answer = pipe.read().decode()
+    os.waitpid(pid, 0)
+    timer.cancel()
+    return answer or "nothing: killed after the deadline"
+
+
+def test_each_process_makes_its_own_value():
+    value = PerProcess(os.getpid)
+    assert value.get() == os.getpid()
+    assert in_fork(lambda: value.get() == os.getpid()) == "True"
+    assert value.get() == os.getpid()
+
+
+def test_a_forked_child_reads_s3_after_the_parent_did(s3_server, s3_bucket):
+    store = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})
+    store.put("k", b"from the parent")
+    for _ in range(3):
+        assert in_fork(lambda: store.get("k")) == "b'from the parent'"
+    assert store.get("k") == b"from the parent", "the parent goes on"
+
+
+def test_a_fork_while_other_threads_use_the_store_does_not_hang(s3_server, s3_bucket):
+    store = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})
+    store.put("k", b"1")
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            store.get("k")
+
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            assert in_fork(lambda: store.get("k")) == "b'1'"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_a_fork_while_fsspec_makes_its_loop_does_not_hang(s3_server, s3_bucket):
+    """fsspec's own hook leaves this lock held in the child."""
+    import fsspec.asyn
+
+    store = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})
+    store.put("k", b"1")
+    with fsspec.asyn.get_lock():
+        answer = in_fork(lambda: store.get("k"), seconds=10)
+    assert answer == "b'1'"

@@ -1,0 +1,213 @@
+"""What object stores do wrong, through the real client libraries: one clear error, in bounded time, without secrets."""
+
+import json
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from smalti.errors import MissingDependency, StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage import FsspecStore, open_store
+from smalti.storage.faults import Kind, classify
+from tests.storage.fault_server import FaultServer
+
+KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}
+
+
+def s3(endpoint, **options):
+    defaults = {**KEYS, "endpoint_url": endpoint, "request_attempts": 2, "request_timeout": 5}
+    return open_store("s3://bucket/set", defaults | options)
+
+
+def test_s3_without_credentials_says_which_variables_to_set(s3_server, clean_environment):
+    clean_environment.setenv("S3_ENDPOINT_URL", s3_server)
+    store = open_store("s3://bucket/set")
+    for use in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: list(store.list())):
+        with pytest.raises(StoreAuthError, match=r"AWS_ACCESS_KEY_ID.*AWS_SECRET_ACCESS_KEY.*anon=True"):
+            use()
+
+
+def test_anonymous_access_happens_only_when_asked_for(s3_server, s3_bucket, clean_environment):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        clean_environment.delenv(name)
+    with pytest.raises(StoreAuthError):
+        open_store(f"s3://{s3_bucket}/x", {"endpoint_url": s3_server}).get("k")
+    with pytest.raises(StoreNotFound):
+        open_store(f"s3://{s3_bucket}/x", {"endpoint_url": s3_server, "anon": True}).get("k")
+
+
+def test_credentials_set_after_a_failure_take_effect(s3_server, s3_bucket, clean_environment):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        clean_environment.delenv(name)
+    clean_environment.setenv("S3_ENDPOINT_URL", s3_server)
+    with pytest.raises(StoreAuthError):
+        open_store(f"s3://{s3_bucket}").put("k", b"1")
+    clean_environment.setenv("AWS_ACCESS_KEY_ID", "AKIDTEST")
+    clean_environment.setenv("AWS_SECRET_ACCESS_KEY", "SECRETTESTSECRET")
+    open_store(f"s3://{s3_bucket}").put("k", b"1")
+
+
+def test_a_wrong_secret_is_refused_and_not_shown(s3_server, s3_bucket, clean_environment):
+    request = urllib.request.Request(
+        s3_server + "/moto-api/reset-auth", data=b"0", method="POST", headers={"Content-Type": "text/plain"}
+    )
+    urllib.request.urlopen(request).read()
+    try:
+        store = open_store(f"s3://{s3_bucket}", {**KEYS, "endpoint_url": s3_server})
+        for use in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: store.size("k")):
+            with pytest.raises(StoreAuthError, match="refused") as caught:
+                use()
+            assert "CANARY" not in repr(caught.value) + str(caught.value) + json.dumps(caught.value.facts)
+    finally:
+        off = urllib.request.Request(
+            s3_server + "/moto-api/reset-auth", data=b"inf", method="POST", headers={"Content-Type": "text/plain"}
+        )
+        urllib.request.urlopen(off).read()
+
+
+def test_a_missing_bucket_is_not_found(s3_server, s3_bucket):
+    store = open_store("s3://no-such-bucket-here/x", {"endpoint_url": s3_server})
+    for use in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: store.put_if_absent("k", b"1")):
+        with pytest.raises(StoreNotFound, match="no-such-bucket-here"):
+            use()
+
+
+def test_a_failed_file_upload_leaves_no_object(s3_server, s3_bucket, tmp_path):
+    store = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})
+    with pytest.raises(StoreError):
+        store.put_file("k", tmp_path / "absent")
+    assert not store.exists("k")
+
+
+@pytest.mark.parametrize("mode", [500, 503, 429, "drop", "cut"])
+def test_s3_faults_are_tried_again_a_few_times_and_then_raised(clean_environment, mode):
+    with FaultServer(mode) as server:
+        begin = time.monotonic()
+        with pytest.raises(StoreError, match=r"s3://bucket/set/k"):
+            s3(server.url).get_range("k", 0, 10)
+        assert time.monotonic() - begin < 8
+        assert 2 <= server.requests <= 8, "ours times the library's, no more"
+
+
+def test_a_hanging_s3_store_is_a_timeout(clean_environment):
+    with FaultServer("hang") as server:
+        begin = time.monotonic()
+        with pytest.raises(StoreTimeout, match="deadline"):
+            s3(server.url, request_timeout=1.0).get("k")
+        assert time.monotonic() - begin < 3
+
+
+def test_s3_comes_back_and_the_read_succeeds(clean_environment):
+    with FaultServer(503, body=b"0123456789", times=2) as server:
+        assert s3(server.url, request_attempts=3).get_range("k", 0, 10) == b"0123456789"
+
+
+def test_s3_that_nobody_listens_at_fails_soon(clean_environment):
+    begin = time.monotonic()
+    with pytest.raises(StoreError, match="s3://bucket"):
+        s3("http://127.0.0.1:9").get("k")
+    assert time.monotonic() - begin < 8
+
+
+def test_gcs_without_credentials_says_what_to_do(clean_environment):
+    pytest.importorskip("gcsfs")
+    with pytest.raises(StoreAuthError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        open_store("gs://bucket/set").get("k")
+    with pytest.raises(StoreAuthError, match="does not exist"):
+        open_store("gs://bucket/set", {"token": "/no/such/key.json"}).get("k")
+
+
+def test_gcs_faults_are_bounded(clean_environment):
+    pytest.importorskip("gcsfs")
+    for mode, expected in {503: StoreError, 403: StoreAuthError, 404: StoreNotFound, 412: StoreExists}.items():
+        with FaultServer(mode) as server:
+            options = {"endpoint_url": server.url, "token": "anon", "request_attempts": 1, "request_timeout": 8}
+            store = open_store("gs://bucket/set", options)
+            begin = time.monotonic()
+            with pytest.raises(expected):
+                store.put_if_absent("k", b"1")
+            assert time.monotonic() - begin < 8
+            assert server.requests <= 4, mode
+
+
+def test_azure_is_never_anonymous_by_default(clean_environment):
+    pytest.importorskip("adlfs")
+    with pytest.raises(StoreAuthError, match="AZURE_STORAGE_CONNECTION_STRING"):
+        open_store("abfs://container/set", {"request_attempts": 1}).get("k")
+
+
+def test_azure_faults_are_bounded_and_keep_the_account_key_secret(clean_environment):
+    pytest.importorskip("adlfs")
+    key = "Q0FOQVJZQ0FOQVJZQ0FOQVJZ"
+    for mode, expected in {503: StoreError, 403: StoreAuthError, 404: StoreNotFound, 409: StoreError}.items():
+        with FaultServer(mode) as server:
+            text = f"DefaultEndpointsProtocol=http;AccountName=acct;AccountKey={key};BlobEndpoint={server.url}/acct;"
+            options = {"connection_string": text, "request_attempts": 1, "request_timeout": 10}
+            begin = time.monotonic()
+            with pytest.raises(expected) as caught:
+                open_store("abfs://container/set", options).get("k")
+            assert time.monotonic() - begin < 10
+            assert key not in str(caught.value)
+            assert server.requests <= 3, mode
+
+
+def test_classes_of_the_libraries_are_known():
+    class NoCredentialsError(Exception):
+        pass
+
+    class ReadTimeoutError(Exception):
+        pass
+
+    class ClientError(Exception):
+        def __init__(self, code, status):
+            self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    cases = {
+        Kind.NO_CREDENTIALS: [
+            NoCredentialsError(),
+            ValueError("default auth: cannot configure default credentials, ..."),
+        ],
+        Kind.TIMEOUT: [ReadTimeoutError(), TimeoutError(), ClientError("RequestTimeout", 400)],
+        Kind.EXISTS: [FileExistsError(), ClientError("PreconditionFailed", 412)],
+        Kind.TRANSIENT: [
+            ClientError("SlowDown", 503),
+            ClientError("ConditionalRequestConflict", 409),
+            ConnectionResetError(),
+        ],
+        Kind.REFUSED: [ClientError("ExpiredToken", 400), ClientError("AccessDenied", 403), ClientError("400", 400)],
+        Kind.MISSING: [ClientError("NoSuchKey", 404), FileNotFoundError()],
+        Kind.PAST_END: [ClientError("InvalidRange", 416)],
+        Kind.OTHER: [ValueError("what"), OSError("odd")],
+    }
+    for kind, errors in cases.items():
+        for error in errors:
+            assert classify(error) is kind, error
+            wrapped = OSError(22, "translated")
+            wrapped.__cause__ = error
+            assert classify(wrapped) is kind, "found behind a translation"
+
+
+def test_a_missing_extra_names_the_pip_command(monkeypatch):
+    from smalti.storage.filesystems import load_extra
+
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'smalti\[s3\]'"):
+        load_extra("s3fs")
+
+
+def test_options_are_passed_through_and_the_endpoint_travels_with_a_pickle(clean_environment):
+    import pickle
+
+    clean_environment.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    store = pickle.loads(
+        pickle.dumps(open_store("s3://bucket/set", {**KEYS, "client_kwargs": {"region_name": "eu-x"}}))
+    )
+    clean_environment.delenv("S3_ENDPOINT_URL")
+    assert isinstance(store, FsspecStore)
+    filesystem = store._connection.get()
+    assert filesystem.endpoint_url == "http://127.0.0.1:9"
+    assert filesystem.client_kwargs["region_name"] == "eu-x"
+    assert filesystem.config_kwargs["request_checksum_calculation"] == "when_required"
+    assert filesystem.anon is False
+    assert "CANARY" not in repr(store)
