@@ -1,0 +1,418 @@
+"""StreamingDataset, the part that needs no torch: options, epochs and cursors, and batches in the planned order.
+
+Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `smalti.torch` makes it a torch dataset.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.catalog import Manifest
+from smalti.cursor import Cursor
+from smalti.errors import CursorError
+from smalti.order import (
+    TAILS,
+    Division,
+    EpochPlan,
+    StepBatch,
+    default_block_size,
+    default_canonical_nodes,
+    plan_epoch,
+)
+from smalti.stream import Stream, StreamOptions
+from smalti.world import World, detect_world
+
+_Dataset = TypeVar("_Dataset", bound="StreamingDataset")
+
+DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that a notebook that names none means the same
+_MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """What the user chose about the order; None lets the saved cursor, or else the default, decide."""
+
+    shuffle: bool = False
+    seed: int = DEFAULT_SEED
+    canonical_nodes: int | None = None
+    block_size: int | None = None
+    tail: str = "pad"
+
+
+@dataclass
+class Progress:
+    """Where a dataset's iterations stand; shared by the views that loaders make of it."""
+
+    next_epoch: int = 0
+    resume: Cursor | None = None
+    set_by_user: bool = field(default=False)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One iteration over (the rest of) an epoch: where it begins and who divides it."""
+
+    start: Cursor
+    world: World
+
+
+class StreamingDataset:
+    """Samples of a shard set in an elastic, deterministic order; iterate it, or ask for samples by id.
+
+    Construction opens nothing. The order depends only on the data set's version, seed, epoch, canonical nodes and
+    these options: not on ranks, workers, cache or timing. Each iteration is one epoch, or after `load_state_dict` the
+    rest of one.
+
+    Args:
+        remote: URL or folder of the data set's root (`s3://`, `gs://`, `abfs://`, `dbfs:/Volumes/`, or a path).
+        local: folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself.
+        split: split to read, such as `train`.
+        version: version to read; by default the newest when first used.
+        batch_size: samples per rank and step; needed to iterate.
+        shuffle: whether to shuffle; otherwise samples come in stored order.
+        shuffle_seed: base seed, in [0, 2^63).
+        num_canonical_nodes: runs that the order is woven from; by default 64, fewer for small sets.
+        shuffle_block_size: samples within which shuffling mixes; by default 2^20 over all runs, at least 4,096 each.
+        tail: an incomplete last step is filled with marked repeats (`pad`), left `short`, or left out (`drop`).
+        download_retry: attempts per shard.
+        download_timeout: seconds without progress after which fetching a shard fails.
+        predownload: samples to look ahead when fetching; by default 8 batches.
+        keep_zip: keep compressed shards in the cache after decompressing.
+        transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
+        include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat).
+        world: ranks and hosts; by default what the launcher's environment says.
+        storage_options: passed to fsspec's file system.
+        allow_unsafe_types: read `pkl` columns, which can run code.
+    """
+
+    def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
+        self,
+        *,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        version: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_seed: int = DEFAULT_SEED,
+        num_canonical_nodes: int | None = None,
+        shuffle_block_size: int | None = None,
+        tail: str = "pad",
+        download_retry: int = 2,
+        download_timeout: float = 60.0,
+        predownload: int | None = None,
+        keep_zip: bool = False,
+        transform: Callable[[Any], Any] | None = None,
+        include_ids: bool = False,
+        world: World | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        allow_unsafe_types: bool = False,
+    ) -> None:
+        for name, value, low in (
+            ("batch_size", batch_size, 1),
+            ("num_canonical_nodes", num_canonical_nodes, 1),
+            ("shuffle_block_size", shuffle_block_size, 1),
+            ("predownload", predownload, 0),
+            ("download_retry", download_retry, 1),
+            ("shuffle_seed", shuffle_seed, 0),
+        ):
+            if value is not None and (type(value) is not int or value < low):
+                raise ValueError(f"`{name}` must be a whole number from {low}, found {value!r}.")
+        if tail not in TAILS:
+            raise ValueError(f"`tail` must be one of {', '.join(TAILS)}, found {tail!r}.")
+        self._stream_options = StreamOptions(
+            remote=None if remote is None else str(remote),
+            local=None if local is None else str(local),
+            split=split,
+            version=version,
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            keep_zip=keep_zip,
+            storage_options=dict(storage_options or {}),
+            allow_unsafe_types=allow_unsafe_types,
+        )
+        self._order_options = OrderOptions(shuffle, shuffle_seed, num_canonical_nodes, shuffle_block_size, tail)
+        self.batch_size = batch_size
+        self.predownload = predownload
+        self.transform = transform
+        self.include_ids = include_ids
+        self._world = world
+        self._stream: Stream | None = None
+        self._progress = Progress()
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def stream(self) -> Stream:
+        """The opened shard set; the first use opens it."""
+        if self._stream is None:
+            self._stream = Stream(self._stream_options)
+        return self._stream
+
+    @property
+    def manifest(self) -> Manifest:
+        """The version that is read: number, digest, schema, shards, lineage."""
+        return self.stream.manifest
+
+    @property
+    def size(self) -> int:
+        """Samples of the set, or of the split."""
+        return len(self.stream)
+
+    @property
+    def num_samples(self) -> int:
+        """The same as `size`, under MosaicML's name."""
+        return self.size
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the set, or of the split."""
+        return len(self.stream.shards)
+
+    def __len__(self) -> int:
+        """Samples per rank and epoch."""
+        return math.ceil(self.size / self.world.num_ranks)
+
+    @property
+    def world(self) -> World:
+        """Ranks and hosts that share the epoch."""
+        return self._world if self._world is not None else detect_world()
+
+    def __getitem__(self, sample_id: int) -> Any:
+        """One sample, transformed; negative ids count from the end.
+
+        Raises:
+            IndexError: no such sample.
+        """
+        size = self.size
+        if not -size <= sample_id < size:
+            raise IndexError(f"sample {sample_id} of {self._stream_options.root}: it has samples 0 to {size - 1}.")
+        sample = self.stream.sample(int(sample_id) % size)
+        return self.transform(sample) if self.transform is not None and not self._transforms_batches else sample
+
+    # ------------------------------------------------------------------ epochs and cursors
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration reads, counting from 0."""
+        return self._progress.next_epoch if self._progress.resume is None else self._progress.resume.epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration read `epoch` from its start."""
+        if type(epoch) is not int or epoch < 0:
+            raise ValueError(f"`epoch` must be a whole number from 0, found {epoch!r}.")
+        self._progress.next_epoch, self._progress.resume = epoch, None
+        self._progress.set_by_user = True
+
+    def cursor(self) -> Cursor:
+        """Where the next iteration begins."""
+        if self._progress.resume is not None:
+            return self._progress.resume
+        return self._fresh_cursor(self._progress.next_epoch)
+
+    def cursor_at_start(self) -> Cursor:
+        """The start of the next iteration's epoch."""
+        return self._fresh_cursor(self.next_epoch)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a loaded state waits to be continued."""
+        return self._progress.resume is not None
+
+    def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
+        """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
+
+        Args:
+            num_samples: samples that all ranks together consumed.
+            from_beginning: counted from the epoch's start; otherwise from the cursor that was loaded.
+        """
+        cursor = self.cursor()
+        before = cursor.samples if from_beginning else 0
+        return cursor.advanced(num_samples - before).to_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
+
+        Raises:
+            CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
+        """
+        cursor = Cursor.from_state(state)
+        self._check(cursor)
+        self._progress.resume = cursor
+
+    def begin_pass(self) -> Pass:
+        """Settles where an iteration begins, and counts its epoch as begun."""
+        start = self.cursor()
+        self._progress.resume = None
+        self._progress.next_epoch = start.epoch + 1
+        return Pass(start, self.world)
+
+    def _fresh_cursor(self, epoch: int) -> Cursor:
+        options, stream = self._order_options, self.stream
+        nodes = options.canonical_nodes or default_canonical_nodes(len(stream))
+        return Cursor(
+            epoch=epoch,
+            samples=0,
+            seed=options.seed,
+            canonical_nodes=nodes,
+            initial_hosts=self.world.num_hosts,
+            digest=stream.manifest.digest,
+            split=self._stream_options.split,
+            epoch_size=len(stream),
+            shuffle=options.shuffle,
+            block_size=options.block_size or default_block_size(nodes),
+        )
+
+    def _check(self, saved: Cursor) -> None:
+        """Refuses a cursor that would silently continue in another order."""
+        here, options = self._fresh_cursor(saved.epoch), self._order_options
+        asked: list[tuple[str, Any, Any]] = [
+            ("data set digest", saved.digest, here.digest),
+            ("split", saved.split, here.split),
+            ("epoch size", saved.epoch_size, here.epoch_size),
+            ("shuffle", saved.shuffle, here.shuffle),
+            ("order algorithm", saved.algorithm, here.algorithm),
+            ("order algorithm version", saved.algorithm_version, here.algorithm_version),
+        ]
+        if options.seed != DEFAULT_SEED:
+            asked.append(("shuffle_seed", saved.seed, options.seed))
+        if options.canonical_nodes is not None:
+            asked.append(("num_canonical_nodes", saved.canonical_nodes, options.canonical_nodes))
+        if options.block_size is not None:
+            asked.append(("shuffle_block_size", saved.block_size, options.block_size))
+        for what, then, now in asked:
+            if then != now:
+                raise CursorError(
+                    f"cannot resume from this state: it was saved with {what} {then!r}, and this dataset has {now!r}. "
+                    "Open the version and give the options that the state was saved with, or start a new epoch with "
+                    "`set_epoch`.",
+                    what=what,
+                    saved=then,
+                    found=now,
+                )
+
+    # ------------------------------------------------------------------ iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples of one epoch (or the rest of one), this rank's and worker's part, one by one."""
+        for batch in self._batches(self.begin_pass(), columns=False):
+            yield from batch
+
+    def batches(self) -> Iterator[Any]:
+        """The same as whole batches: columns where nothing stands in the way, else lists of samples."""
+        return self._batches(self.begin_pass(), columns=self.reads_columns)
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether batches can be read as columns: no per-sample transform and no overridden `__getitem__`."""
+        own = type(self).__getitem__ is StreamingDataset.__getitem__
+        return own and (self.transform is None or self._transforms_batches)
+
+    @property
+    def _transforms_batches(self) -> bool:
+        return bool(getattr(self.transform, "on_batches", False))
+
+    def _worker(self) -> tuple[int, int]:
+        """Number of this loader worker, and how many there are."""
+        return 0, 1
+
+    def _batches(self, this_pass: Pass, *, columns: bool) -> Iterator[Any]:
+        division = self.division(this_pass)
+        plan = self.plan(this_pass.start)
+        worker, num_workers = self._worker()
+        ahead = self._look_ahead(division)
+        span = ahead * num_workers
+        upcoming = self._looked_up(division, plan, worker, span, num_workers)
+        for first in range(worker, division.num_steps, span):
+            current = upcoming
+            # The next span's shards are on their way while this one is read.
+            upcoming = self._looked_up(division, plan, first + span, first + 2 * span, num_workers)
+            for step, ids in current:
+                yield self._read_columns(step, ids) if columns else self._read_samples(step, ids)
+
+    def division(self, this_pass: Pass) -> Division:
+        """Who reads what in a pass."""
+        if self.batch_size is None:
+            raise ValueError(
+                "`batch_size` is needed to iterate a StreamingDataset: who reads what depends on it. Give it to the "
+                "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
+            )
+        start = this_pass.start
+        return Division(start.epoch_size, start.samples, self.batch_size, this_pass.world, self._order_options.tail)
+
+    def plan(self, start: Cursor) -> EpochPlan:
+        """The global order that a cursor stands in."""
+        return plan_epoch(
+            self.stream.shard_sizes,
+            seed=start.seed,
+            epoch=start.epoch,
+            canonical_nodes=start.canonical_nodes,
+            shuffle_block_size=start.block_size,
+            shuffle=start.shuffle,
+        )
+
+    def _look_ahead(self, division: Division) -> int:
+        """Steps of this worker that are planned, and whose shards are fetched, at once."""
+        samples = max(8 * division.batch_size, _MIN_LOOKAHEAD) if self.predownload is None else self.predownload
+        return max(1, -(-samples // division.batch_size))
+
+    def _looked_up(
+        self, division: Division, plan: EpochPlan, first: int, stop: int, stride: int
+    ) -> list[tuple[StepBatch, NDArray[np.int64]]]:
+        steps = division.steps(first, stop, stride)
+        if not steps:
+            return []
+        ids = plan.ids_at(np.concatenate([step.lookup for step in steps]))
+        self.stream.prefetch(ids)
+        cuts = np.cumsum([step.lookup.size for step in steps])[:-1]
+        return list(zip(steps, np.split(ids, cuts), strict=True))
+
+    def _read_columns(self, step: StepBatch, ids: NDArray[np.int64]) -> Any:
+        columns = self.stream.batch(ids)
+        if self.include_ids:
+            columns |= {"_sample_id": ids, "_position": step.positions}
+        return columns if self.transform is None else self.transform(columns)
+
+    def _read_samples(self, step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
+        samples = [self[sample_id] for sample_id in ids.tolist()]
+        if self.include_ids:
+            for sample, sample_id, position in zip(samples, ids.tolist(), step.positions.tolist(), strict=True):
+                sample |= {"_sample_id": sample_id, "_position": position}
+        return samples
+
+    def close(self) -> None:
+        """Lets go of open shards and fetching threads; the dataset opens again when used."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def view(self: _Dataset) -> _Dataset:
+        """A copy that shares the opened shard set and the progress, for a loader to change."""
+        return copy.copy(self)
+
+
+def open_dataset(url: str, *, version: int | None = None, split: str | None = None, **options: Any) -> StreamingDataset:
+    """A shard set opened for reading by sample id: `open_dataset(url)[0]`, `len(...)`, `.manifest`.
+
+    Args:
+        url: URL or folder of the data set's root.
+        version: version to open; by default the newest.
+        split: split to open; by default the whole set.
+        options: other arguments of StreamingDataset.
+
+    Raises:
+        StoreNotFound: no data set there.
+        VersionNotFound: no such version or split.
+    """
+    dataset = StreamingDataset(remote=url, version=version, split=split, **options)
+    _ = dataset.stream
+    return dataset

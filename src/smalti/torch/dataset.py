@@ -1,0 +1,101 @@
+"""StreamingDataset as a torch `IterableDataset`: the same samples, divided over loader workers as well."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from smalti.dataset import Pass
+from smalti.dataset import StreamingDataset as CoreDataset
+from smalti.errors import CursorError
+
+
+@dataclass
+class LoaderSide:
+    """What a loader tells its own view of a dataset, and through it the workers."""
+
+    columns: bool
+    """Whether batches are read as columns, or as lists of samples."""
+    this_pass: Pass | None = None
+    """The pass that is being read."""
+    shared_start: torch.Tensor | None = None
+    """Epoch and samples at which each pass begins, for workers that outlive it; int64, shape (2,), in shared memory."""
+
+    def begin(self, this_pass: Pass) -> None:
+        """Tells the view, and workers that live already, where the next pass begins."""
+        self.this_pass = this_pass
+        if self.shared_start is not None:
+            self.shared_start.copy_(torch.tensor([this_pass.start.epoch, this_pass.start.samples]))
+
+    def current(self) -> Pass:
+        """The pass to read, in the loader's process and in its workers."""
+        if self.this_pass is None:
+            raise CursorError(
+                "this view of a StreamingDataset belongs to a loader: iterate the loader, or the dataset itself."
+            )
+        if self.shared_start is None:
+            return self.this_pass
+        epoch, samples = self.shared_start.tolist()
+        return replace(self.this_pass, start=replace(self.this_pass.start, epoch=epoch, samples=samples))
+
+
+class StreamingDataset(CoreDataset, IterableDataset[Any]):
+    """A `smalti.dataset.StreamingDataset` that torch's loaders accept; give it to a `StreamingDataLoader`.
+
+    A rank's t-th batch is read by worker t mod W, so the batches do not depend on the number of workers.
+    """
+
+    _loader: LoaderSide | None = None  # set on the view that a StreamingDataLoader makes
+
+    def for_loader(
+        self, batch_size: int | None, *, drop_last: bool, per_sample: bool, workers_persist: bool
+    ) -> "StreamingDataset":
+        """A view of this dataset that iterates whole batches, for a loader.
+
+        Raises:
+            ValueError: no batch size, or two that differ.
+        """
+        view = self.view()
+        if batch_size is not None and self.batch_size not in {None, batch_size}:
+            raise ValueError(
+                f"`batch_size` is {batch_size} for the loader and {self.batch_size} for the dataset; give one."
+            )
+        view.batch_size = batch_size if batch_size is not None else self.batch_size
+        if view.batch_size is None:
+            raise ValueError("`batch_size` is needed, on the loader or on the dataset: samples per rank and step.")
+        if drop_last:
+            view._order_options = replace(view._order_options, tail="drop")
+        view._loader = LoaderSide(columns=view.reads_columns and not per_sample)
+        if workers_persist:
+            view._loader.shared_start = torch.zeros(2, dtype=torch.int64)
+            view._loader.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+        return view
+
+    @property
+    def loader_side(self) -> LoaderSide:
+        """What the loader that made this view tells it."""
+        if self._loader is None:
+            raise TypeError("only a view made by `for_loader` has a loader's side.")
+        return self._loader
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples one by one; on a loader's view, whole batches."""
+        if self._loader is None:
+            return super().__iter__()
+        return self._batches(self._loader.current(), columns=self._loader.columns)
+
+    def _worker(self) -> tuple[int, int]:
+        info = get_worker_info()
+        return (0, 1) if info is None else (info.id, info.num_workers)
+
+    def begin_pass(self) -> Pass:
+        """Settles where an iteration begins; refuses to guess the epoch inside a plain DataLoader's worker."""
+        if get_worker_info() is not None and not self._progress.set_by_user:
+            raise CursorError(
+                "a StreamingDataset inside workers of a plain torch DataLoader cannot know which epoch it is, and "
+                "every epoch would repeat the first one's order. Use smalti.StreamingDataLoader, or num_workers=0, "
+                "or call `dataset.set_epoch(n)` before each epoch."
+            )
+        return super().begin_pass()

@@ -1,0 +1,219 @@
+"""StreamingDataset without torch: epochs, cursors, order."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from smalti.dataset import StreamingDataset, open_dataset
+from smalti.errors import CursorError, StoreNotFound
+from smalti.order import plan_epoch
+from smalti.world import World
+from tests.shard_sets import sample, write_set
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_set(tmp_path_factory.mktemp("set") / "root", 137)
+
+
+def read_ids(dataset):
+    return [s["id"] for s in dataset]
+
+
+def ranks_of(root, hosts, ranks_on_host, **options):
+    worlds = [
+        World(r, hosts * ranks_on_host, r // ranks_on_host, hosts, r % ranks_on_host, ranks_on_host)
+        for r in range(hosts * ranks_on_host)
+    ]
+    return [StreamingDataset(remote=str(root), include_ids=True, world=world, **options) for world in worlds]
+
+
+def global_order(datasets, steps=None):
+    """Sample ids by global position, read by all ranks; padding left out, a position read twice is a failure."""
+    order = {}
+    for dataset in datasets:
+        for step, batch in enumerate(dataset.batches()):
+            if steps is not None and step >= steps:
+                break
+            for position, sample_id in zip(batch["_position"].tolist(), batch["_sample_id"].tolist(), strict=True):
+                if position >= 0:
+                    assert position not in order
+                    order[position] = sample_id
+    return order
+
+
+def test_construction_opens_nothing():
+    StreamingDataset(remote="/nowhere/at/all", batch_size=4)
+
+
+def test_samples_are_read_by_id(root):
+    dataset = open_dataset(str(root))
+    assert dataset.size == 137
+    assert dataset[136]["text"] == "sample 136 xxx"
+    assert dataset[-1]["id"] == 136
+    assert dataset[5]["vector"].tolist() == [5.0, 0.5, -5.0]
+
+
+def test_an_id_outside_the_set_says_what_there_is(root):
+    with pytest.raises(IndexError, match="it has samples 0 to 136"):
+        open_dataset(str(root))[137]
+
+
+def test_without_shuffle_samples_come_as_stored(root):
+    assert read_ids(StreamingDataset(remote=str(root), batch_size=10, tail="short")) == list(range(137))
+
+
+def test_values_survive_the_batch_path(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=10, shuffle=True, tail="short")
+    for batch in dataset.batches():
+        for place, number in enumerate(batch["id"].tolist()):
+            assert batch["text"][place] == sample(number)["text"]
+            assert batch["vector"][place].tolist() == sample(number)["vector"].tolist()
+
+
+def test_the_batch_path_and_the_sample_path_agree(root):
+    by_batch = StreamingDataset(remote=str(root), batch_size=8, shuffle=True)
+    one_by_one = StreamingDataset(remote=str(root), batch_size=8, shuffle=True)
+    assert [n for batch in by_batch.batches() for n in batch["id"].tolist()] == read_ids(one_by_one)
+
+
+def test_every_iteration_is_the_next_epoch(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=137, shuffle=True)
+    first, second = read_ids(dataset), read_ids(dataset)
+    assert dataset.next_epoch == 2
+    assert sorted(first) == sorted(second) == list(range(137))
+    assert first != second
+
+
+def test_an_epoch_can_be_chosen(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=137, shuffle=True)
+    read_ids(dataset)
+    second = read_ids(dataset)
+    dataset.set_epoch(1)
+    assert read_ids(dataset) == second
+
+
+def test_the_order_is_that_of_the_plan(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=137, shuffle=True, shuffle_seed=5)
+    plan = plan_epoch(dataset.stream.shard_sizes, seed=5, epoch=0, canonical_nodes=1)
+    assert read_ids(dataset) == plan.sample_ids(0, 137).tolist()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 20))
+def test_i2_the_order_does_not_depend_on_the_world_or_batch_size(root, hosts, ranks, batch):
+    alone = global_order(ranks_of(root, 1, 1, shuffle=True, batch_size=137))
+    assert global_order(ranks_of(root, hosts, ranks, shuffle=True, batch_size=batch)) == alone
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.data())
+def test_i3_prefix_and_rest_on_another_world_are_the_uninterrupted_order(root, before, after, data):
+    batch, other = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    whole = global_order(ranks_of(root, 1, 1, shuffle=True, batch_size=137))
+    first = ranks_of(root, *before, shuffle=True, batch_size=batch)
+    steps = data.draw(st.integers(0, 137 // (batch * len(first))))
+    prefix = global_order(first, steps)
+    fresh = StreamingDataset(remote=str(root), shuffle=True, batch_size=batch)
+    state = fresh.state_dict(num_samples=steps * batch * len(first))
+    rest_ranks = ranks_of(root, *after, shuffle=True, batch_size=other)
+    for dataset in rest_ranks:
+        dataset.load_state_dict(state)
+    rest = global_order(rest_ranks)
+    if len(prefix) < 137:
+        assert not set(prefix) & set(rest)
+        assert prefix | rest == whole
+
+
+def test_padding_is_marked_and_everything_else_read_once(root):
+    datasets = ranks_of(root, 2, 2, batch_size=8)
+    marks = [p for d in datasets for batch in d.batches() for p in batch["_position"].tolist()]
+    assert sorted(p for p in marks if p >= 0) == list(range(137))
+    assert marks.count(-1) == 5 * 32 - 137
+
+
+def test_per_sample_transforms_are_applied(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=5, transform=lambda s: s["id"] * 2, tail="short")
+    assert list(dataset)[:3] == [0, 2, 4]
+
+
+def test_a_transform_on_batches_sees_columns_and_ids(root):
+    def double(columns):
+        return {"twice": columns["id"] * 2, "position": columns["_position"]}
+
+    double.on_batches = True
+    dataset = StreamingDataset(remote=str(root), batch_size=5, transform=double, include_ids=True)
+    first = next(iter(dataset.batches()))
+    assert first["twice"].tolist() == [0, 2, 4, 6, 8]
+    assert first["position"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_overridden_getitem_is_honoured(root):
+    class Doubled(StreamingDataset):
+        def __getitem__(self, sample_id):
+            return super().__getitem__(sample_id)["id"] * 2
+
+    assert list(Doubled(remote=str(root), batch_size=5, tail="short"))[:3] == [0, 2, 4]
+
+
+def test_iterating_without_a_batch_size_says_what_to_give(root):
+    with pytest.raises(ValueError, match="`batch_size` is needed"):
+        next(iter(StreamingDataset(remote=str(root))))
+
+
+def test_a_place_with_no_data_set_is_named(tmp_path):
+    with pytest.raises(StoreNotFound, match=f"{tmp_path} holds no shard set"):
+        open_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("batch_size", 0), ("batch_size", 2.0), ("shuffle_seed", -1), ("tail", "wrap"), ("num_canonical_nodes", 0)],
+)
+def test_an_option_out_of_range_is_named(option, value):
+    with pytest.raises(ValueError, match=f"`{option}` must be"):
+        StreamingDataset(remote="/x", **{option: value})
+
+
+def test_neither_remote_nor_local_is_refused():
+    with pytest.raises(ValueError, match="`remote` or `local` is needed"):
+        StreamingDataset(batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"shuffle": False}, "shuffle"),
+        ({"shuffle": True, "shuffle_seed": 4}, "shuffle_seed"),
+        ({"shuffle": True, "num_canonical_nodes": 3}, "num_canonical_nodes"),
+        ({"shuffle": True, "shuffle_block_size": 3}, "shuffle_block_size"),
+    ],
+)
+def test_a_state_of_another_order_is_refused_with_both_sides(root, options, what):
+    state = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, batch_size=4).state_dict()
+    with pytest.raises(CursorError, match="was saved with") as caught:
+        StreamingDataset(remote=str(root), batch_size=4, **options).load_state_dict(state)
+    assert caught.value.what == what
+
+
+def test_a_state_of_another_data_set_is_refused(root, tmp_path):
+    other = write_set(tmp_path / "other", 138)
+    state = StreamingDataset(remote=str(root), batch_size=4).state_dict()
+    with pytest.raises(CursorError, match="data set digest"):
+        StreamingDataset(remote=str(other), batch_size=4).load_state_dict(state)
+
+
+def test_the_seed_and_nodes_of_the_saved_run_are_taken_over(root):
+    saved = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, num_canonical_nodes=5, batch_size=137)
+    resumed = StreamingDataset(remote=str(root), shuffle=True, batch_size=137)
+    resumed.load_state_dict(saved.state_dict())
+    assert read_ids(resumed) == read_ids(saved)
+
+
+def test_a_golden_set_of_mosaicml_is_read_in_place(shared):
+    """comp_zstd_3 was written by MosaicML Streaming with shards on disk both raw and compressed."""
+    import json
+
+    expected = json.loads((shared / "golden/comp_zstd_3/expected.json").read_text())["samples"]
+    dataset = open_dataset(str(shared / "golden/comp_zstd_3"))
+    assert [dataset[i] for i in range(dataset.size)] == expected

@@ -1,0 +1,52 @@
+"""The rules of the project, run as its contributors run them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("src", "assets", "resources", "pipelines", "tests", "tools")
+
+
+def run(*command):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tool",
+    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports",)],
+    ids=["lint", "format", "types", "layers"],
+)
+def test_the_project_passes_its_own_rules(tool):
+    done = run(str(Path(sys.executable).parent / tool[0]), *tool[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def python_files():
+    return [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_no_file_is_longer_than_500_lines():
+    assert [str(path) for path in python_files() if len(path.read_text().splitlines()) > 500] == []
+
+
+def test_dagster_folders_postpone_no_annotations():
+    """Dagster resolves annotations when it loads."""
+    forbidden = ("from __future__ import annotations", "TYPE_CHECKING")
+    folders = [path for name in ("assets", "resources", "pipelines") for path in (ROOT / name).rglob("*.py")]
+    assert folders
+    assert [str(path) for path in folders if any(word in path.read_text() for word in forbidden)] == []
+
+
+def test_the_library_never_prints_outside_the_command_line():
+    library = [path for path in (ROOT / "src").rglob("*.py") if "cli" not in path.parts]
+    assert [str(path) for path in library if "\n    print(" in path.read_text()] == []
+
+
+def test_pickle_is_loaded_nowhere():
+    banned = ("pickle.load", "torch.load(")
+    library = (ROOT / "src").rglob("*.py")
+    assert [str(path) for path in library if any(word in path.read_text() for word in banned)] == []

@@ -1,0 +1,67 @@
+"""What `import smalti` gives, and what it costs."""
+
+import subprocess
+import sys
+
+import smalti
+
+PROBE = """
+import sys, time
+started = time.perf_counter()
+import smalti
+print(time.perf_counter() - started)
+print(",".join(m for m in ("torch", "pyspark", "dagster", "pandas", "transformers") if m in sys.modules))
+"""
+
+WRITER_PROBE = """
+import sys
+import smalti.writer, smalti.dataset, smalti.catalog, smalti.cache, smalti.images
+print(",".join(m for m in ("torch", "pyspark", "dagster", "pandas", "transformers") if m in sys.modules))
+"""
+
+
+def run(code):
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split("\n")
+
+
+def test_importing_smalti_is_quick_and_pulls_in_no_framework():
+    """The best of three, so that a busy machine does not decide."""
+    runs = [run(PROBE) for _ in range(3)]
+    assert min(float(lines[0]) for lines in runs) < 0.3
+    assert {lines[1] for lines in runs} == {""}
+
+
+def test_reading_and_writing_need_no_framework():
+    assert run(WRITER_PROBE)[0] == ""
+
+
+def test_every_public_name_can_be_had():
+    for name in smalti.__all__:
+        assert getattr(smalti, name) is not None
+
+
+def test_the_public_names_are_these():
+    assert smalti.__all__ == [
+        "__version__",
+        "CommitConflict",
+        "Cursor",
+        "MDSWriter",
+        "Manifest",
+        "SmaltiError",
+        "StreamingDataLoader",
+        "StreamingDataset",
+        "World",
+        "dataframe_to_mds",
+        "history",
+        "load_manifest",
+        "open_dataset",
+        "open_store",
+        "plan_epoch",
+        "rollback",
+        "verify",
+    ]
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(smalti, "StreamingDatasett")
