@@ -1,0 +1,28 @@
+"""Images as bytes and as pixels: header checks, decoding, preparation, drawn examples. No stores, no Spark."""
+
+from smalti.images.flowers import FLOWER_CLASSES, draw_flowers
+from smalti.images.grid import thumbnail_grid
+from smalti.images.header import MAX_PIXELS, ImageHeader, probe_image
+from smalti.images.pixels import (
+    PreparedImage,
+    decode_batch,
+    decode_rgb,
+    encode_jpeg,
+    prepare_jpeg,
+    resize_square,
+)
+
+__all__ = [
+    "FLOWER_CLASSES",
+    "MAX_PIXELS",
+    "ImageHeader",
+    "PreparedImage",
+    "decode_batch",
+    "decode_rgb",
+    "draw_flowers",
+    "encode_jpeg",
+    "prepare_jpeg",
+    "probe_image",
+    "resize_square",
+    "thumbnail_grid",
+]

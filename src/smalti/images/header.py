@@ -1,0 +1,186 @@
+"""What an image's first bytes say: format, size, orientation; nothing here decodes or allocates pixels.
+
+The headers are read by hand: opening a file with a decoder may already allocate its canvas (WebP does), and a size
+must be refused before that. Pixels belong to `smalti.images.pixels`.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import simplejpeg
+
+from smalti.errors import BadImageError
+
+MAX_PIXELS = 178_956_970
+"""Largest JPEG that is opened, in pixels: Pillow's hard limit, half a GiB as RGB; other formats get half."""
+
+_MAX_SIDE = 1 << 17  # far above any camera; keeps width * height a small integer for every format
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the header of an image declares."""
+
+    format: str
+    """JPEG, PNG, GIF, BMP or WEBP."""
+    width: int
+    """In pixels as stored, before any EXIF rotation."""
+    height: int
+    """In pixels as stored, before any EXIF rotation."""
+    color: str = "RGB"
+    """Colour space of a JPEG as libjpeg names it (YCbCr, Gray, CMYK, YCCK, RGB); RGB for other formats."""
+
+
+def probe_image(data: bytes) -> ImageHeader:
+    """The header of an encoded image, without decoding a pixel.
+
+    Raises:
+        BadImageError: no bytes, none of the five formats, a broken header, or more pixels than `MAX_PIXELS`.
+    """
+    kind = sniff_format(data)
+    try:
+        header = _PARSERS[kind](data)
+    except (struct.error, IndexError) as error:
+        raise BadImageError(
+            f"{kind} file of {len(data)} bytes ends inside its header; it is truncated: replace the file",
+            num_bytes=len(data),
+        ) from error
+    if not (0 < header.width <= _MAX_SIDE and 0 < header.height <= _MAX_SIDE):
+        raise BadImageError(f"{kind} header declares an impossible size of {header.width}x{header.height} pixels")
+    limit = MAX_PIXELS if kind == "JPEG" else MAX_PIXELS // 2  # only a JPEG is scaled down while it is decoded
+    if header.width * header.height > limit:
+        raise BadImageError(
+            f"{kind} header declares {header.width}x{header.height} = {header.width * header.height:,} pixels, "
+            f"above the limit of {limit:,}: a decompression bomb, or a scan that should be scaled down first",
+            width=header.width,
+            height=header.height,
+        )
+    return header
+
+
+def sniff_format(data: bytes) -> str:
+    """Which of the five formats the first bytes declare; `BadImageError` says what they are instead."""
+    if len(data) == 0:
+        raise BadImageError("the image has zero bytes; its upload or copy was cut off: replace the file", num_bytes=0)
+    head = bytes(data[:16])
+    if head.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "GIF"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WEBP"
+    if head[:2] == b"BM":
+        return "BMP"
+    raise BadImageError(
+        f"expected an image (JPEG, PNG, WEBP, BMP or GIF), found {_describe(head)} ({len(data)} bytes)",
+        num_bytes=len(data),
+        head=head,
+    )
+
+
+_FOREIGN = (
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "gzip data"),
+    (b"\x28\xb5\x2f\xfd", "zstd data"),
+    (b"II*\x00", "a TIFF image, which is not supported: convert it to PNG or JPEG"),
+    (b"MM\x00*", "a TIFF image, which is not supported: convert it to PNG or JPEG"),
+    (b"<!DOCTYPE", "an HTML page, as a failed download leaves"),
+    (b"<!doctype", "an HTML page, as a failed download leaves"),
+    (b"<html", "an HTML page, as a failed download leaves"),
+    (b"<?xml", "XML text, as a failed download leaves"),
+    (b"<svg", "an SVG drawing, which is not supported: render it to PNG first"),
+    (b"version https://", "a Git LFS pointer instead of the file: run `git lfs pull`"),
+)
+
+
+def _describe(head: bytes) -> str:
+    for magic, what in _FOREIGN:
+        if head.startswith(magic):
+            return what
+    if head[4:8] == b"ftyp":
+        return "a HEIC/AVIF image or a video, which is not supported: convert it to JPEG"
+    if all(32 <= byte < 127 or byte in (9, 10, 13) for byte in head):
+        return f"text beginning {head.decode('ascii')!r}"
+    return f"bytes beginning {head[:8].hex(' ')}"
+
+
+def _parse_jpeg(data: bytes) -> ImageHeader:
+    try:
+        height, width, color, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError) as error:  # KeyError: the wrapper has no name for this colour space
+        found = _find_jpeg_frame(data)  # a JPEG that libjpeg-turbo's wrapper refuses may still be one for Pillow
+        if found is None:
+            raise BadImageError(
+                f"JPEG file of {len(data)} bytes has no complete header; it is truncated or damaged: replace the file",
+                num_bytes=len(data),
+            ) from error
+        width, height = found
+        color = "other"
+    return ImageHeader("JPEG", width, height, color)
+
+
+def _find_jpeg_frame(data: bytes) -> tuple[int, int] | None:
+    """Width and height from the first start-of-frame segment; None when there is none before the pixels."""
+    for marker, begin, end in jpeg_segments(data):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and end - begin >= 5:
+            height, width = struct.unpack_from(">HH", data, begin + 1)
+            return width, height
+    return None
+
+
+def jpeg_segments(data: bytes) -> list[tuple[int, int, int]]:
+    """(marker, begin, end) of the payload of every complete segment before the compressed pixels."""
+    found: list[tuple[int, int, int]] = []
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == 0xDA or end > len(data) or end < at + 4:
+            break
+        found.append((marker, at + 4, end))
+        at = end
+    return found
+
+
+def _parse_png(data: bytes) -> ImageHeader:
+    width, height = struct.unpack_from(">II", data, 16)
+    if data[12:16] != b"IHDR":
+        raise BadImageError("PNG file does not begin with its IHDR chunk; it is damaged: replace the file")
+    return ImageHeader("PNG", width, height)
+
+
+def _parse_gif(data: bytes) -> ImageHeader:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return ImageHeader("GIF", width, height)
+
+
+def _parse_bmp(data: bytes) -> ImageHeader:
+    (header_bytes,) = struct.unpack_from("<I", data, 14)
+    if header_bytes == 12:
+        width, height = struct.unpack_from("<HH", data, 18)
+    else:
+        width, height = struct.unpack_from("<ii", data, 18)
+    return ImageHeader("BMP", width, abs(height))  # a negative height means rows from the top
+
+
+def _parse_webp(data: bytes) -> ImageHeader:
+    kind = data[12:16]
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return ImageHeader("WEBP", width & 0x3FFF, height & 0x3FFF)
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return ImageHeader("WEBP", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+    if kind == b"VP8X":
+        width, high_width, height, high_height = struct.unpack_from("<HBHB", data, 24)
+        return ImageHeader("WEBP", (width | high_width << 16) + 1, (height | high_height << 16) + 1)
+    raise BadImageError(f"WEBP file has an unknown first chunk {kind!r}; it is truncated or damaged: replace the file")
+
+
+_PARSERS = {"JPEG": _parse_jpeg, "PNG": _parse_png, "GIF": _parse_gif, "BMP": _parse_bmp, "WEBP": _parse_webp}

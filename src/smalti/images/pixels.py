@@ -1,0 +1,161 @@
+"""Encoded images to RGB pixels and back; one image at a time or a batch into one array.
+
+JPEG goes through libjpeg-turbo with scaled decoding; what that cannot read (PNG, GIF, BMP, WEBP, CMYK and odd
+JPEGs) goes through Pillow. All functions are pure and thread-safe, and both decoders release the interpreter lock.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image
+
+from smalti.errors import BadImageError
+from smalti.images.exif import exif_orientation, turn_upright
+from smalti.images.header import ImageHeader, probe_image
+
+# Every kind of error that a Pillow plugin was seen to raise on damaged bytes.
+_DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, struct.error,
+    zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A JPEG made ready for training."""
+
+    data: bytes
+    """Baseline JPEG, RGB, without EXIF."""
+    width: int
+    """In pixels."""
+    height: int
+    """In pixels."""
+
+
+def decode_rgb(data: bytes, *, min_size: int | None = None) -> npt.NDArray[np.uint8]:
+    """The pixels of an encoded image, uint8 (height, width, 3), as stored: EXIF orientation is not applied.
+
+    Args:
+        data: JPEG, PNG, WEBP, BMP or GIF (its first frame). Transparency is laid over white.
+        min_size: when given, a JPEG may come smaller than stored, scaled while decoding to the smallest size
+            whose sides are still at least this many pixels; much faster for large photos.
+
+    Raises:
+        BadImageError: not a whole image; see `probe_image` for what is refused unread.
+    """
+    return _decode(data, probe_image(data), min_size)
+
+
+def _decode(data: bytes, header: ImageHeader, min_size: int | None) -> npt.NDArray[np.uint8]:
+    if header.format == "JPEG" and header.color in ("YCbCr", "Gray", "RGB"):
+        least = min(min_size or 0, header.width, header.height)
+        try:
+            pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
+                data, "RGB", fastdct=True, min_height=least, min_width=least
+            )
+            return pixels
+        except ValueError as error:
+            # Pillow passes over harmless oddities (bytes before a marker); missing pixels are not harmless.
+            if "remature end" in str(error):
+                raise _broken(header, data, error) from error
+    return _decode_with_pillow(data, header, min_size)
+
+
+def _broken(header: ImageHeader, data: bytes, error: Exception) -> BadImageError:
+    return BadImageError(
+        f"{header.format} image of {header.width}x{header.height} pixels in {len(data)} bytes does not decode; "
+        f"it is truncated or damaged ({error}): replace the file",
+        num_bytes=len(data),
+        format=header.format,
+    )
+
+
+def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) -> npt.NDArray[np.uint8]:
+    try:
+        with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
+            if min_size and header.format == "JPEG":
+                image.draft(None, (min_size, min_size))
+            return np.array(_to_rgb(image))  # a copy: a view of Pillow's memory would be read-only
+    except _DECODER_ERRORS as error:
+        raise _broken(header, data, error) from error
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip instead of scale
+        grey = np.asarray(image).astype(np.int64) >> 8
+        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def resize_square(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """The centre square of (height, width, 3) pixels as (size, size, 3), bicubic with anti-aliasing."""
+    height, width = pixels.shape[:2]
+    if height == width == size:
+        return pixels
+    side = min(height, width)
+    left, top = (width - side) / 2, (height - side) / 2
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    box = (left, top, left + side, top + side)
+    return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
+
+
+def encode_jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
+    """Pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
+    if not 1 <= quality <= 100:
+        raise ValueError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
+    data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
+    return data
+
+
+def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
+    """The centre square of an encoded image, upright, `size` pixels on a side, as a JPEG.
+
+    Raises:
+        BadImageError: not a whole image.
+    """
+    pixels = turn_upright(decode_rgb(data, min_size=size), exif_orientation(data))
+    return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size)
+
+
+def decode_batch(images: Sequence[bytes], *, size: int) -> npt.NDArray[np.uint8]:
+    """Encoded images as one array, uint8 (images, size, size, 3); each is its centre square, resized.
+
+    A JPEG that already has `size` pixels on each side is decoded straight into its place.
+
+    Raises:
+        BadImageError: with `index`, the place of the image in the batch.
+    """
+    batch: npt.NDArray[np.uint8] = np.empty((len(images), size, size, 3), np.uint8)
+    index = 0
+    try:
+        for index, data in enumerate(images):
+            header = probe_image(data)
+            if _fits(header, size):
+                _decode_into(data, header, batch[index])
+            else:
+                batch[index] = resize_square(_decode(data, header, size), size)
+    except BadImageError as error:
+        raise BadImageError(f"image {index} of the batch: {error}", index=index, **error.facts) from error
+    return batch
+
+
+def _fits(header: ImageHeader, size: int) -> bool:
+    return header.format == "JPEG" and header.width == header.height == size and header.color in ("YCbCr", "Gray")
+
+
+def _decode_into(data: bytes, header: ImageHeader, out: npt.NDArray[np.uint8]) -> None:
+    try:
+        simplejpeg.decode_jpeg(data, "RGB", fastdct=True, buffer=out)
+    except ValueError as error:
+        if "remature end" in str(error):
+            raise _broken(header, data, error) from error
+        out[...] = _decode_with_pillow(data, header, None)

@@ -1,0 +1,235 @@
+"""A folder of images as a Spark DataFrame of small JPEGs: read, decoded, cropped and resized on the executors.
+
+    list_images (driver)  ->  a row per file, mixed, n partitions  ->  mapInArrow: own store, read ahead, prepare_jpeg
+
+Bad images travel on as rows whose `error` says why, so that one pass both writes and counts; what becomes of them is
+the policy that the `error` column carries as metadata. Whoever consumes the frame obeys it: `write_prepared` and
+`dataframe_to_mds` do.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.images import prepare_jpeg
+from smalti.spark.failures import carried
+from smalti.spark.image_folder import ImageFolder
+from smalti.spark.splits import TRAIN, VALIDATION, held_out, place_key
+from smalti.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+POLICY = "smalti.on_bad_image"
+"""Key in the metadata of the `error` column: what to do with rows that have one."""
+
+_FILES_PER_PARTITION = 128  # a second or less of work each, and little is lost when a task must be repeated
+_MAX_PARTITIONS = 4096
+_READ_AHEAD = 8  # files in flight per task: hides a store's latency, and keeps few large photos in memory
+_BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 256
+
+_INVENTORY = pa.schema(
+    [
+        ("place", pa.int64()),
+        ("path", pa.string()),
+        ("label", pa.int32()),
+        ("class_name", pa.string()),
+        ("split", pa.string()),
+        ("num_bytes", pa.int64()),
+    ]
+)
+_PREPARED = pa.schema(
+    [
+        ("image", pa.binary()),
+        ("label", pa.int32()),
+        ("class_name", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("split", pa.string()),
+        ("path", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """How raw images become training images."""
+
+    size: int = 96
+    """Side of the square in pixels, 8 to 4096."""
+    quality: int = 90
+    """JPEG quality, 1 to 100."""
+    validation_fraction: float = 0.1
+    """Share of every class that is held out, 0 to below 1."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """What a file that is no image does: end the work with an error that names it, or be left out and reported."""
+    seed: int = 0
+    """Chooses what is held out, and the order of the rows."""
+    num_partitions: int | None = None
+    """Spark partitions; by default one per 128 files, so that the result does not depend on the machine."""
+
+    def __post_init__(self) -> None:
+        _require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
+        _require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
+        fraction = self.validation_fraction
+        _require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
+        _require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
+        partitions = self.num_partitions
+        _require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
+
+
+def _require(name: str, expected: str, found: object, *, met: bool) -> None:
+    if not met:
+        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
+
+
+def prepare_images(spark: "SparkSession", folder: ImageFolder, options: PrepareOptions | None = None) -> "DataFrame":
+    """The images of a folder as rows, evaluated when something is done with them.
+
+    Columns: image (binary: a square RGB JPEG, upright), label (int: index into `folder.classes`), class_name (string),
+    width and height (int, of the JPEG), split (string: `train` or `validation`), path (string, relative to the
+    source), error (string, null for an image that is usable; carries the policy `on_bad_image`).
+
+    Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
+    """
+    options = options or PrepareOptions()
+    partitions = options.num_partitions or min(-(-len(folder.files) // _FILES_PER_PARTITION), _MAX_PARTITIONS)
+    rows = spark.createDataFrame(_for_spark(spark, _inventory(folder, options)))
+    rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
+    return rows.mapInArrow(carried(_prepare_task(folder, options)), prepared_schema(options.on_bad_image))
+
+
+def _for_spark(spark: "SparkSession", table: pa.Table) -> Any:
+    return table if int(spark.version.split(".")[0]) >= 4 else table.to_pandas()
+
+
+def prepared_schema(on_bad_image: str) -> "StructType":
+    """The columns of `prepare_images`, with the policy in the metadata of `error`."""
+    from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+    kinds = {pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.string(): StringType()}
+    fields = [StructField(item.name, kinds[item.type]) for item in _PREPARED]
+    fields[-1] = StructField("error", StringType(), metadata={POLICY: on_bad_image})
+    return StructType(fields)
+
+
+def policy_of(schema: "StructType") -> str | None:
+    """`fail` or `skip` when these are the columns of `prepare_images`, else None."""
+    names = schema.fieldNames()
+    found = (schema["error"].metadata or {}).get(POLICY) if "error" in names else None
+    if found is None:
+        return None
+    if "path" not in names:
+        raise SchemaError(
+            "a frame of prepare_images keeps its columns `path` and `error` until it is written", column="path"
+        )
+    return str(found)
+
+
+def _inventory(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
+    by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
+    for file in folder.files:
+        by_class[file.label].append(file.path)
+    validation: set[str] = set()
+    for paths in by_class.values():
+        validation |= held_out(paths, fraction=options.validation_fraction, seed=options.seed)
+    files = sorted(folder.files, key=lambda file: place_key(file.path, options.seed + 1))
+    columns = [
+        range(len(files)),
+        [file.path for file in files],
+        [file.label for file in files],
+        [folder.classes[file.label] for file in files],
+        [VALIDATION if file.path in validation else TRAIN for file in files],
+        [file.num_bytes for file in files],
+    ]
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, _INVENTORY, strict=True)], _INVENTORY
+    )
+
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
+    """What runs on an executor; it takes along the store and the options, not the inventory."""
+    store = open_store(folder.source, folder.storage_options)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = (row for batch in batches for row in batch.to_pylist())
+        with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="smalti-prepare") as pool:
+            yield from _batched(_ahead(pool, lambda row: prepare_file(store, row, options), files))
+
+    return task
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, work: Callable[[dict[str, Any]], dict[str, Any]], items: Iterator[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Results in order, with a bounded number of items in work. A store's own deadlines bound each of them."""
+    waiting: deque[Future[dict[str, Any]]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > _READ_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) -> dict[str, Any]:
+    """One row of the result from one row of the inventory; a bad image becomes a row with an `error`.
+
+    Raises:
+        StoreError: the file cannot be read; that is no bad image, and never skipped.
+    """
+    row = {"label": file["label"], "class_name": file["class_name"], "split": file["split"], "path": file["path"]}
+    data = store.get(file["path"])
+    try:
+        if len(data) != file["num_bytes"]:
+            raise BadImageError(
+                f"the file changed while it was read: {file['num_bytes']} bytes when listed, {len(data)} now; "
+                f"list the folder again"
+            )
+        image = prepare_jpeg(data, size=options.size, quality=options.quality)
+    except BadImageError as error:
+        return {**row, "image": None, "width": None, "height": None, "error": error.message}
+    return {**row, "image": image.data, "width": image.width, "height": image.height, "error": None}
+
+
+def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of bounded size."""
+    while True:
+        part: list[dict[str, Any]] = []
+        num_bytes = 0
+        for row in itertools.islice(rows, _BATCH_ROWS):
+            part.append(row)
+            num_bytes += len(row["image"] or b"")
+            if num_bytes >= _BATCH_BYTES:
+                break
+        if not part:
+            return
+        yield pa.RecordBatch.from_pylist(part, _PREPARED)
+
+
+def bad_images(bad: list[tuple[str, str]], *, of: int | None = None) -> SmaltiError:
+    """One error that names bad images (path, reason), the first twenty of them in words."""
+    shown = "\n".join(f"  {path}: {reason}" for path, reason in bad[:20])
+    more = f"\n  … and {len(bad) - 20} more" if len(bad) > 20 else ""
+    total = f" of {of}" if of is not None else ""
+    return BadImageError(
+        f"{len(bad)}{total} files are not usable images:\n{shown}{more}\nRemove or replace them, or set "
+        f'`on_bad_image` to "skip" to leave them out.',
+        paths=[path for path, _ in bad],
+    )

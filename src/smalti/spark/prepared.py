@@ -1,0 +1,242 @@
+"""Prepared images kept as Parquet, on any store, written whole or not at all; needs no Hadoop connector.
+
+<path>/_prepared.json              names the current parts and what is in them; put last, replaced in one step
+<path>/<write id>/part-….parquet   immutable; the current write's and the one before it are kept for running readers
+"""
+
+import contextlib
+import json
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from smalti.errors import BadImageError, FormatError, SchemaError, StoreError, StoreNotFound
+from smalti.spark.failures import carried
+from smalti.spark.prepare import bad_images, policy_of
+from smalti.spark.tasks import Attempt, Work, run_tasks
+from smalti.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_REPORT = "_prepared.json"
+_READ_ROWS = 256
+
+
+@dataclass(frozen=True)
+class PreparedReport:
+    """What `write_prepared` wrote."""
+
+    path: str
+    """Address of the data set."""
+    parquet: str
+    """Address of the folder with the current Parquet files, for readers that know nothing of Smalti."""
+    rows: int
+    """Usable images."""
+    num_bytes: int
+    """Of the Parquet files."""
+    counts: Mapping[str, Mapping[str, int]]
+    """Split to class to number of images."""
+    bad: tuple[tuple[str, str], ...]
+    """(path, reason) of every file that was left out."""
+
+
+def write_prepared(
+    df: "DataFrame", path: str | Path, *, storage_options: Mapping[str, Any] | None = None
+) -> PreparedReport:
+    """Write the frame of `prepare_images` as Parquet, in one pass; readers see all of it or what was there before.
+
+    Args:
+        df: from `prepare_images`; further columns may have been added.
+        path: a local folder or any address that `open_store` takes.
+        storage_options: credentials and endpoint of that store.
+
+    Raises:
+        BadImageError: the policy is `fail` and there are bad images, all of them named; or no image is usable.
+        SchemaError: another kind of frame.
+        StoreError: an image cannot be read, or the result not be written.
+    """
+    policy = policy_of(df.schema)
+    if policy is None:
+        raise SchemaError("write_prepared takes the frame of prepare_images, with its `error` column and policy")
+    store, write_id = open_store(path, storage_options), secrets.token_hex(8)
+    try:
+        answers = run_tasks(df, _part_writer(store.child(write_id)))
+        bad = sorted((path, reason) for _, answer in answers for path, reason in answer["bad"])
+        rows = sum(answer["rows"] for _, answer in answers)
+        if bad and (policy == "fail" or rows == 0):
+            raise bad_images(bad, of=rows + len(bad))
+        if rows == 0:
+            raise BadImageError("there is not one image to prepare: the frame is empty")
+    except BaseException:
+        _remove(store, write_id)
+        raise
+    parts = [part for _, answer in answers if (part := answer["part"]) is not None]
+    previous = _load(store)
+    report = {
+        "write_id": write_id,
+        "previous": previous["write_id"] if previous else None,
+        "schema": df.drop("error").schema.jsonValue(),
+        "parts": parts,
+        "counts": _merge([answer["counts"] for _, answer in answers]),
+        "bad": bad,
+    }
+    store.put(_REPORT, json.dumps(report, indent=1).encode())
+    if previous and previous["previous"]:
+        _remove(store, previous["previous"])
+    return _report(store, report)
+
+
+def load_report(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> PreparedReport:
+    """What lies at a path that `write_prepared` wrote.
+
+    Raises:
+        StoreNotFound: nothing was written there.
+    """
+    store = open_store(path, storage_options)
+    return _report(store, _require(store))
+
+
+def read_prepared(
+    spark: "SparkSession", path: str | Path, *, storage_options: Mapping[str, Any] | None = None
+) -> "DataFrame":
+    """The rows that `write_prepared` wrote, one partition per Parquet file, in the same order on every machine.
+
+    Raises:
+        StoreNotFound: nothing was written there.
+    """
+    from pyspark.sql.types import StructType
+
+    store = open_store(path, storage_options)
+    report = _require(store)
+    keys = [(place, f"{report['write_id']}/{part['name']}") for place, part in enumerate(report["parts"])]
+    frame = spark.createDataFrame(keys, "place int, key string").repartitionByRange(len(keys), "place")
+    return frame.mapInArrow(carried(_part_reader(store)), StructType.fromJson(report["schema"]))
+
+
+def _require(store: Store) -> dict[str, Any]:
+    report = _load(store)
+    if report is None:
+        raise StoreNotFound(f"{store.url}: no prepared images here ({_REPORT} is missing); write_prepared makes them")
+    return report
+
+
+def _load(store: Store) -> dict[str, Any] | None:
+    try:
+        data = store.get(_REPORT)
+    except StoreNotFound:
+        return None
+    try:
+        report: dict[str, Any] = json.loads(data)
+        report["write_id"], report["previous"], report["parts"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{store.locate(_REPORT)} is not what write_prepared writes; prepare the images again"
+        ) from error
+    return report
+
+
+def _report(store: Store, report: dict[str, Any]) -> PreparedReport:
+    return PreparedReport(
+        path=store.url,
+        parquet=store.locate(report["write_id"]),
+        rows=sum(part["rows"] for part in report["parts"]),
+        num_bytes=sum(part["num_bytes"] for part in report["parts"]),
+        counts=report["counts"],
+        bad=tuple((path, reason) for path, reason in report["bad"]),
+    )
+
+
+def _merge(counts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    merged: dict[str, Counter[str]] = {}
+    for part in counts:
+        for split, classes in part.items():
+            merged.setdefault(split, Counter()).update(classes)
+    return {split: dict(sorted(merged[split].items())) for split in sorted(merged)}
+
+
+def _remove(store: Store, write_id: str) -> None:
+    """Best effort: what stays behind is named by no report, and the caller has something more important to say."""
+    with contextlib.suppress(StoreError):
+        for item in store.list(write_id):
+            store.delete(item.key)
+
+
+def _part_writer(store: Store) -> Work:
+    """What each task does: its good rows into one Parquet file, its bad ones into the answer."""
+
+    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+        tally: dict[str, Counter[str]] = {}
+        bad: list[tuple[str, str]] = []
+        with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
+            file = Path(folder) / "part.parquet"
+            rows = _write_rows(file, _good_rows(batches, tally, bad))
+            answer: dict[str, Any] = {"rows": rows, "counts": tally, "bad": bad, "part": None}
+            if rows:
+                name = f"part-{attempt.name}.parquet"
+                num_bytes = file.stat().st_size
+                store.put_file(name, file)
+                if (stored := store.size(name)) != num_bytes:
+                    raise StoreError(f"{store.locate(name)}: {num_bytes} bytes were put, {stored} are there; try again")
+                answer["part"] = {"name": name, "rows": rows, "num_bytes": num_bytes}
+        return answer
+
+    return work
+
+
+def _good_rows(
+    batches: Iterator[pa.RecordBatch], tally: dict[str, Counter[str]], bad: list[tuple[str, str]]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        is_good = pc.is_null(batch.column("error"))
+        refused = batch.filter(pc.invert(is_good))
+        bad.extend(zip(refused.column("path").to_pylist(), refused.column("error").to_pylist(), strict=True))
+        good = batch.filter(is_good).drop_columns(["error"])
+        for split, name in zip(good.column("split").to_pylist(), good.column("class_name").to_pylist(), strict=True):
+            tally.setdefault(split, Counter())[name] += 1
+        if good.num_rows:
+            yield good
+
+
+def _write_rows(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
+    rows = 0
+    first = next(batches, None)
+    if first is None:
+        return 0
+    names = first.schema.names
+    compression = {name: "NONE" if name == "image" else "ZSTD" for name in names}  # JPEG does not compress again
+    repeated = [name for name in ("class_name", "split", "label") if name in names]
+    with pq.ParquetWriter(file, first.schema, compression=compression, use_dictionary=repeated) as writer:
+        batch: pa.RecordBatch | None = first
+        while batch is not None:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+            batch = next(batches, None)
+    return rows
+
+
+def _part_reader(store: Store) -> Any:
+    """What each task does to read: the Parquet files that its rows name."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sorted((row["place"], row["key"]) for batch in batches for row in batch.to_pylist())
+        for _, key in rows:
+            with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
+                file = store.local_path(key)
+                if file is None:
+                    file = Path(folder) / "part.parquet"
+                    with file.open("wb") as out:
+                        store.fetch(key, out)
+                elif not file.is_file():
+                    raise StoreNotFound(f"{file} is gone, or is on another machine; use storage that all workers share")
+                yield from pq.ParquetFile(file).iter_batches(batch_size=_READ_ROWS)
+
+    return task

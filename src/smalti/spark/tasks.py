@@ -1,0 +1,103 @@
+"""Running a function once per Spark partition and taking exactly one answer from each; shared by every writer here.
+
+Spark may start a task several times: after a failure, or beside a slow one. Every attempt gets a name of its own, so
+that no two write to the same place, and answers with one row; the rows that Spark returns to the driver belong to the
+attempts that it counts as done, one per task. Whatever other attempts wrote is named by nobody.
+"""
+
+import contextlib
+import itertools
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from smalti.errors import SmaltiError
+from smalti.spark.failures import carried, surfaced
+from smalti.spark.session import ARROW_BATCHES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
+_ANSWER_FOR_SPARK = "task int, attempt string, answer string"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at one partition."""
+
+    task: int
+    """Number of the partition."""
+    attempt: str
+    """Eight hex digits that no other attempt has."""
+
+    @property
+    def name(self) -> str:
+        """`<task>-<attempt>`, fit for a key."""
+        return f"{self.task:05d}-{self.attempt}"
+
+
+Work = Callable[[Iterator[pa.RecordBatch], Attempt], dict[str, Any]]
+
+
+def run_tasks(df: "DataFrame", work: Work) -> list[tuple[Attempt, dict[str, Any]]]:
+    """Call `work` with every partition's Arrow batches; its answers (JSON-able), by task. Blocks until all are done.
+
+    Raises:
+        SmaltiError: what `work` raised on an executor, as itself; or a task answered twice.
+    """
+    with surfaced(), _small_batches(df.sparkSession):
+        rows = df.mapInArrow(carried(task_of(work)), _ANSWER_FOR_SPARK).collect()
+    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+
+
+def task_of(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark runs on an executor."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise SmaltiError("this function runs inside a Spark task only")
+        attempt = Attempt(context.partitionId(), secrets.token_hex(4))
+        answer = json.dumps(work(batches, attempt))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
+        )
+
+    return task
+
+
+def one_answer_each(answers: list[tuple[Attempt, dict[str, Any]]]) -> list[tuple[Attempt, dict[str, Any]]]:
+    """The answers in order of their tasks.
+
+    Raises:
+        SmaltiError: two attempts of one task answered; publishing both would double its rows.
+    """
+    answers = sorted(answers, key=lambda item: (item[0].task, item[0].attempt))
+    for (first, _), (second, _) in itertools.pairwise(answers):
+        if first.task == second.task:
+            raise SmaltiError(
+                f"Spark returned two attempts of task {first.task} ({first.attempt} and {second.attempt}); nothing was "
+                f"published: run the write again",
+                task=first.task,
+            )
+    return answers
+
+
+@contextlib.contextmanager
+def _small_batches(spark: "SparkSession") -> Iterator[None]:
+    """Arrow batches of a good size, on a session that somebody else made; settings that they chose are kept."""
+    changed = [name for name in ARROW_BATCHES if spark.conf.get(name, None) is None]
+    for name in changed:
+        spark.conf.set(name, ARROW_BATCHES[name])
+    try:
+        yield
+    finally:
+        for name in changed:
+            spark.conf.unset(name)

@@ -1,0 +1,92 @@
+"""Drawn flowers: reproducible, varied, and never half a folder; and the sheet that shows them."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smalti.images import FLOWER_CLASSES, decode_batch, draw_flowers, thumbnail_grid
+from smalti.images.flowers import draw_flower
+
+
+def test_the_same_arguments_draw_the_same_bytes():
+    assert draw_flower("tulips", number=3, seed=5) == draw_flower("tulips", number=3, seed=5)
+    assert draw_flower("tulips", number=3, seed=5) != draw_flower("tulips", number=3, seed=6)
+    assert draw_flower("tulips", number=3, seed=5) != draw_flower("tulips", number=4, seed=5)
+
+
+def test_a_folder_of_five_classes_is_drawn(tmp_path):
+    counts = draw_flowers(tmp_path / "flowers", per_class=2)
+    assert counts == {"daisy": 2, "dandelion": 2, "roses": 2, "sunflowers": 2, "tulips": 2}
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.jpg"))
+    assert files[:3] == [
+        "flowers/daisy/daisy_00000.jpg",
+        "flowers/daisy/daisy_00001.jpg",
+        "flowers/dandelion/dandelion_00000.jpg",
+    ]
+    assert len(files) == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["flowers"], "no temporary folder is left"
+    with Image.open(tmp_path / files[0]) as image:
+        assert image.size == (320, 240)
+
+
+def test_drawing_again_changes_nothing_and_other_arguments_draw_anew(tmp_path):
+    folder = tmp_path / "flowers"
+    draw_flowers(folder, per_class=1)
+    before = (folder / "roses" / "roses_00000.jpg").stat().st_mtime_ns
+    draw_flowers(folder, per_class=1)
+    assert (folder / "roses" / "roses_00000.jpg").stat().st_mtime_ns == before
+    (folder / "roses" / "roses_00000.jpg").unlink()
+    draw_flowers(folder, per_class=1)
+    assert (folder / "roses" / "roses_00000.jpg").is_file()
+    draw_flowers(folder, per_class=2, seed=1)
+    assert len(list(folder.rglob("*.jpg"))) == 10
+
+
+def test_a_folder_of_something_else_is_not_touched(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="holds other files"):
+        draw_flowers(tmp_path, per_class=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": "orchids", "number": 0}, "daisy, dandelion, roses"),
+        ({"name": "daisy", "number": 0, "size": (8, 8)}, "at least 32x32"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        draw_flower(**arguments)
+
+
+@pytest.mark.slow
+def test_a_plain_model_learns_the_classes_but_colour_alone_is_not_enough():
+    """Nearest centroid on a colour histogram stays below 0.75; a model must look at shapes."""
+    per_class = 40
+    images = [draw_flower(name, number=n) for name in FLOWER_CLASSES for n in range(per_class)]
+    labels = np.repeat(np.arange(5), per_class)
+    pixels = decode_batch(images, size=48)
+    bins = (pixels // 64).astype(int)
+    codes = bins[..., 0] * 16 + bins[..., 1] * 4 + bins[..., 2]
+    histograms = np.stack([np.bincount(code.ravel(), minlength=64) / code.size for code in codes])
+    fit = np.arange(len(labels)) % 2 == 0
+    centroids = np.stack([histograms[fit & (labels == k)].mean(0) for k in range(5)])
+    guesses = np.argmin(((histograms[~fit, None] - centroids) ** 2).sum(2), 1)
+    accuracy = (guesses == labels[~fit]).mean()
+    assert 0.25 < accuracy < 0.75
+
+
+def test_a_grid_shows_every_image_and_survives_a_bad_one():
+    images = [draw_flower("daisy", number=n, size=(64, 48)) for n in range(3)]
+    with Image.open(io.BytesIO(thumbnail_grid([*images, b"broken"], columns=2, size=32))) as sheet:
+        assert sheet.size == (2 * 36 + 4, 2 * 36 + 4)
+        assert sheet.getpixel((60, 60)) == pytest.approx((200, 200, 200), abs=6)
+
+
+def test_a_grid_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one image"):
+        thumbnail_grid([])

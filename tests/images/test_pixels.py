@@ -1,0 +1,192 @@
+"""Decoding, preparing and batching: right pixels, or an error that says what is wrong with the bytes."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from smalti.errors import BadImageError
+from smalti.images import decode_batch, decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
+from smalti.images.exif import exif_orientation
+from smalti.images.flowers import draw_flower
+
+
+def save(image: Image.Image, kind: str, **options) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def quadrants(width=64, height=48) -> Image.Image:
+    """Red, green over blue, white: every turn and mirror of it is different."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = (250, 0, 0)
+    pixels[: height // 2, width // 2 :] = (0, 250, 0)
+    pixels[height // 2 :, : width // 2] = (0, 0, 250)
+    pixels[height // 2 :, width // 2 :] = (250, 250, 250)
+    return Image.fromarray(pixels)
+
+
+def close(found, expected, within=12.0) -> bool:
+    return found.shape == expected.shape and np.abs(found.astype(int) - expected.astype(int)).mean() < within
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "WEBP", "JPEG"])
+def test_every_format_decodes_to_the_same_picture(kind):
+    image = quadrants()
+    assert close(decode_rgb(save(image, kind)), np.asarray(image), within=6)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_every_colour_space_of_a_jpeg_becomes_rgb(mode, progressive):
+    image = quadrants().convert(mode)
+    found = decode_rgb(save(image, "JPEG", quality=95, subsampling=0, progressive=progressive))
+    assert found.dtype == np.uint8
+    assert close(found, np.asarray(image.convert("RGB")), within=6)
+
+
+def test_transparency_is_laid_over_white():
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    assert decode_rgb(save(image, "PNG"))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_a_palette_with_transparency_is_laid_over_white():
+    image = Image.new("P", (4, 4), 0)
+    image.putpalette([255, 0, 0] + [0, 0, 255] * 255)
+    assert decode_rgb(save(image, "PNG", transparency=b"\x00"))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped():
+    image = Image.fromarray(np.full((4, 4), 0x4000, np.uint16))
+    assert decode_rgb(save(image, "PNG"))[0, 0].tolist() == [64, 64, 64]
+
+
+def test_min_size_shrinks_but_never_below():
+    data = draw_flower("daisy", number=1, size=(800, 600))
+    assert decode_rgb(data).shape == (600, 800, 3)
+    height, width, _ = decode_rgb(data, min_size=96).shape
+    assert min(height, width) >= 96
+    assert height < 200
+
+
+def test_min_size_above_the_stored_size_gives_the_stored_size():
+    assert decode_rgb(save(quadrants(20, 30), "JPEG"), min_size=96).shape == (30, 20, 3)
+
+
+def test_decoded_pixels_may_be_written():
+    for kind in ("PNG", "JPEG"):
+        decode_rgb(save(quadrants(), kind))[0, 0] = 1
+    resize_square(decode_rgb(save(quadrants(), "PNG")), 8)[0, 0] = 1
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_truncated_image_is_refused(kind, share):
+    whole = save(Image.open(io.BytesIO(draw_flower("roses", number=0))), kind)
+    with pytest.raises(BadImageError, match="truncated"):
+        decode_rgb(whole[: int(len(whole) * share)])
+
+
+def test_every_truncation_of_a_small_jpeg_is_refused():
+    whole = save(quadrants(16, 16), "JPEG")
+    decode_rgb(whole)
+    for length in range(len(whole)):
+        with pytest.raises(BadImageError):
+            decode_rgb(whole[:length])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
+def test_damaged_bytes_give_pixels_or_a_typed_error(kind):
+    """300 files with a few flipped bytes: never another kind of exception, never pixels of another shape."""
+    whole = save(quadrants(48, 40), kind)
+    rng = np.random.default_rng(7)
+    outcomes = {"pixels": 0, "refused": 0}
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(4):
+            damaged[int(rng.integers(len(damaged)))] = int(rng.integers(256))
+        data = bytes(damaged)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
+                header = probe_image(data)
+                if header.width * header.height > 1 << 20:
+                    continue
+                found = decode_rgb(data)
+            assert found.shape == (header.height, header.width, 3)
+            outcomes["pixels"] += 1
+        except BadImageError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 0, outcomes
+
+
+def test_the_centre_square_is_kept():
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    pixels[:, 10:20] = 200
+    assert (resize_square(pixels, 5) > 180).all()  # the filter reaches a little over the edge
+
+
+def test_a_square_of_the_right_size_is_not_touched():
+    pixels = np.arange(5 * 5 * 3, dtype=np.uint8).reshape(5, 5, 3)
+    assert (resize_square(pixels, 5) == pixels).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 96, 200])
+def test_any_shape_becomes_a_square(size):
+    for shape in ((1, 1), (1, 50), (300, 2), (97, 96)):
+        assert resize_square(np.zeros((*shape, 3), np.uint8), size).shape == (size, size, 3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_preparing_turns_a_photo_as_its_camera_says(orientation, kind):
+    image = quadrants(64, 48)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = save(image, kind, exif=exif)
+    assert exif_orientation(data) == orientation
+    with Image.open(io.BytesIO(data)) as stored:
+        upright = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
+    prepared = prepare_jpeg(data, size=32, quality=95)
+    assert (prepared.width, prepared.height) == (32, 32)
+    assert close(decode_rgb(prepared.data), resize_square(upright, 32), within=14)
+    assert exif_orientation(prepared.data) == 1
+
+
+@pytest.mark.parametrize("block", [b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\0\x01", b"junkjunk"])
+def test_damaged_exif_leaves_the_pixels_as_stored(block):
+    data = save(quadrants(), "PNG")
+    end_of_header = 8 + 25
+    chunk = len(block).to_bytes(4, "big") + b"eXIf" + block + b"\0\0\0\0"
+    assert exif_orientation(data[:end_of_header] + chunk + data[end_of_header:]) == 1
+
+
+def test_quality_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match=r"1\.\.100, found 0"):
+        encode_jpeg(np.zeros((4, 4, 3), np.uint8), 0)
+
+
+def test_a_batch_is_one_array_of_centre_squares():
+    exact = encode_jpeg(np.full((24, 24, 3), 90, np.uint8), 95)
+    grey = save(Image.new("L", (24, 24), 30), "JPEG", quality=95)
+    cmyk = save(quadrants(24, 24).convert("CMYK"), "JPEG", quality=95, subsampling=0)
+    wide = save(Image.new("RGB", (90, 40), (10, 200, 10)), "PNG")
+    batch = decode_batch([exact, grey, cmyk, wide], size=24)
+    assert batch.shape == (4, 24, 24, 3)
+    assert batch.dtype == np.uint8
+    assert abs(int(batch[0].mean()) - 90) <= 1
+    assert abs(int(batch[1].mean()) - 30) <= 1
+    assert close(batch[2], np.asarray(quadrants(24, 24).convert("CMYK").convert("RGB")))
+    assert batch[3, 12, 12].tolist() == [10, 200, 10]
+    assert decode_batch([], size=24).shape == (0, 24, 24, 3)
+
+
+@pytest.mark.parametrize("bad", [b"", b"text text text text", encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)[:-20]])
+def test_a_bad_image_in_a_batch_is_named_by_its_place(bad):
+    good = encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)
+    with pytest.raises(BadImageError, match="image 2 of the batch") as caught:
+        decode_batch([good, good, bad], size=24)
+    assert caught.value.index == 2

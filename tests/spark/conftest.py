@@ -1,0 +1,27 @@
+"""One Spark session for all tests of this room, and a small folder of images."""
+
+from pathlib import Path
+
+import pytest
+
+from smalti.images.flowers import draw_flower
+from smalti.spark.session import SparkOptions, build_session
+from tests.spark.photos import put
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """Two cores; a task that fails is tried once more."""
+    session = build_session(SparkOptions(master="local[2,2]", app_name="smalti-tests", driver_memory="1g"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def flowers(tmp_path) -> Path:
+    """Twelve drawn photos, 64x48 pixels, of three classes."""
+    folder = tmp_path / "flowers"
+    for name in ("daisy", "roses", "tulips"):
+        for number in range(4):
+            put(folder / name / f"{number}.jpg", draw_flower(name, number=number, size=(64, 48)))
+    return folder

@@ -1,0 +1,110 @@
+"""The session that the library starts, and the ways in which executors fail."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from smalti.spark.session import SparkOptions, build_session
+from smalti.spark.tasks import Attempt, one_answer_each, run_tasks
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_session_is_bound_to_this_machine_and_shows_no_ui(spark):
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_executors_run_the_python_of_the_driver(spark):
+    def interpreter(batches):
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_pydict({"path": [sys.executable]})
+
+    found = spark.range(1).mapInArrow(interpreter, "path string").collect()[0]["path"]
+    assert os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def test_a_running_session_is_returned_as_it_is(spark):
+    assert build_session(SparkOptions(master="local[1]")) is spark
+
+
+def test_starting_leaves_no_trace_in_the_environment(spark):
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_arrow_batches_are_bounded_by_bytes_on_sessions_of_others(spark):
+    """A frame of 40 MB in one partition comes in batches of about 2 MiB, and the setting is put back."""
+    name = "spark.sql.execution.arrow.maxBytesPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.unset(name)
+
+    def largest(batches, attempt):
+        return {"bytes": max(batch.nbytes for batch in batches)}
+
+    frame = spark.range(0, 400, 1, 1).selectExpr("cast(repeat('x', 100000) as binary) as data")
+    ((_, answer),) = run_tasks(frame, largest)
+    assert answer["bytes"] < 4 << 20
+    spark.conf.set(name, before)
+
+
+def test_two_answers_for_one_task_are_refused():
+    from smalti.errors import SmaltiError
+
+    twice = [(Attempt(0, "aaaaaaaa"), {}), (Attempt(1, "bbbbbbbb"), {}), (Attempt(1, "cccccccc"), {})]
+    with pytest.raises(SmaltiError, match="two attempts of task 1"):
+        one_answer_each(twice)
+
+
+def test_answers_come_in_order_of_their_tasks():
+    answers = [(Attempt(2, "a"), {"n": 2}), (Attempt(0, "b"), {"n": 0}), (Attempt(1, "c"), {"n": 1})]
+    assert [answer["n"] for _, answer in one_answer_each(answers)] == [0, 1, 2]
+
+
+@pytest.mark.process
+def test_the_room_can_be_imported_without_spark():
+    code = "import sys, smalti.spark; print(sorted({'pyspark', 'pandas', 'torch', 'py4j'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
+def test_the_whole_way_works_on_other_kinds_of_session(master, flowers, tmp_path):
+    """Executors in JVMs of their own, and a Spark Connect server; a typed error comes home from both."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.whole_way", master, str(flowers), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == [
+        "12 rows in train, validation",
+        "SchemaError: Spark partition 0: column 'x' (int64), sample 7: a null cannot be stored; fill it or drop the "
+        "row before writing.",
+    ], done.stderr[-2000:]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_session_is_quiet():
+    """Nothing but the JVM's own line about an incubating module reaches a user's terminal."""
+    code = (
+        "from smalti.spark.session import *\n"
+        "from smalti.spark.tasks import run_tasks\n"
+        "s = build_session(SparkOptions(master='local[1]', driver_memory='512m'))\n"
+        "print(run_tasks(s.range(2), lambda batches, attempt: {'rows': sum(b.num_rows for b in batches)})[0][1])\n"
+        "s.stop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "{'rows': 2}\n"
+    lines = [line for line in done.stderr.splitlines() if "incubator" not in line]
+    assert lines == []
