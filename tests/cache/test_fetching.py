@@ -171,6 +171,21 @@ def test_every_truncation_and_every_flipped_byte_of_a_shard_is_refused(fill, mak
             cache.shard(0)
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_without_declared_hashes_the_size_still_counts(fill, make_cache, compression):
+    store = MemoryStore()
+    infos = fill(store, compression=compression, hashes=())
+    key = infos[0].stored.basename
+    good = store.objects[key]
+    cache = make_cache(store, infos, retry=1)
+    for bad in (good[:-1], good + b"x"):
+        store.objects[key] = bad
+        with pytest.raises(ChecksumMismatch, match="bytes"):
+            cache.shard(0)
+    store.objects[key] = good
+    assert ids(cache) == list(range(40))
+
+
 def test_a_missing_shard_is_shard_not_found_for_every_consumer(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
@@ -257,7 +272,7 @@ def test_prefetch_brings_shards_in_the_background(fill, make_cache):
     assert len(fetches(store)) == len(infos), "nobody fetched twice"
 
 
-def test_an_error_of_a_prefetch_surfaces_when_the_shard_is_asked_for(fill, make_cache):
+def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_asked_for(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     key = infos[2].stored.basename
@@ -265,10 +280,15 @@ def test_an_error_of_a_prefetch_surfaces_when_the_shard_is_asked_for(fill, make_
     cache = make_cache(store, infos)
     cache.prefetch([2])
     end = time.monotonic() + 5
-    while len(fetches(store, key)) < 2 and time.monotonic() < end:
+    while 2 not in cache._jobs.get().failed() and time.monotonic() < end:
         time.sleep(0.01)
+    assert len(fetches(store, key)) == 2
+    cache.prefetch([2])
+    time.sleep(0.05)
+    assert len(fetches(store, key)) == 2
     with pytest.raises(ShardNotFound):
         cache.shard(2)
+    assert len(fetches(store, key)) == 4
     store.objects[key] = good
     assert len(cache.shard(2)) > 0
 

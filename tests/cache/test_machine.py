@@ -68,7 +68,8 @@ class CacheMachine(RuleBasedStateMachine):
         except (ShardNotFound, ChecksumMismatch) as error:
             return None, error
         except StoreError as error:
-            assert "planted" in error.message
+            if "planted" not in error.message:
+                raise
             return None, error
 
     def is_good(self, number):
@@ -123,4 +124,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=400, stateful_step_count=20, deadline=None)
+TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

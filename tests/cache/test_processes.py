@@ -105,6 +105,16 @@ def test_a_reader_killed_in_a_download_leaves_nothing_in_the_way(fill, make_cach
     assert leftovers(root) == [], "its temporaries are gone"
 
 
+def test_what_a_process_left_that_died_after_publishing_is_removed_too(fill, make_cache, remote, tmp_path):
+    infos = fill(remote.inner)
+    ids(make_cache(remote, infos))
+    target = tmp_path / "cache" / DIGEST / infos[0].raw.basename
+    for name in (f".{target.name}.lock", f".{target.name}.123.abc.part"):
+        target.with_name(name).write_bytes(b"left")
+    assert ids(make_cache(remote, infos)) == list(range(40))
+    assert leftovers(tmp_path / "cache") == []
+
+
 def test_readers_killed_at_many_moments_never_leave_a_wrong_file(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner, 60, compression="zstd")
     for turn in range(6):

@@ -1,5 +1,6 @@
 """Publishing when things go wrong: races, lost replies, deaths at every step. One invariant: old version or new one."""
 
+import contextlib
 import threading
 
 import pytest
@@ -270,6 +271,21 @@ def test_a_slow_publisher_does_not_leave_an_old_index_over_a_newer_one(make_draf
     )
     assert not [result for result in results if isinstance(result, BaseException)]
     assert len(check_chain(store)) == 3
+
+
+def test_finishing_an_old_write_never_shows_the_old_version(make_draft):
+    """A zombie repeats its write long after others went on, and dies after each of its own writes."""
+    for survived in range(3):
+        store = MemoryStore()
+        old = make_draft(store, 2)
+        publish(store, old)
+        publish(store, make_draft(store, 3, first=10), mode="overwrite")
+        store.die_after_writes(survived)
+        with contextlib.suppress(Killed):
+            assert publish(store, old).version == 1
+        store.heal()
+        _, extra = parse_index(store.get("index.json"), where="x")
+        assert extra["smalti"]["version"] == 2
 
 
 def test_a_reader_without_the_right_to_list_still_opens_the_newest(make_draft):

@@ -68,6 +68,19 @@ def test_bad_addresses_are_refused_without_showing_secrets(url, text):
     assert "CANARY" not in str(caught.value.facts)
 
 
+def test_whole_buckets_and_the_whole_memory_list_their_keys(s3_server, s3_bucket):
+    import secrets
+
+    bucket = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})
+    bucket.put("a/b", b"1")
+    assert [info.key for info in bucket.list()] == ["a/b"]
+    assert [info.key for info in bucket.child("a").list()] == ["b"]
+    memory, name = open_store("memory://"), secrets.token_hex(6)
+    memory.put(f"{name}/k", b"1")
+    assert [info.key for info in memory.list(name)] == [f"{name}/k"]
+    assert f"{name}/k" in [info.key for info in memory.list()]
+
+
 def test_a_mounted_volume_is_a_folder_whose_exclusive_puts_go_through_the_api(files_api, tmp_path, monkeypatch):
     """The mount has no hard links; the Files API decides who was first."""
     import os

@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -71,9 +72,12 @@ class Fetcher:
         target = self._target(wanted.info.raw)
         deadline = Deadline(self._options.download_timeout)
         try:
-            return self._use(wanted, target, use, trusted)
+            found = self._use(wanted, target, use, trusted)
         except (OSError, FormatError):
             pass  # absent, unreadable or bad: decided again by whoever holds the lock
+        else:
+            self._tidy(wanted, target)
+            return found
         with self._disk_faults(wanted, target):
             for _ in range(REMADE_FOLDERS):
                 try:
@@ -101,7 +105,7 @@ class Fetcher:
 
     def _bring_locked(self, wanted: Wanted, target: Path, use: Use, deadline: Deadline) -> Any:
         make_parent(self._folder(), target)
-        with FileLock(target.with_name(f".{target.name}.lock"), deadline, wanted.what):
+        with FileLock(_lock_of(target), deadline, wanted.what):
             remove_parts(target)
             try:
                 return self._use(wanted, target, use, trusted=lambda _: False)
@@ -110,6 +114,13 @@ class Fetcher:
             except (FormatError, OSError):
                 quarantine(target)  # bit rot, a cut copy, an unreadable sector: never served, fetched again
             return self._attempts(wanted, target, use, deadline)
+
+    def _tidy(self, wanted: Wanted, target: Path) -> None:
+        """Remove what a process left that died just after it had published the file; its lock file tells."""
+        lock = _lock_of(target)
+        if lock.exists():
+            with suppress(OSError), FileLock(lock, Deadline(0.0), wanted.what):
+                remove_parts(target)
 
     def _attempts(self, wanted: Wanted, target: Path, use: Use, deadline: Deadline) -> Any:
         attempt = 0
@@ -204,6 +215,10 @@ class Fetcher:
 
     def _disk_faults(self, wanted: Wanted, target: Path) -> "_DiskFaults":
         return _DiskFaults(wanted, target, self._facts(wanted))
+
+
+def _lock_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.lock")
 
 
 class _DiskFaults:

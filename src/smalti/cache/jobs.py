@@ -1,7 +1,8 @@
 """Who is fetching what, in one process: each shard by one thread, others wait; a few threads fetch ahead.
 
-A job is queued (wanted soon), running (a consumer or a fetching thread is at it), or failed (kept until a consumer has
-seen the error). Threads start with the first prefetch, are daemons, and end when they have been idle for a while.
+A job is queued (wanted soon), running (a consumer or a fetching thread is at it), or failed ahead of time: it is kept,
+so that it is not fetched ahead again, and the consumer who asks for the shard tries anew. Threads start with the first
+prefetch, are daemons, and end when they have been idle for a while.
 """
 
 import threading
@@ -67,9 +68,10 @@ class Jobs(Generic[T]):
         """The job of a shard, and whether it is the caller's to run."""
         with self._lock:
             job = self._jobs.get(shard_id)
-            if job is not None and (job.running or job.done.is_set()):
+            if job is not None and job.running:
                 return job, False
-            job = job or Job()
+            if job is None or job.done.is_set():
+                job = Job()  # a failure ahead of time may have passed by now: it is tried again, in the foreground
             job.running = True
             self._jobs[shard_id] = job
             return job, True
@@ -93,6 +95,11 @@ class Jobs(Generic[T]):
                 self._threads += 1
                 threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
             self._lock.notify_all()
+
+    def failed(self) -> list[int]:
+        """The shards whose fetch ahead failed and that nobody asked for since."""
+        with self._lock:
+            return [shard_id for shard_id, job in self._jobs.items() if job.done.is_set()]
 
     def close(self) -> None:
         """Forget what is queued; threads end after what they are at."""

@@ -81,7 +81,7 @@ class ShardCache:
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """Start to bring these shards, in this order, on background threads; returns at once.
 
-        A failure shows when the shard is asked for.
+        A shard that fails is tried again when it is asked for, and raises then if it fails still.
         """
         wanted = [shard_id for shard_id in shard_ids if shard_id not in self._open]
         if wanted:

@@ -130,8 +130,7 @@ class FsspecStore(Store):
             found = self._call("list", prefix, find, deadline=Deadline(LIST_SECONDS))
         except StoreNotFound:
             return iter(())
-        top = self.root.strip("/") + "/"
-        below = folder.strip("/") + "/"
+        top, below = (f"{name.strip('/')}/" if name.strip("/") else "" for name in (self.root, folder))
         infos = []
         for name, info in found.items():
             full = str(name).strip("/")
