@@ -47,7 +47,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.format import ShardInfo
-from smalti.storage import Store
+from smalti.storage import Place, Store, open_store
 
 Mode = Literal["create", "overwrite", "append"]
 MODES: tuple[Mode, ...] = ("create", "overwrite", "append")
@@ -58,7 +58,7 @@ READ_BACK_ATTEMPTS = 4
 PAUSE_SECONDS = 0.05
 
 
-def publish(store: Store, draft: Draft, *, mode: Mode = "create") -> Manifest:
+def publish(place: Place, draft: Draft, *, mode: Mode = "create") -> Manifest:
     """The new version that holds the draft's shards: alone (`create`, `overwrite`) or after those there are (`append`).
 
     Blocks; safe to call again with the same draft after any failure.
@@ -70,6 +70,7 @@ def publish(store: Store, draft: Draft, *, mode: Mode = "create") -> Manifest:
         SchemaError: `append`, and the columns differ from those of the set.
         CatalogError: a shard of the draft is not in the store, or not with its declared size.
     """
+    store = open_store(place)
     for turn in range(REBASES):
         newest = check_target(store, mode, write_id=draft.write_id)
         known = _version_of_write(newest.header, draft.write_id)
@@ -98,13 +99,14 @@ def publish(store: Store, draft: Draft, *, mode: Mode = "create") -> Manifest:
     )
 
 
-def rollback(store: Store, version: int) -> Manifest:
+def rollback(place: Place, version: int) -> Manifest:
     """A new version with the content, and so the digest, of an earlier one; that version itself if it is the newest.
 
     Raises:
         VersionNotFound: there is no such version.
         CommitConflict: somebody published meanwhile; nothing was rolled back.
     """
+    store = open_store(place)
     newest = find_newest(store).header
     if newest is None:
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)

@@ -8,7 +8,7 @@ from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
 from smalti.catalog.peeking import EXTRA, Peek, peek_index
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
 from smalti.format import Schema, parse_index
-from smalti.storage import Store
+from smalti.storage import Place, Store, open_store
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
     return Newest(header, index)
 
 
-def load_manifest(store: Store, *, version: int | None = None) -> Manifest:
-    """A version of the set at this place, the newest by default.
+def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
+    """A version of the set at this place (a URL, folder or store), the newest by default.
 
     A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index.
 
@@ -81,6 +81,7 @@ def load_manifest(store: Store, *, version: int | None = None) -> Manifest:
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
     """
+    store = open_store(place)
     if version is not None and version > 0:
         return _load_numbered(store, version)
     newest = find_newest(store, lenient=True)
@@ -99,12 +100,13 @@ def load_manifest(store: Store, *, version: int | None = None) -> Manifest:
     )
 
 
-def history(store: Store) -> list[VersionInfo]:
-    """All versions that are still there, oldest first; empty for a plain MDS set.
+def history(place: Place) -> list[VersionInfo]:
+    """All versions that are still at this place (a URL, folder or store), oldest first; empty for a plain MDS set.
 
     Raises:
         StoreNotFound: there is no set.
     """
+    store = open_store(place)
     newest = find_newest(store, lenient=True)
     if newest.header is None:
         if newest.index is None:

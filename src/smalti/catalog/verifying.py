@@ -9,7 +9,7 @@ from smalti.catalog.manifest import Manifest
 from smalti.catalog.reading import load_manifest
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreNotFound, StoreTimeout
 from smalti.format import Shard, ShardInfo, parse_compression, verify_file
-from smalti.storage import Store
+from smalti.storage import Place, Store, open_store
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class VerifyReport:
 
 
 def verify(
-    store: Store, *, version: int | None = None, deep: bool = True, on_shard: Callable[[int, int], None] | None = None
+    place: Place, *, version: int | None = None, deep: bool = True, on_shard: Callable[[int, int], None] | None = None
 ) -> VerifyReport:
     """A report on one version, the newest by default; reads every byte when `deep`, changes nothing.
 
     Args:
-        store: The root of the set.
+        place: The root of the set: a URL, folder or store.
         version: Which one.
         deep: Read and hash every object, unpack compressed ones, open each shard; else compare sizes only.
         on_shard: Called with (done, total) after each shard.
@@ -66,6 +66,7 @@ def verify(
         StoreAuthError: the credentials were refused: nothing can be said.
         StoreTimeout: the store does not answer: nothing can be said.
     """
+    store = open_store(place)
     manifest = load_manifest(store, version=version)
     problems: list[Problem] = []
     for done, shard in enumerate(manifest.shards, start=1):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from smalti import __version__
 from smalti.catalog import history, load_manifest, rollback, verify
 from smalti.errors import SmaltiError
-from smalti.storage import open_store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    manifest = load_manifest(open_store(chosen.url), version=chosen.at)
+    manifest = load_manifest(chosen.url, version=chosen.at)
     print(f"version  {manifest.version}, published {manifest.created or 'by another writer'}")
     print(f"digest   {manifest.digest}")
     print(f"samples  {manifest.rows:,} in {len(manifest.shards):,} shards, {manifest.num_bytes:,} bytes stored")
@@ -53,13 +52,13 @@ def _show(chosen: argparse.Namespace) -> int:
 
 
 def _history(chosen: argparse.Namespace) -> int:
-    for info in history(open_store(chosen.url)):
+    for info in history(chosen.url):
         print(f"{info.version:>6}  {info.created}  {info.rows:>12,} samples  {info.digest[:16]}  {info.write_id}")
     return 0
 
 
 def _verify(chosen: argparse.Namespace) -> int:
-    report = verify(open_store(chosen.url), version=chosen.at)
+    report = verify(chosen.url, version=chosen.at)
     for problem in report.problems:
         print(problem.message, file=sys.stderr)
     state = f"{len(report.problems)} problems" if report.problems else "all good"
@@ -68,6 +67,6 @@ def _verify(chosen: argparse.Namespace) -> int:
 
 
 def _rollback(chosen: argparse.Namespace) -> int:
-    manifest = rollback(open_store(chosen.url), chosen.at)
+    manifest = rollback(chosen.url, chosen.at)
     print(f"version {manifest.version} now holds what version {chosen.at} held, digest {manifest.digest[:16]}")
     return 0

@@ -16,18 +16,24 @@ from smalti.storage.remote import FsspecStore
 
 VOLUMES = "/Volumes/"
 
+Place = Store | str | Path
+"""Where something lies: a store, or the address of one."""
 
-def open_store(url: str | Path, options: Mapping[str, Any] | None = None) -> Store:
+
+def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     """The store at an address; nothing is read or connected before its first use.
 
     Args:
         url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`),
             `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, or `memory://`; "" is the working folder.
+            A store is handed back as it is.
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
 
     Raises:
         StoreError: the address has an unknown scheme, a password, or no bucket.
     """
+    if isinstance(url, Store):
+        return url
     text = str(url)
     if text.startswith("dbfs:"):
         return _open_volume(_volume_path(text), options)
