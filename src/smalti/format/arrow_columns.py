@@ -225,7 +225,9 @@ def _nested(codec: NdArray, array: pa.Array) -> Sequence[Any]:
     leaf = array.type
     while _is_list(leaf):
         leaf = leaf.value_type
-    return [_as_array(value, leaf.to_pandas_dtype(), row) for row, value in enumerate(values)]
+    # Not `to_pandas_dtype`, which needs pandas installed in some versions of pyarrow.
+    dtype = pa.array([], leaf).to_numpy(zero_copy_only=False).dtype
+    return [_as_array(value, dtype, row) for row, value in enumerate(values)]
 
 
 def _as_array(value: list[Any], dtype: Any, row: int) -> Array:
