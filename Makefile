@@ -16,7 +16,7 @@ help:           ## this list
 
 setup: $(READY) ## make the environment, .venv
 
-$(READY): pyproject.toml constraints.txt tools/setup_env.py
+$(READY): pyproject.toml constraints.txt tools/setup_env.py tools/peer-requirements.txt
 	@$(PYTHON) tools/setup_env.py --venv $(VENV)
 	@touch $@
 

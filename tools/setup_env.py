@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
+PEER_REQUIREMENTS = ROOT / "tools" / "peer-requirements.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 HEARTBEAT_SECONDS = 15
 
@@ -27,7 +28,9 @@ def main() -> int:
     parser.add_argument("--extras", default="all,dev")
     options = parser.parse_args()
     if sys.version_info < (3, 10):
-        return _fail(f"Smalti needs Python 3.10 or newer, this is {platform.python_version()}: make PYTHON=python3.12 ...")
+        return _fail(
+            f"Smalti needs Python 3.10 or newer, this is {platform.python_version()}: make PYTHON=python3.12"
+        )
     started = time.monotonic()
     python = _create(options.venv)
     if python is None:
@@ -36,6 +39,7 @@ def main() -> int:
     log.write_text("")
     if not (_install_torch(python, log) and _install_project(python, options.extras, log)):
         return _fail(f"the installation failed; its last lines, from {log}:\n" + _tail(log))
+    _install_peer(python, options.venv / "peer", log)
     print(f"==> ready in {time.monotonic() - started:.0f} s: {options.venv}")
     _check_java()
     return 0
@@ -78,6 +82,14 @@ def _install_torch(python: Path, log: Path) -> bool:
 
 def _install_project(python: Path, extras: str, log: Path) -> bool:
     return _pip(python, ["-e", f"{ROOT}[{extras}]", "-c", str(CONSTRAINTS)], log, f"smalti[{extras}]")
+
+
+def _install_peer(python: Path, folder: Path, log: Path) -> None:
+    if (folder / "streaming").is_dir():
+        return
+    arguments = ["--no-deps", "--target", str(folder), "-r", str(PEER_REQUIREMENTS)]
+    if not _pip(python, arguments, log, "MosaicML Streaming beside it, for tests of interoperability"):
+        print("==> note: that failed (see install.log); the tests that need it will be skipped, nothing else needs it")
 
 
 def _pip(python: Path, arguments: "list[str]", log: Path, what: str) -> bool:

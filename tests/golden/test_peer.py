@@ -1,6 +1,7 @@
 """MosaicML's own readers open what Smalti writes, and find the same values.
 
-Needs an interpreter with mosaicml-streaming 0.13: `SMALTI_PEER_PYTHON`, or `.venv-peer/bin/python` in the repository.
+mosaicml-streaming 0.13 is found in `<environment>/peer`, where `make setup` lays it, or in the interpreter that
+`SMALTI_PEER_PYTHON` names; the tests are skipped where there is neither, except in CI, where that is a failure.
 `peer_stubs` stands for packages that MosaicML imports at start and that reading needs nothing of.
 """
 
@@ -8,6 +9,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -63,19 +65,24 @@ def sample(i):
 
 
 @pytest.fixture(scope="session")
-def peer_python():
+def peer():
+    """An interpreter that has the peer, and the folders to look for it."""
     chosen = os.environ.get("SMALTI_PEER_PYTHON")
-    path = Path(chosen) if chosen else HERE.parents[1] / ".venv-peer" / "bin" / "python"
-    if not path.exists():
-        pytest.skip("needs MosaicML's interpreter: set SMALTI_PEER_PYTHON, or make .venv-peer with mosaicml-streaming")
-    return path
+    if chosen:
+        return Path(chosen), [HERE / "peer_stubs"]
+    beside = Path(sys.prefix) / "peer"
+    if not (beside / "streaming").is_dir():
+        missing = f"needs MosaicML Streaming in {beside}: `make setup` lays it there (see {sys.prefix}/install.log)"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    return Path(sys.executable), [HERE / "peer_stubs", beside]
 
 
-def peer_reads(python, folder, out, how):
+def peer_reads(peer, folder, out, how):
+    python, paths = peer
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         [python, HERE / "peer_read.py", folder, out, how],
-        env={**keep, "PYTHONPATH": str(HERE / "peer_stubs"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -86,14 +93,14 @@ def peer_reads(python, folder, out, how):
 
 
 @pytest.mark.parametrize(("how", "compression"), [("local", None), ("streaming", "zstd:7"), ("streaming", None)])
-def test_peer_finds_every_value_that_was_written(peer_python, tmp_path, how, compression):
+def test_peer_finds_every_value_that_was_written(peer, tmp_path, how, compression):
     samples = [sample(i) for i in range(9)]
     with MDSWriter(out=tmp_path / "set", columns=COLUMNS, compression=compression, size_limit=4000) as writer:
         for row in samples:
             writer.write(row)
     assert writer.manifest is not None
     assert len(writer.manifest.shards) > 2
-    found = peer_reads(peer_python, tmp_path / "set", tmp_path / "found.json", how)
+    found = peer_reads(peer, tmp_path / "set", tmp_path / "found.json", how)
     assert len(found) == len(samples)
     for row, expected in zip(found, samples, strict=True):
         assert set(row) == set(COLUMNS)
@@ -116,7 +123,7 @@ def compare(found, value, encoding):
         assert_same(found, value)
 
 
-def test_peer_finds_every_value_of_arrow_batches(peer_python, tmp_path):
+def test_peer_finds_every_value_of_arrow_batches(peer, tmp_path):
     tokens = np.arange(60, dtype=np.int32).reshape(10, 6)
     batch = pa.record_batch(
         {
@@ -129,7 +136,7 @@ def test_peer_finds_every_value_of_arrow_batches(peer_python, tmp_path):
     columns = {"id": "int", "text": "str", "tokens": "ndarray:int32:6", "ragged": "ndarray"}
     with MDSWriter(out=tmp_path / "set", columns=columns, compression="zstd", size_limit=700) as writer:
         writer.write_batch(batch)
-    found = peer_reads(peer_python, tmp_path / "set", tmp_path / "found.json", "streaming")
+    found = peer_reads(peer, tmp_path / "set", tmp_path / "found.json", "streaming")
     assert [row["id"] for row in found] == list(range(10))
     assert [row["text"] for row in found] == [f"é{i}" for i in range(10)]
     assert [row["tokens"].tolist() for row in found] == tokens.tolist()
