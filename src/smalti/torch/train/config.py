@@ -1,0 +1,206 @@
+"""What a training run is asked to do, and what it hands back: frozen values that go through JSON. Nothing here acts."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from smalti.errors import SchemaError, WorldMismatch
+
+Launcher = Literal["inline", "processes", "spark-local", "spark"]
+LAUNCHERS: tuple[str, ...] = get_args(Launcher)
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides a training run. Equal configurations on equal data give the same sample order."""
+
+    data: str
+    """URL or path of the shard set."""
+    run_dir: str
+    """Folder for checkpoints, metrics and the model; every rank must see it at this path."""
+    version: int | None = None
+    """Version of the shard set; None takes the newest, or on resume the one that the run began with."""
+    digest: str | None = None
+    """Digest that the version must have; another one is refused."""
+    train_split: str | None = "train"
+    eval_split: str | None = "validation"
+    """None: no evaluation; the result then carries the figures of the training samples."""
+    image_column: str = "image"
+    label_column: str = "label"
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    image_size: int = 96
+    """Side of the square that the model sees, in pixels."""
+    model: str = "mobilenet_v2"
+    """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier."""
+    width: float = 0.35
+    """Width multiplier of `mobilenet_v2`; ignored by others."""
+    weights: str | None = None
+    """Local folder or hub name with pretrained weights; None trains from scratch."""
+    epochs: int = 5
+    batch_size: int = 32
+    """Samples per optimiser step over all ranks."""
+    micro_batches: int = 1
+    """Gradient accumulation: equal parts in which a rank computes its share of a step. Changes memory, not the step."""
+    learning_rate: float = 4e-3
+    weight_decay: float = 0.05
+    warmup: float = 0.1
+    """Part of the whole run during which the learning rate rises, in [0, 1)."""
+    label_smoothing: float = 0.1
+    augment: bool = True
+    seed: int = 17
+    num_workers: int = 0
+    checkpoint_every: int = 50
+    """Steps between two checkpoints; there is one at the end of every epoch too."""
+    keep_checkpoints: int = 2
+    log_every: int = 10
+    """Steps between two `step` events."""
+    log_samples: bool = False
+    """Keep a log of every sample id that was trained on: see `read_sample_order`."""
+    launcher: Launcher = "inline"
+    num_processes: int = 1
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    channels_last: bool = True
+    """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
+    timeout_seconds: float = 600.0
+    """Longest wait of one rank for the others, in a step or while rank 0 writes."""
+    cache_dir: str | None = None
+    """Folder for shards that come from a remote store; None: the cache's own choice."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the store; they may hold secrets, so they are never written to `run_dir` and not shown by repr."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+        object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
+        for name, holds, expected in self._rules():
+            if not holds:
+                raise SchemaError(
+                    f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
+                )
+
+    def _rules(self) -> Iterator[tuple[str, bool, str]]:
+        """What must hold: the field, whether it does, and what is expected."""
+        yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
+        yield from (
+            (name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width", "timeout_seconds")
+        )
+        yield from ((name, getattr(self, name) >= 0, "0 or more") for name in ("weight_decay", "num_workers"))
+        yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
+        named = not self.class_names or len(self.class_names) == self.num_classes
+        yield "class_names", named, f"{self.num_classes} names, as `num_classes` says"
+        yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
+        yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
+        alone = self.num_processes == 1 or self.launcher != "inline"
+        yield "num_processes", alone, "1 with launcher='inline'; choose 'processes' or a Spark launcher for more"
+        is_path = ":/" not in self.run_dir
+        yield "run_dir", is_path, "the path of a folder, mounted at the same place on every machine, and no URL"
+
+    def __repr__(self) -> str:
+        shown = {**self.public_json(), "storage_options": sorted(self.storage_options)}
+        return f"TrainConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrainConfig.from_json, (self.to_json(),)
+
+    def batch_per_rank(self, num_ranks: int) -> int:
+        """Samples that each of `num_ranks` ranks takes per step, so that the batch over all of them stays `batch_size`.
+
+        Raises:
+            WorldMismatch: the batch does not divide; the message says which numbers of ranks work.
+        """
+        parts = num_ranks * self.micro_batches
+        if self.batch_size % parts:
+            fitting = [n for n in range(1, self.batch_size + 1) if self.batch_size % (n * self.micro_batches) == 0]
+            raise WorldMismatch(
+                f"`batch_size` {self.batch_size} cannot be divided over {num_ranks} ranks"
+                + (f" with {self.micro_batches} micro-batches each" if self.micro_batches > 1 else "")
+                + f": it works with {_listed(fitting)} ranks; choose one of these or another `batch_size`.",
+                batch_size=self.batch_size,
+                num_ranks=num_ranks,
+                fitting=tuple(fitting),
+            )
+        return self.batch_size // num_ranks
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain JSON values, secrets in `storage_options` included."""
+        return {**self.public_json(), "storage_options": dict(self.storage_options)}
+
+    def public_json(self) -> dict[str, Any]:
+        """All fields that may be written to disk: everything but `storage_options`."""
+        names = (f.name for f in dataclasses.fields(self) if f.name != "storage_options")
+        return {name: _plain(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "TrainConfig":
+        """The configuration that `to_json` or `public_json` wrote.
+
+        Raises:
+            SchemaError: a field is unknown or missing, or a value is not allowed.
+        """
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(obj) - known)
+        missing = sorted({"data", "run_dir", "num_classes"} - set(obj))
+        if unknown or missing:
+            raise SchemaError(
+                f"not a training configuration: unknown fields {unknown}, missing fields {missing}; "
+                "write it with the same version of Smalti that reads it.",
+                unknown=tuple(unknown),
+                missing=tuple(missing),
+            )
+        return cls(**obj)
+
+
+_POSITIVE = (
+    "num_classes",
+    "image_size",
+    "epochs",
+    "batch_size",
+    "micro_batches",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "log_every",
+    "num_processes",
+)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _listed(numbers: list[int]) -> str:
+    words = [str(n) for n in numbers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "no number of"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a finished run achieved, and where its model lies."""
+
+    accuracy: float
+    """Part of the evaluation samples that were classified rightly, in [0, 1]."""
+    loss: float
+    """Mean cross entropy over the evaluation samples, without label smoothing."""
+    epochs: int
+    steps: int
+    history: tuple[dict[str, Any], ...]
+    """One summary per epoch, over all lives of the run."""
+    model_dir: str
+    checkpoint: str
+    images_per_second: float
+    """Training samples per second of this life, over all ranks, evaluation left out; 0 if nothing was left to do."""
+    seconds: float
+    resumed_from: dict[str, Any] | None
+    """`checkpoint`, `step`, `epoch` and `skipped` (broken checkpoints, newest first), or None for a fresh start."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "TrainResult":
+        """The result that `to_json` wrote."""
+        return cls(**{**obj, "history": tuple(obj["history"])})

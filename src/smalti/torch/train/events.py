@@ -1,0 +1,143 @@
+"""Events of a run: rank 0 appends JSON lines to a file, and whoever started the run follows it.
+
+{"event": "start" | "step" | "epoch" | "checkpoint" | "end" | "output", "time": seconds since 1970, ...}
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+
+METRICS_FILE = "metrics.jsonl"
+
+_POLL_SECONDS = 0.2
+_STOP_SECONDS = 10.0
+
+
+class LineLog:
+    """A file that grows by whole JSON lines; what a killed process left of a line is cut off when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        _cut_unfinished_line(self._descriptor)
+
+    def append(self, value: Event) -> None:
+        """Adds one line; it survives the death of this process, though not of the machine."""
+        line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        """Closes the file; calling it twice is harmless."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_lines(path: Path) -> list[Event]:
+    """The whole lines of a log, oldest first; empty if there is none. An unfinished last line is left out."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+class EventLog:
+    """Where a rank reports: rank 0 writes to the run's file and tells `on_event`; others are silent."""
+
+    def __init__(self, path: Path | None, on_event: OnEvent | None = None) -> None:
+        self._log = LineLog(path) if path is not None else None
+        self._on_event = on_event
+
+    def emit(self, kind: str, **facts: Any) -> None:
+        """Records one event."""
+        if self._log is None:
+            return
+        event = {"event": kind, "time": round(time.time(), 3), **facts}
+        self._log.append(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+class EventTail:
+    """Delivers the lines that are added to a run's file from now on, each once and in order."""
+
+    def __init__(self, path: Path, on_event: OnEvent) -> None:
+        self._path = path
+        self._on_event = on_event
+        # An unfinished last line is not passed over: the next life cuts it off and writes in its place.
+        self._offset = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
+
+    def poll(self) -> int:
+        """Delivers what is new and returns how many events that were; what `on_event` raises is passed on."""
+        if not self._path.exists():
+            return 0
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lines = whole.splitlines()
+        for line in lines:
+            self._on_event(json.loads(line))
+        return len(lines)
+
+
+@contextlib.contextmanager
+def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
+    """Delivers events from a thread while the body blocks; the rest is delivered before leaving.
+
+    An exception of `on_event` stops the delivery and is raised at the end of the body, unless the body raised itself.
+    """
+    if on_event is None:
+        yield
+        return
+    tail = EventTail(path, on_event)
+    done = threading.Event()
+    faults: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            while not done.wait(_POLL_SECONDS):
+                tail.poll()
+            tail.poll()
+        except BaseException as fault:  # noqa: BLE001 - carried over to the thread that waits
+            faults.append(fault)
+
+    thread = threading.Thread(target=follow, name="smalti-events", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(_STOP_SECONDS)
+    if faults:
+        raise faults[0]
+
+
+def _cut_unfinished_line(descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    keep, step = size, 1 << 16
+    while keep > 0:
+        begin = max(0, keep - step)
+        found = os.pread(descriptor, keep - begin, begin).rfind(b"\n")
+        if found >= 0:
+            keep = begin + found + 1
+            break
+        keep = begin
+    if keep != size:
+        os.ftruncate(descriptor, keep)

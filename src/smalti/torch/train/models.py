@@ -1,0 +1,221 @@
+"""Models by name: what is built, how its output is read, and how the finished one is laid down in a folder."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from smalti.errors import MissingDependency, SchemaError, TrainingError
+from smalti.torch.train.batches import MEAN, STD
+from smalti.torch.train.checkpoint_files import write_json, write_tensors
+from smalti.torch.train.config import TrainConfig
+
+_BATCH_NORM_MOMENTUM = 0.1
+_DROPOUT = 0.2  # as in the MobileNetV2 paper
+
+
+def build_model(config: TrainConfig) -> nn.Module:
+    """An image classifier for `config.num_classes` classes, with weights drawn from torch's global generator or loaded.
+
+    Args:
+        config: `model` is `mobilenet_v2`; `module:function`, called with the configuration; or the name of an image
+            classifier of transformers (a model type such as `resnet`, with `weights` as its checkpoint), timm
+            or torchvision.
+
+    Raises:
+        SchemaError: nothing of that name is known, or it does not make an nn.Module.
+        MissingDependency: the name needs a package that is not installed.
+        TrainingError: the weights cannot be loaded.
+    """
+    if ":" in config.model:
+        return _from_function(config)
+    if config.weights is not None:
+        return _tamed(_pretrained(config))
+    if config.model == "mobilenet_v2":
+        return _tamed(_mobilenet_v2(config))
+    return _tamed(_by_name(config))
+
+
+def logits_of(output: Any) -> Tensor:
+    """The class scores, shape (n, classes), in what a classifier returned: a tensor, or an object with `.logits`.
+
+    Raises:
+        TrainingError: it is neither.
+    """
+    if isinstance(output, Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    raise TrainingError(
+        f"the model returned {type(output).__name__}; expected a tensor of class scores or an object with `.logits`. "
+        "Wrap the model in a module that returns one of these.",
+    )
+
+
+def save_model(model: nn.Module, config: TrainConfig, folder: Path) -> None:
+    """Writes `model.safetensors`, `config.json` and `smalti.json` (classes, image size, normalisation) into `folder`.
+
+    For transformers' models this is their own layout:
+    `AutoModelForImageClassification.from_pretrained(folder)` opens it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: Any = getattr(model, "config", None)
+    if hasattr(settings, "save_pretrained"):
+        # Not the model's own `save_pretrained`: it draws a progress bar and does not flush.
+        settings.architectures = [type(model).__name__]
+        settings.save_pretrained(str(folder))
+    else:
+        write_json(folder / "config.json", {"model": config.model, "num_classes": config.num_classes})
+    write_tensors(folder / "model.safetensors", model.state_dict())
+    write_json(
+        folder / "smalti.json",
+        {
+            "model": config.model,
+            "class_names": list(config.class_names),
+            "image_size": config.image_size,
+            "mean": list(MEAN),
+            "std": list(STD),
+            "scale": "pixels in [0, 1], RGB",
+        },
+    )
+
+
+# ---------------------------------------------------------------- the ways to a model
+
+
+def _mobilenet_v2(config: TrainConfig) -> nn.Module:
+    transformers = _import("transformers", "smalti[torch]")
+    settings = transformers.MobileNetV2Config(
+        depth_multiplier=config.width,
+        image_size=config.image_size,
+        # TensorFlow's asymmetric padding is for its published weights only, and costs a third of the speed on a CPU.
+        tf_padding=False,
+        # The default, 0.8, is TensorFlow's probability to keep; as a probability to drop it leaves too little
+        # to learn from.
+        classifier_dropout_prob=_DROPOUT,
+        **_labels(config),
+    )
+    model: nn.Module = transformers.MobileNetV2ForImageClassification(settings)
+    _draw_weights(model)
+    return model
+
+
+def _draw_weights(model: nn.Module) -> None:
+    """First weights that a short training can work with.
+
+    transformers draws all weights with a deviation of 0.02, whatever the fan. He's rule, and residual blocks that begin
+    as identities, took the drawn flowers from 0.60 to 0.72 held-out accuracy in the same 480 steps.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        if getattr(module, "use_residual", False):
+            last: Any = module.reduce_1x1
+            nn.init.zeros_(last.normalization.weight)
+
+
+def _pretrained(config: TrainConfig) -> nn.Module:
+    transformers = _import("transformers", "smalti[torch]")
+    try:
+        model: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
+            config.weights,
+            # The classes of the pretrained head are others than ours: a new head is drawn where the shapes differ.
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            **_labels(config),
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TrainingError(
+            f"the weights '{config.weights}' cannot be loaded: {error} Expected a folder with config.json and "
+            "model.safetensors, or the name of such a model on the hub (which needs the network).",
+            weights=config.weights,
+        ) from error
+    return model
+
+
+def _from_function(config: TrainConfig) -> nn.Module:
+    module_name, _, function_name = config.model.partition(":")
+    try:
+        function: Callable[[TrainConfig], Any] = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise SchemaError(
+            f"`model` '{config.model}': {error}. Expected 'module:function' with an importable module; its "
+            "folder must be on PYTHONPATH in every training process.",
+            model=config.model,
+        ) from error
+    model = function(config)
+    if not isinstance(model, nn.Module):
+        raise SchemaError(
+            f"`model` '{config.model}' returned {type(model).__name__}; the function must take a "
+            "TrainConfig and return an nn.Module.",
+            model=config.model,
+        )
+    return model
+
+
+def _by_name(config: TrainConfig) -> nn.Module:
+    kind, _, name = config.model.rpartition("/")
+    if kind == "timm":
+        timm = _import("timm", "timm")
+        return _module(config, lambda: timm.create_model(name, num_classes=config.num_classes))
+    if kind == "torchvision":
+        models = _import("torchvision.models", "torchvision")
+        return _module(config, lambda: models.get_model(name, weights=None, num_classes=config.num_classes))
+    transformers = _import("transformers", "smalti[torch]")
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    if config.model not in known:
+        raise SchemaError(
+            f"`model` '{config.model}' is unknown. Expected 'mobilenet_v2', 'module:function', "
+            "'timm/<name>', 'torchvision/<name>', or one of transformers' image classifiers: "
+            f"{', '.join(sorted(known))}.",
+            model=config.model,
+        )
+    settings = transformers.AutoConfig.for_model(config.model, **_labels(config))
+    if hasattr(settings, "image_size"):
+        settings.image_size = config.image_size
+    return _module(config, lambda: transformers.AutoModelForImageClassification.from_config(settings))
+
+
+def _module(config: TrainConfig, make: Callable[[], Any]) -> nn.Module:
+    try:
+        model: nn.Module = make()
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise SchemaError(f"`model` '{config.model}' cannot be built: {error}", model=config.model) from error
+    return model
+
+
+def _labels(config: TrainConfig) -> dict[str, Any]:
+    if not config.class_names:
+        return {"num_labels": config.num_classes}
+    return {
+        "id2label": dict(enumerate(config.class_names)),
+        "label2id": {name: number for number, name in enumerate(config.class_names)},
+    }
+
+
+def _tamed(model: nn.Module) -> nn.Module:
+    """The model, with batch normalisation that averages over batches.
+
+    transformers' MobileNets carry TensorFlow's momentum 0.997 into torch, where it is the weight of the
+    *newest* batch: the running statistics would be those of the last batch alone, and evaluation would be off
+    by whatever was in it.
+    """
+    for module in model.modules():
+        momentum = getattr(module, "momentum", None)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and momentum is not None and momentum > 0.9:
+            module.momentum = _BATCH_NORM_MOMENTUM
+    return model
+
+
+def _import(name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{name} is not installed; it is needed to build this model: pip install '{extra}'.", package=name
+        ) from error

@@ -1,0 +1,176 @@
+"""The ranks of a run: joining their process group, and the few things that they agree on. Every wait has a deadline."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but not in torch's __all__
+
+from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.torch.ranks import gather_world
+from smalti.torch.train.config import TrainConfig
+from smalti.world import World, detect_world
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The training processes of a run, seen from one of them. All methods are collective."""
+
+    world: World
+    device: torch.device
+
+    @property
+    def rank(self) -> int:
+        """Global number of this process."""
+        return self.world.rank
+
+    @property
+    def num_ranks(self) -> int:
+        """Training processes altogether."""
+        return self.world.num_ranks
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes."""
+        return self.world.rank == 0
+
+    def share(self, value: T, what: str) -> T:
+        """Rank 0's `value`, on every rank."""
+        if self.num_ranks == 1:
+            return value
+        box = [value]
+        with self._waiting(what):
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather(self, value: T, what: str) -> list[T]:
+        """The values of all ranks, by rank."""
+        if self.num_ranks == 1:
+            return [value]
+        box: list[Any] = [None] * self.num_ranks
+        with self._waiting(what):
+            dist.all_gather_object(box, value)
+        return box
+
+    def total(self, numbers: list[float], what: str) -> list[float]:
+        """The sums over all ranks, number by number, in double precision."""
+        if self.num_ranks == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        with self._waiting(what):
+            dist.all_reduce(tensor)
+        return [float(number) for number in tensor]
+
+    def any(self, flag: bool, what: str) -> bool:  # noqa: FBT001 - a question about one flag
+        """Whether `flag` is true on some rank."""
+        return self.total([float(flag)], what)[0] > 0
+
+    def first_does(self, act: Callable[[], T], what: str) -> T:
+        """What `act` returns on rank 0; where it raises there, every rank raises the same."""
+        outcome: tuple[T | None, SmaltiError | None] = (None, None)
+        if self.is_first:
+            try:
+                outcome = (act(), None)
+            except SmaltiError as error:
+                if self.num_ranks == 1:
+                    raise
+                outcome = (None, error)
+        value, fault = self.share(outcome, what)
+        if fault is not None:
+            raise fault
+        return value  # type: ignore[return-value]  # None only if `act` returns None
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise TrainingError(
+                f"rank {self.rank} of {self.num_ranks} waited for the other ranks to {what}, and one is "
+                f"gone or late: {error}",
+                rank=self.rank,
+                what=what,
+            ) from error
+
+
+@contextlib.contextmanager
+def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterator[Ranks]:
+    """The ranks that this process is one of: those of a process group, of a port, of the environment, or itself alone.
+
+    A group that is made here is taken down at the end.
+
+    Raises:
+        MissingDependency: a CUDA device is asked for, and there is none.
+    """
+    here = detect_world()
+    device = _pick_device(config, here)
+    ours = here.num_ranks > 1 and not dist.is_initialized()
+    if ours:
+        dist.init_process_group(
+            backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            timeout=timedelta(seconds=config.timeout_seconds),
+            store=None if meeting_port is None else meet_at(meeting_port, config, here.num_ranks),
+            rank=here.rank,
+            world_size=here.num_ranks,
+        )
+    try:
+        world = gather_world()
+        with _threads(world):
+            yield Ranks(world=world, device=device)
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+def meet_at(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
+    """The meeting point of ranks on this machine: held here on a port that the kernel chooses, or joined at `port`."""
+    return TCPStore(
+        "127.0.0.1",
+        port or 0,
+        world_size=num_ranks,
+        is_master=port is None,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=config.timeout_seconds),
+    )
+
+
+def detect_cores() -> int:
+    """Processor cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _pick_device(config: TrainConfig, world: World) -> torch.device:
+    present = torch.cuda.is_available()
+    if config.device == "cuda" and not present:
+        raise MissingDependency(
+            "`device` is 'cuda', but torch finds no CUDA device in this process; install a CUDA build of torch, mind "
+            "CUDA_VISIBLE_DEVICES, or use device='auto'.",
+            package="torch",
+        )
+    if config.device == "cpu" or not present:
+        return torch.device("cpu")
+    # TorchDistributor gives each process one visible device and LOCAL_RANK 0; torchrun shows all of them to each.
+    device = torch.device("cuda", world.host_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def _threads(world: World) -> Iterator[None]:
+    """Divides the cores over the ranks of a host; a single rank keeps torch's number, or OMP_NUM_THREADS."""
+    before = torch.get_num_threads()
+    if world.num_ranks > 1:
+        torch.set_num_threads(max(1, detect_cores() // world.ranks_on_host))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,166 @@
+"""One optimiser step, and everything that it changes: the model, the optimiser, torch's random numbers."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from smalti.errors import CheckpointError, TrainingError
+from smalti.torch.train.batches import DeviceBatch
+from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.evaluation import autocast
+from smalti.torch.train.models import build_model, logits_of
+from smalti.torch.train.ranks import Ranks
+
+_CLIP_NORM = 5.0
+"""Longest gradient that is applied; far above the usual, so that it only catches accidents."""
+
+
+class Learner:
+    """The model and its optimiser on this rank. Construction and steps are collective.
+
+    Random numbers (first weights, dropout) are a function of (seed, step, rank) and nothing else, so a run
+    that goes on from a checkpoint draws what it would have drawn without the interruption, and a checkpoint
+    need not hold generator states.
+    """
+
+    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
+        self.config, self.ranks = config, ranks
+        torch.manual_seed(_seed_of(config.seed, step=0, rank=0))
+        layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self.model = build_model(config).to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]  # torch's stub lacks nn.Module here
+        unused = _try_out(self.model, config, ranks.device)
+        self.optimizer = torch.optim.AdamW(
+            _groups(self.model, config.weight_decay), lr=config.learning_rate, fused=True
+        )
+        self._wrapped = self._distributed(find_unused=unused) if ranks.num_ranks > 1 else self.model
+
+    def step(self, batch: DeviceBatch, *, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Learns from one batch; returns the logits (n, classes) and the losses (n,) that it began with.
+
+        Raises:
+            TrainingError: the loss or the gradient is not a number.
+        """
+        torch.manual_seed(_seed_of(self.config.seed, step=step, rank=self.ranks.rank))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self._wrapped.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        outputs = [self._backward(batch, part) for part in _parts(len(batch.labels), self.config.micro_batches)]
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM)
+        if not math.isfinite(float(norm)):
+            raise TrainingError(
+                f"the gradient of step {step} is not finite (learning rate {rate:.3g}); this rank's samples were "
+                f"{batch.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
+                step=step,
+                sample_ids=tuple(batch.sample_ids.tolist()),
+            )
+        self.optimizer.step()
+        return torch.cat([logits for logits, _ in outputs]), torch.cat([losses for _, losses in outputs])
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes over the weights and buffers of a checkpoint.
+
+        Raises:
+            CheckpointError: they belong to another model.
+        """
+        try:
+            self.model.load_state_dict(dict(tensors))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint's weights do not fit `model` '{self.config.model}': {error}. Train on with "
+                "the configuration that wrote it."
+            ) from error
+
+    def align_buffers(self) -> None:
+        """Gives every rank the running statistics of rank 0, which are the ones that are saved. Collective."""
+        if self.ranks.num_ranks > 1:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def _backward(self, batch: DeviceBatch, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        last = part.stop == len(batch.labels)
+        with self._no_exchange(unless=last), autocast(self.ranks.device):
+            logits = logits_of(self._wrapped(batch.pixels[part]))
+            losses = functional.cross_entropy(
+                logits.float(), batch.labels[part], reduction="none", label_smoothing=self.config.label_smoothing
+            )
+            # Divided by the planned number, not by that of real samples: each sample then weighs the same, on whichever
+            # rank it is, and padding weighs nothing.
+            loss = (losses * batch.weights[part]).sum() / len(batch.labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+        return logits.detach(), losses.detach()
+
+    @contextlib.contextmanager
+    def _no_exchange(self, *, unless: bool) -> Iterator[None]:
+        if unless or not isinstance(self._wrapped, DistributedDataParallel):
+            yield
+        else:
+            with self._wrapped.no_sync():
+                yield
+
+    def _distributed(self, *, find_unused: bool) -> nn.Module:
+        on_gpu = self.ranks.device.type == "cuda"
+        return DistributedDataParallel(
+            self.model,
+            device_ids=[self.ranks.device] if on_gpu else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused,
+        )
+
+
+@contextlib.contextmanager
+def private_randomness(device: torch.device) -> Iterator[None]:
+    """Leaves torch's global generators as they were found."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+def _try_out(model: nn.Module, config: TrainConfig, device: torch.device) -> bool:
+    """Whether the model leaves parameters unused (poolers, mask tokens), which DDP must be told; one small batch shows.
+
+    Raises:
+        TrainingError: the model does not take such images, or does not return one score per class.
+    """
+    model.eval()
+    try:
+        scores = logits_of(model(torch.zeros(2, 3, config.image_size, config.image_size, device=device)))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise TrainingError(
+            f"`model` '{config.model}' does not take images of shape (2, 3, {config.image_size}, {config.image_size}): "
+            f"{error}. Look at `image_size`, or at the model.",
+            model=config.model,
+        ) from error
+    if scores.shape != (2, config.num_classes):
+        raise TrainingError(
+            f"`model` '{config.model}' returned scores of shape {tuple(scores.shape)} for 2 images; expected one "
+            f"per class, (2, {config.num_classes}).",
+            model=config.model,
+        )
+    scores.sum().backward()  # type: ignore[no-untyped-call]
+    unused = any(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    model.zero_grad(set_to_none=True)
+    return unused
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Parameters with and without decay: biases and the scales of normalisation are not to be pulled to zero."""
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in wanted if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _parts(count: int, parts: int) -> list[slice]:
+    size = count // parts
+    return [slice(part * size, (part + 1) * size) for part in range(parts)]
+
+
+def _seed_of(seed: int, *, step: int, rank: int) -> int:
+    # Odd multipliers keep (seed, step, rank) apart; torch mixes the bits itself.
+    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % (1 << 63)

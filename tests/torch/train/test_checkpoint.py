@@ -1,0 +1,207 @@
+"""A checkpoint is there whole or not at all, is verified before use, and the last good one is never deleted."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from smalti.errors import CheckpointError
+from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
+
+pytestmark = pytest.mark.torch
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "checksums.json"]
+
+
+class CrashError(Exception):
+    """What a kill looks like from inside."""
+
+
+def snapshot(step: int) -> Snapshot:
+    tensors = {"model": {"w": torch.full((3, 2), float(step))}, "optimizer": {"0.exp_avg": torch.ones(3) * step}}
+    return Snapshot(step, tensors, {"epoch": 0, "cursor": {"sample_in_epoch": step * 4}})
+
+
+def folder(root: Path, keep: int = 2, crash_at: str | None = None) -> CheckpointFolder:
+    def crash(path: Path) -> None:
+        if path.name == crash_at:
+            raise CrashError
+
+    return CheckpointFolder(root, keep=keep, on_durable=crash)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def flip_a_bit(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_what_was_saved_is_loaded(tmp_path):
+    checkpoints = folder(tmp_path)
+    path = checkpoints.save(snapshot(120))
+    assert path.name == "step-00000120"
+    assert names(path) == sorted(FILES)
+    loaded = folder(tmp_path).load_newest()
+    assert loaded.path == path
+    assert loaded.snapshot.step == 120
+    assert loaded.snapshot.state["cursor"] == {"sample_in_epoch": 480}
+    assert torch.equal(loaded.snapshot.tensors["model"]["w"], torch.full((3, 2), 120.0))
+    assert torch.equal(loaded.snapshot.tensors["optimizer"]["0.exp_avg"], torch.full((3,), 120.0))
+
+
+def test_channels_last_and_tied_tensors_come_back_equal(tmp_path):
+    image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    tensors = {"model": {"a": image, "b": image, "empty": torch.zeros(0), "also_empty": torch.zeros(0)}}
+    path = folder(tmp_path).save(Snapshot(1, tensors, {}))
+    found = load_checkpoint(path).tensors["model"]
+    assert torch.equal(found["a"], image)
+    assert torch.equal(found["b"], image)
+    assert found["empty"].shape == (0,)
+
+
+def test_a_run_without_checkpoints_starts_fresh(tmp_path):
+    assert folder(tmp_path / "none").load_newest() is None
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_after_a_crash_behind_any_file_the_previous_checkpoint_loads(tmp_path, file):
+    folder(tmp_path).save(snapshot(10))
+    with pytest.raises(CrashError):
+        folder(tmp_path, crash_at=file).save(snapshot(20))
+    loaded = folder(tmp_path).load_newest()
+    assert loaded.snapshot.step == 10
+    assert loaded.skipped == ()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_first_checkpoint_that_crashed_is_not_there(tmp_path, file):
+    with pytest.raises(CrashError):
+        folder(tmp_path, crash_at=file).save(snapshot(20))
+    assert folder(tmp_path).load_newest() is None
+
+
+def test_after_a_crash_behind_the_rename_the_new_checkpoint_loads(tmp_path):
+    folder(tmp_path, keep=1).save(snapshot(10))
+    with pytest.raises(CrashError):
+        folder(tmp_path, keep=1, crash_at="step-00000020").save(snapshot(20))
+    assert names(tmp_path) == ["step-00000010", "step-00000020"]
+    assert folder(tmp_path).load_newest().snapshot.step == 20
+
+
+def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path):
+    with pytest.raises(CrashError):
+        folder(tmp_path, crash_at="state.json").save(snapshot(10))
+    assert names(tmp_path)[0].startswith(".step-00000010-")
+    folder(tmp_path).save(snapshot(20))
+    assert names(tmp_path) == ["step-00000020"]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("place", [0, 9, 41, -2])
+def test_a_flipped_bit_makes_loading_walk_back_and_say_so(tmp_path, file, place):
+    checkpoints = folder(tmp_path)
+    checkpoints.save(snapshot(10))
+    newest = checkpoints.save(snapshot(20))
+    flip_a_bit(newest / file, place)
+    loaded = folder(tmp_path).load_newest()
+    assert loaded.snapshot.step == 10
+    assert [skip.path for skip in loaded.skipped] == [newest]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_truncated_or_added_file_makes_loading_walk_back(tmp_path, file):
+    checkpoints = folder(tmp_path, keep=4)
+    for step in (10, 20, 30, 40):
+        checkpoints.save(snapshot(step))
+    (tmp_path / "step-00000040" / file).unlink()
+    victim = tmp_path / "step-00000030" / file
+    victim.write_bytes(victim.read_bytes()[:-5])
+    (tmp_path / "step-00000020" / f"more-{file}").write_bytes(b"?")
+    loaded = folder(tmp_path).load_newest()
+    assert loaded.snapshot.step == 10
+    assert len(loaded.skipped) == 3
+
+
+def test_if_none_verifies_nothing_is_guessed_and_nothing_deleted(tmp_path):
+    path = folder(tmp_path).save(snapshot(10))
+    flip_a_bit(path / "model.safetensors", 100)
+    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* verifies .*sha256 expected"):
+        folder(tmp_path).load_newest()
+    assert names(tmp_path) == ["step-00000010"]
+
+
+def test_keep_one_with_a_corrupt_newest_never_loses_the_good_one(tmp_path):
+    folder(tmp_path, keep=2).save(snapshot(10))
+    flip_a_bit(folder(tmp_path, keep=2).save(snapshot(20)) / "state.json", 5)
+    checkpoints = folder(tmp_path, keep=1)
+    assert checkpoints.load_newest().snapshot.step == 10
+    assert names(tmp_path) == ["step-00000010", "step-00000020"]
+    with pytest.raises(CrashError):
+        folder(tmp_path, keep=1, crash_at="checksums.json").save(snapshot(15))
+    assert folder(tmp_path).load_newest().snapshot.step == 10
+    checkpoints.save(snapshot(15))
+    assert names(tmp_path) == ["step-00000015"]
+
+
+def test_the_oldest_go_when_more_than_kept_are_there(tmp_path):
+    checkpoints = folder(tmp_path, keep=2)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(snapshot(step))
+    assert names(tmp_path) == ["step-00000003", "step-00000004"]
+
+
+def test_the_same_step_can_be_saved_again(tmp_path):
+    folder(tmp_path).save(snapshot(10))
+    flip_a_bit(tmp_path / "step-00000010" / "state.json", 3)
+    again = folder(tmp_path)
+    again.save(snapshot(10))
+    assert names(tmp_path) == ["step-00000010"]
+    assert folder(tmp_path).load_newest().snapshot.step == 10
+
+
+def test_a_disk_that_refuses_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path):
+    folder(tmp_path).save(snapshot(10))
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        CheckpointFolder(tmp_path, on_durable=full).save(snapshot(20))
+    assert names(tmp_path) == ["step-00000010"]
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("/tmp/smalti-bomb-went-off"),)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_planted_pickle_is_refused_and_does_not_run(tmp_path, file):
+    path = folder(tmp_path).save(snapshot(10))
+    (path / file).write_bytes(pickle.dumps(Bomb()))
+    if file != "checksums.json":
+        import hashlib
+
+        sums = json.loads((path / "checksums.json").read_text())
+        sums["sha256"][file] = hashlib.sha256((path / file).read_bytes()).hexdigest()
+        (path / "checksums.json").write_text(json.dumps(sums))
+    with pytest.raises(CheckpointError):
+        load_checkpoint(path)
+    assert not Path("/tmp/smalti-bomb-went-off").exists()
+
+
+def test_the_trainer_names_no_pickle_and_no_torch_load():
+    import smalti.torch.train
+
+    for source in Path(smalti.torch.train.__file__).parent.glob("*.py"):
+        text = source.read_text()
+        assert "torch.load(" not in text, source
+        assert "import pickle" not in text, source

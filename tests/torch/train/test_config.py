@@ -1,0 +1,101 @@
+"""TrainConfig and TrainResult go through JSON whole, refuse what makes no sense, and show no secret."""
+
+import json
+import pickle
+
+import pytest
+
+from smalti.errors import SchemaError, WorldMismatch
+from smalti.torch.train import TrainConfig, TrainResult
+
+pytestmark = pytest.mark.torch
+
+FULL = TrainConfig(
+    data="s3://b/set",
+    run_dir="/runs/1",
+    version=3,
+    digest="ab" * 32,
+    num_classes=2,
+    class_names=("daisy", "rose"),
+    epochs=4,
+    batch_size=24,
+    launcher="processes",
+    num_processes=2,
+    log_samples=True,
+    storage_options={"key": "AKIA", "secret": "canary-7531"},
+)
+
+
+def test_a_configuration_survives_json():
+    assert TrainConfig.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
+
+
+def test_a_configuration_survives_pickle():
+    assert pickle.loads(pickle.dumps(FULL)) == FULL
+
+
+def test_secrets_are_neither_in_the_public_form_nor_in_the_repr():
+    assert "canary-7531" not in json.dumps(FULL.public_json())
+    assert "canary-7531" not in repr(FULL)
+    assert "'key', 'secret'" in repr(FULL)
+
+
+def test_unknown_and_missing_fields_are_named():
+    with pytest.raises(SchemaError, match=r"unknown fields \['colour'\], missing fields \['run_dir'\]"):
+        TrainConfig.from_json({"data": "x", "num_classes": 2, "colour": 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("epochs", 0, "at least 1"),
+        ("batch_size", -1, "at least 1"),
+        ("learning_rate", 0.0, "above 0"),
+        ("learning_rate", float("nan"), "above 0"),
+        ("warmup", 1.0, r"in \[0, 1\)"),
+        ("weight_decay", -0.1, "0 or more"),
+        ("num_workers", -1, "0 or more"),
+        ("launcher", "slurm", "one of inline, processes"),
+        ("device", "tpu", "one of auto"),
+        ("class_names", ("a", "b"), "3 names"),
+        ("run_dir", "s3://bucket/run", "the path of a folder"),
+        ("num_processes", 2, "1 with launcher='inline'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(field, value, words):
+    with pytest.raises(SchemaError, match=f"`{field}` must be {words}"):
+        TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, field: value})
+
+
+def test_the_batch_is_divided_over_the_ranks():
+    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12)
+    assert [config.batch_per_rank(ranks) for ranks in (1, 2, 3, 4, 6, 12)] == [12, 6, 4, 3, 2, 1]
+
+
+def test_a_batch_that_does_not_divide_names_the_numbers_of_ranks_that_work():
+    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12)
+    with pytest.raises(WorldMismatch, match="12 cannot be divided over 5 ranks: it works with 1, 2, 3, 4, 6 or 12"):
+        config.batch_per_rank(5)
+
+
+def test_micro_batches_must_fit_too():
+    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12, micro_batches=3)
+    assert config.batch_per_rank(2) == 6
+    with pytest.raises(WorldMismatch, match="with 3 micro-batches each: it works with 1, 2 or 4 ranks"):
+        config.batch_per_rank(3)
+
+
+def test_a_result_survives_json():
+    result = TrainResult(
+        accuracy=0.5,
+        loss=1.0,
+        epochs=1,
+        steps=7,
+        history=({"epoch": 0, "loss": 1.0},),
+        model_dir="/m",
+        checkpoint="/c",
+        images_per_second=10.0,
+        seconds=2.0,
+        resumed_from=None,
+    )
+    assert TrainResult.from_json(json.loads(json.dumps(result.to_json()))) == result

@@ -1,0 +1,44 @@
+"""Credentials travel in memory: unpickling sets them, and pickling once more finds nothing."""
+
+import os
+import pickle
+
+import pytest
+
+from smalti.torch.train.environment import CarriedEnvironment, detect_storage_environment
+
+pytestmark = pytest.mark.torch
+
+
+def test_the_variables_of_all_stores_are_found_and_no_others(monkeypatch):
+    for name in (
+        "DATABRICKS_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AZURE_CLIENT_ID",
+        "S3_ENDPOINT_URL",
+    ):
+        monkeypatch.setenv(name, "v")
+    monkeypatch.setenv("HOME_MADE_SECRET", "v")
+    found = detect_storage_environment()
+    assert {
+        "DATABRICKS_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AZURE_CLIENT_ID",
+        "S3_ENDPOINT_URL",
+    } <= set(found)
+    assert "HOME_MADE_SECRET" not in found
+
+
+def test_arriving_sets_the_environment_and_forgets(monkeypatch):
+    monkeypatch.delenv("DATABRICKS_TOKEN", raising=False)
+    sent = pickle.dumps(CarriedEnvironment({"DATABRICKS_TOKEN": "canary-9753"}))
+    arrived = pickle.loads(sent)
+    monkeypatch.setenv("DATABRICKS_TOKEN", os.environ["DATABRICKS_TOKEN"])
+    assert os.environ["DATABRICKS_TOKEN"] == "canary-9753"
+    assert b"canary-9753" not in pickle.dumps(arrived)
+
+
+def test_the_carrier_shows_names_only():
+    assert repr(CarriedEnvironment({"AWS_KEY": "canary"})) == "CarriedEnvironment(AWS_KEY)"

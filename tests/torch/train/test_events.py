@@ -1,0 +1,94 @@
+"""Events reach a follower whole, once and in order; a line that a kill cut off is not one."""
+
+import time
+
+import pytest
+
+from smalti.torch.train.events import EventLog, EventTail, LineLog, following, read_lines
+
+pytestmark = pytest.mark.torch
+
+
+def test_events_go_to_the_file_and_to_the_listener(tmp_path):
+    heard = []
+    log = EventLog(tmp_path / "m.jsonl", heard.append)
+    log.emit("step", step=3, loss=0.5)
+    log.close()
+    assert read_lines(tmp_path / "m.jsonl") == heard
+    assert {**heard[0], "time": 0} == {"event": "step", "time": 0, "step": 3, "loss": 0.5}
+
+
+def test_a_rank_that_is_not_the_first_is_silent(tmp_path):
+    heard = []
+    EventLog(None, heard.append).emit("step", step=1)
+    assert heard == []
+
+
+def test_a_tail_delivers_only_what_is_new_and_only_whole_lines(tmp_path):
+    path, heard = tmp_path / "m.jsonl", []
+    path.write_bytes(b'{"n":1}\n')
+    tail = EventTail(path, heard.append)
+    with path.open("ab") as file:
+        file.write(b'{"n":2}\n{"n"')
+        file.flush()
+        assert tail.poll() == 1
+        file.write(b":3}\n")
+    assert tail.poll() == 1
+    assert tail.poll() == 0
+    assert heard == [{"n": 2}, {"n": 3}]
+
+
+def test_a_tail_may_begin_before_the_file(tmp_path):
+    heard = []
+    tail = EventTail(tmp_path / "m.jsonl", heard.append)
+    assert tail.poll() == 0
+    (tmp_path / "m.jsonl").write_bytes(b'{"n":1}\n')
+    tail.poll()
+    assert heard == [{"n": 1}]
+
+
+def test_an_unfinished_line_is_cut_off_when_the_log_is_opened_again(tmp_path):
+    path, heard = tmp_path / "m.jsonl", []
+    path.write_bytes(b'{"n":1}\n{"n":2,"lo')
+    tail = EventTail(path, heard.append)
+    log = LineLog(path)
+    log.append({"n": 3})
+    log.close()
+    tail.poll()
+    assert read_lines(path) == [{"n": 1}, {"n": 3}]
+    assert heard == [{"n": 3}]
+
+
+def test_a_long_unfinished_line_is_cut_off_too(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"n":1}\n' + b"x" * 200_000)
+    LineLog(path).close()
+    assert path.read_bytes() == b'{"n":1}\n'
+
+
+def test_followers_get_everything_before_the_body_is_left(tmp_path):
+    path, heard = tmp_path / "m.jsonl", []
+    with following(path, heard.append):
+        log = LineLog(path)
+        for number in range(50):
+            log.append({"n": number})
+        log.close()
+    assert [event["n"] for event in heard] == list(range(50))
+
+
+def test_followers_hear_while_the_body_runs(tmp_path):
+    path, heard = tmp_path / "m.jsonl", []
+    with following(path, heard.append):
+        LineLog(path).append({"n": 1})
+        deadline = time.monotonic() + 5
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert heard == [{"n": 1}]
+
+
+def test_what_a_follower_raises_reaches_the_body_s_caller(tmp_path):
+    def fail(event):
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"), following(tmp_path / "m.jsonl", fail):
+        LineLog(tmp_path / "m.jsonl").append({"n": 1})

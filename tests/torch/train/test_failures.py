@@ -1,0 +1,51 @@
+"""The rank to blame is the one that failed first by its own fault, or the one that left no word."""
+
+import json
+
+import pytest
+
+from smalti.errors import SchemaError, TrainingError
+from smalti.torch.train.failures import failures_recorded, forget_failures, read_failure
+
+pytestmark = pytest.mark.torch
+
+
+def fail(monkeypatch, run_dir, rank: int, error: Exception) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(type(error)), failures_recorded(run_dir):
+        raise error
+
+
+def test_the_first_own_fault_is_named_with_its_traceback(tmp_path, monkeypatch):
+    fail(monkeypatch, tmp_path, 1, SchemaError("label 9"))
+    fail(monkeypatch, tmp_path, 0, ValueError("later"))
+    failure = read_failure(tmp_path, 3)
+    assert (failure.rank, failure.reason) == (1, "SchemaError: label 9")
+    assert "test_failures.py" in failure.trace
+
+
+def test_a_rank_that_only_lost_another_is_not_to_blame(tmp_path, monkeypatch):
+    fail(monkeypatch, tmp_path, 0, TrainingError("rank 0 of 3 waited ..., and one is gone or late"))
+    fail(monkeypatch, tmp_path, 2, SchemaError("label 9"))
+    assert read_failure(tmp_path, 3).rank == 2
+
+
+def test_a_rank_without_a_word_was_killed(tmp_path, monkeypatch):
+    fail(monkeypatch, tmp_path, 0, RuntimeError("Connection closed by peer [127.0.0.1]:5"))
+    fail(monkeypatch, tmp_path, 2, RuntimeError("Connection reset by peer"))
+    failure = read_failure(tmp_path, 3)
+    assert (failure.rank, failure.trace) == (1, "")
+    assert "killed" in failure.reason
+
+
+def test_a_damaged_record_and_no_record_tell_nothing(tmp_path):
+    assert read_failure(tmp_path, 2) is None
+    (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0})[:-3])
+    assert read_failure(tmp_path, 2) is None
+
+
+def test_old_failures_are_forgotten(tmp_path, monkeypatch):
+    fail(monkeypatch, tmp_path, 1, ValueError("old"))
+    forget_failures(tmp_path)
+    assert read_failure(tmp_path, 3) is None

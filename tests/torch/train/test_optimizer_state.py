@@ -1,0 +1,81 @@
+"""An optimiser goes through a checkpoint and continues as if nothing had happened."""
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from smalti.errors import CheckpointError
+from smalti.torch.train.optimizer_state import restore_state, split_state
+
+pytestmark = pytest.mark.torch
+
+
+def made(seed: int):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+
+
+def steps(model, optimizer, count: int) -> None:
+    for number in range(count):
+        optimizer.zero_grad()
+        model(torch.arange(20.0).reshape(5, 4).sin() + number).square().sum().backward()
+        optimizer.step()
+
+
+def test_a_restored_optimiser_takes_the_same_steps():
+    model, optimizer = made(1)
+    steps(model, optimizer, 3)
+    tensors, rest = split_state(optimizer)
+    weights, tensors, rest = copy.deepcopy((model.state_dict(), tensors, json.loads(json.dumps(rest))))
+    steps(model, optimizer, 2)
+
+    other, fresh = made(2)
+    other.load_state_dict(weights)
+    restore_state(fresh, tensors, rest)
+    steps(other, fresh, 2)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_state_keeps_the_memory_layout_of_its_weights():
+    """Fused AdamW walks through weights and momenta as flat memory; in different layouts it would mix them up."""
+
+    def conv():
+        torch.manual_seed(3)
+        model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        model(torch.arange(75.0).reshape(1, 3, 5, 5).sin()).square().sum().backward()
+        optimizer.step()
+
+    model, optimizer = conv()
+    step(model, optimizer)
+    tensors, rest = split_state(optimizer)
+    tensors = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    other, fresh = conv()
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    restore_state(fresh, tensors, json.loads(json.dumps(rest)))
+    step(model, optimizer)
+    step(other, fresh)
+    assert torch.equal(model.weight, other.weight)
+
+
+def test_the_state_of_another_model_is_refused():
+    model, optimizer = made(1)
+    steps(model, optimizer, 1)
+    tensors, rest = split_state(optimizer)
+    other = torch.optim.AdamW(nn.Linear(4, 5).parameters())
+    with pytest.raises(CheckpointError, match="does not fit"):
+        restore_state(other, tensors, rest)
+
+
+@pytest.mark.parametrize("rest", [{}, {"numbers": {}, "groups": 3}, {"numbers": [], "groups": []}])
+def test_a_state_that_is_not_one_is_refused(rest):
+    with pytest.raises(CheckpointError):
+        restore_state(made(1)[1], {}, rest)

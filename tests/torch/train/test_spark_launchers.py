@@ -1,0 +1,89 @@
+"""Training under Spark's TorchDistributor: on the driver's machine, and on executors that inherit nothing."""
+
+import contextlib
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import TrainingError
+from smalti.torch.train import read_sample_order, train
+from smalti.torch.train.events import read_lines
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.spark,
+    pytest.mark.process,
+    pytest.mark.slow,
+    # TorchDistributor does not close the pipe of its child.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+CANARY = "canary-1597"
+
+
+@contextlib.contextmanager
+def session(master: str, monkeypatch):
+    """A Spark session of our own, stopped at the end; others' must not be there, as a JVM has one context."""
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeypatch):
+    alone = replace(config, run_dir=str(tmp_path / "alone"))
+    train(alone)
+    heard = []
+    with session("local[1]", monkeypatch):
+        spread = replace(config, launcher="spark-local", num_processes=2)
+        result = train(spread, on_event=heard.append)
+        assert read_sample_order(config.run_dir) == read_sample_order(alone.run_dir)
+        assert result.steps == 14
+        assert heard == read_lines(Path(config.run_dir) / "metrics.jsonl")
+        assert (heard[0]["num_ranks"], heard[0]["num_hosts"]) == (2, 1)
+        broken = replace(spread, run_dir=str(tmp_path / "broken"), model="tests.torch.train.tiny_models:broken")
+        with pytest.raises(TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the model's own fault 4711"):
+            train(broken)
+        killed = replace(spread, run_dir=str(tmp_path / "k"), model="tests.torch.train.tiny_models:killed_on_rank_1")
+        with pytest.raises(TrainingError, match=r"rank 1 of 2 failed .* it was killed"):
+            train(killed)
+
+
+def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config, tmp_path, monkeypatch):
+    alone = replace(config, run_dir=str(tmp_path / "alone"))
+    train(alone)
+    with session("local-cluster[2,1,1024]", monkeypatch):
+        # Set after the executors' JVMs may have started: nothing but the trainer carries it there.
+        monkeypatch.setenv("DATABRICKS_TOKEN", CANARY)
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        spread = replace(
+            config,
+            launcher="spark",
+            num_processes=2,
+            model="tests.torch.train.tiny_models:needs_token",
+            storage_options={"auto_mkdir": "canary-2584"},
+        )
+        result = train(spread)
+    assert result.steps == 14
+    assert read_sample_order(config.run_dir) == read_sample_order(alone.run_dir)
+    # LOCAL_WORLD_SIZE is 1 in both processes, yet they share this host.
+    start = read_lines(Path(config.run_dir) / "metrics.jsonl")[0]
+    assert (start["num_ranks"], start["num_hosts"]) == (2, 1)

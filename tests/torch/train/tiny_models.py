@@ -1,0 +1,94 @@
+"""Models small enough for tests; named to the trainer as `tests.torch.train.tiny_models:<function>`."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from torch import nn
+
+
+def convolution(config) -> nn.Module:
+    """Three layers with batch normalisation and dropout: every kind of state that a checkpoint must carry."""
+    return _behind(nn.Identity(), config)
+
+
+def _behind(first: nn.Module, config) -> nn.Module:
+    """The same model behind a module without weights; all of these can go on from each other's checkpoints."""
+    return nn.Sequential(
+        first,
+        nn.Conv2d(3, 8, 5, stride=4),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(32, config.num_classes),
+    )
+
+
+class _Killed(nn.Module):
+    """Passes its input through; dies at a given forward of a given rank, as the kernel kills for memory."""
+
+    def __init__(self, rank: str, forward: int) -> None:
+        super().__init__()
+        self.rank, self.forwards_left = rank, forward
+
+    def forward(self, pixels):
+        if self.training:
+            self.forwards_left -= 1
+            if self.forwards_left == 0 and os.environ.get("RANK", "0") == self.rank:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return pixels
+
+
+def killed_on_rank_1(config) -> nn.Module:
+    """Rank 1 is killed in its seventh step, unless the file `<run_dir>.calm` is there."""
+    if os.path.exists(config.run_dir + ".calm"):
+        return convolution(config)
+    return _behind(_Killed("1", 7), config)
+
+
+class _Slow(nn.Module):
+    def forward(self, pixels):
+        time.sleep(0.1)
+        return pixels
+
+
+def slow(config) -> nn.Module:
+    """Takes a tenth of a second per batch, so that a test can interrupt it."""
+    return _behind(_Slow(), config)
+
+
+class _Broken(nn.Module):
+    def forward(self, pixels):
+        if not self.training:
+            return pixels
+        raise RuntimeError("the model's own fault 4711")
+
+
+def broken(config) -> nn.Module:
+    """Raises in its first step."""
+    return _behind(_Broken(), config)
+
+
+class _NotANumber(nn.Module):
+    def forward(self, pixels):
+        return pixels * float("nan")
+
+
+def not_a_number(config) -> nn.Module:
+    """Loses all sense in its first step."""
+    return _behind(_NotANumber(), config)
+
+
+def needs_token(config) -> nn.Module:
+    """Refuses to be built where credentials and storage options have not arrived, or lie in a file."""
+    assert os.environ["DATABRICKS_TOKEN"] == "canary-1597"
+    assert config.storage_options == {"auto_mkdir": "canary-2584"}
+    # The distributor's folder: its script, and the function with its arguments in a pickle.
+    files = [path for path in Path(sys.argv[0]).parent.iterdir() if path.is_file()]
+    assert len(files) >= 2, files
+    assert not any(b"canary" in path.read_bytes() for path in files)
+    return convolution(config)
