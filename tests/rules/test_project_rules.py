@@ -47,6 +47,7 @@ def test_the_library_never_prints_outside_the_command_line():
 
 
 def test_pickle_is_loaded_nowhere():
+    """But in the testing aids, which check that stores survive it."""
     banned = ("pickle.load", "torch.load(")
-    library = (ROOT / "src").rglob("*.py")
+    library = [path for path in (ROOT / "src").rglob("*.py") if "testing" not in path.parts]
     assert [str(path) for path in library if any(word in path.read_text() for word in banned)] == []

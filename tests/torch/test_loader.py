@@ -208,12 +208,22 @@ def test_a_plain_torch_loader_reads_the_dataset(root):
     assert list(plain) == ids(loader_of(root))
 
 
-@pytest.mark.process
-def test_a_plain_torch_loader_with_workers_must_be_told_the_epoch(root):
+def plain_loader_with_workers(root):
     dataset = StreamingDataset(remote=root, batch_size=8, shuffle=True)
-    plain = DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=lambda samples: [s["id"] for s in samples])
+    collate = lambda samples: [s["id"] for s in samples]  # noqa: E731
+    return dataset, DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=collate)
+
+
+@pytest.mark.process
+def test_a_plain_torch_loader_with_workers_refuses_to_guess_the_epoch(root):
+    _, plain = plain_loader_with_workers(root)
     with pytest.raises(CursorError, match="cannot know which epoch"):
         list(plain)
+
+
+@pytest.mark.process
+def test_a_plain_torch_loader_with_workers_reads_the_epoch_that_it_is_told(root):
+    dataset, plain = plain_loader_with_workers(root)
     dataset.set_epoch(0)
     assert list(plain) == ids(loader_of(root))
 

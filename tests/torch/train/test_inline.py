@@ -115,6 +115,14 @@ def test_another_batch_size_goes_on_at_the_same_sample(config, tmp_path):
     assert read_sample_order(config.run_dir) == read_sample_order(whole.run_dir)
 
 
+@pytest.fixture(autouse=True)
+def pythons_own_sigterm():
+    """Other libraries in the test process (Dagster) leave a handler of their own."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def test_sigterm_finishes_the_step_and_saves(config):
     def terminate(event):
         if event["event"] == "step" and event["step"] == 4:
