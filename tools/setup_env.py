@@ -28,9 +28,7 @@ def main() -> int:
     parser.add_argument("--extras", default="all,dev")
     options = parser.parse_args()
     if sys.version_info < (3, 10):
-        return _fail(
-            f"Smalti needs Python 3.10 or newer, this is {platform.python_version()}: make PYTHON=python3.12"
-        )
+        return _fail(f"Smalti needs Python 3.10 or newer, this is {platform.python_version()}: make PYTHON=python3.12")
     started = time.monotonic()
     python = _create(options.venv)
     if python is None:

@@ -1,0 +1,44 @@
+"""The inventory of a folder of images, kept as a file, so that later stages read what `raw_images` saw and not more."""
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from resources.storage import StorageResource
+from smalti.spark import ImageFile, ImageFolder
+
+_PLACE = "inventories"
+_SCHEMA = pa.schema(
+    [("path", pa.string()), ("label", pa.int32()), ("num_bytes", pa.int64()), ("modified", pa.string())]
+)
+
+
+def save_inventory(storage: StorageResource, folder: ImageFolder) -> str:
+    """Writes the inventory under its digest and returns that key; credentials are not in it."""
+    facts = {"source": folder.source, "classes": list(folder.classes), "digest": folder.digest}
+    rows = [{"path": f.path, "label": f.label, "num_bytes": f.num_bytes, "modified": f.modified} for f in folder.files]
+    table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata({"smalti": json.dumps(facts)}))
+    out = io.BytesIO()
+    pq.write_table(table, out, compression="zstd")
+    key = f"{_PLACE}/{folder.digest}.parquet"
+    storage.store().put(key, out.getvalue())
+    return key
+
+
+def load_inventory(storage: StorageResource, key: str) -> ImageFolder:
+    """What `save_inventory` wrote, with the credentials for its source.
+
+    Raises:
+        StoreNotFound: the inventory is gone; materialise raw_images again.
+    """
+    table = pq.read_table(io.BytesIO(storage.store().get(key)))
+    facts = json.loads(table.schema.metadata[b"smalti"])
+    return ImageFolder(
+        source=facts["source"],
+        files=tuple(ImageFile(**row) for row in table.to_pylist()),
+        classes=tuple(facts["classes"]),
+        digest=facts["digest"],
+        storage_options=storage.options_for(facts["source"]),
+    )

@@ -1,0 +1,80 @@
+"""The first stage: which images there are. Names, sizes and a handful of files to show; nothing is decoded in full."""
+
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.inventory import save_inventory
+from assets.rendering import gallery, image_teaser, table
+from assets.sources import drawn_flowers, image_source
+from resources.storage import StorageResource
+from smalti.spark import ImageFolder, list_images
+from smalti.storage import open_store
+
+_SHOWN_CLASSES = 10
+_SHOWN_PER_CLASS = 8
+
+
+class RawImagesConfig(dg.Config):
+    """Where the images come from."""
+
+    source: str = Field(
+        default="",
+        description="Folder (path, s3://, gs://, abfs://, dbfs:/Volumes/…) with one sub-folder per class, or "
+        "an archive of one (path or URL of a .tgz, .tar or .zip). Empty: flowers of five classes are drawn.",
+    )
+    images_per_class: int = Field(default=160, ge=2, le=100_000, description="Of drawn flowers.")
+    seed: int = Field(default=0, ge=0, description="Of drawn flowers: another seed is another set.")
+
+
+@dg.asset(group_name="images", kinds={"jpeg"})
+def raw_images(
+    context: dg.AssetExecutionContext, config: RawImagesConfig, storage: StorageResource
+) -> dg.MaterializeResult[Any]:
+    """The images to learn from, one folder per class: an inventory of names, sizes and modification marks."""
+    if config.source:
+        source = image_source(storage, config.source)
+    else:
+        context.log.info("drawing %d flowers of each class, unless they are there already", config.images_per_class)
+        source = drawn_flowers(storage, per_class=config.images_per_class, seed=config.seed)
+    folder = list_images(source, storage_options=storage.options_for(source))
+    context.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
+    examples = _examples(folder)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(folder.digest),
+        metadata={
+            "samples": dg.MetadataValue.md(image_teaser([images[0] for images in examples.values()])),
+            "gallery": dg.MetadataValue.md(gallery(examples)),
+            "images": len(folder.files),
+            "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
+            "folder": folder.source,
+            "digest": folder.digest,
+            "inventory": save_inventory(storage, folder),
+            "dagster/size_bytes": folder.num_bytes,
+        },
+    )
+
+
+def _examples(folder: ImageFolder) -> dict[str, list[bytes]]:
+    """The first few files of the first few classes."""
+    store = open_store(folder.source, folder.storage_options)
+    examples: dict[str, list[bytes]] = {name: [] for name in folder.classes[:_SHOWN_CLASSES]}
+    for file in folder.files:
+        images = examples.get(folder.classes[file.label])
+        if images is not None and len(images) < _SHOWN_PER_CLASS:
+            images.append(store.get(file.path))
+    return examples
+
+
+@dg.asset_check(asset=raw_images, description="Every class has at least two images: one to learn from, one to test on.")
+def every_class_can_be_split(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> dg.AssetCheckResult:
+    """A warning, because a set may well have a class that is too small to matter."""
+    from assets.inventory import load_inventory
+    from assets.lineage import upstream
+
+    counts = load_inventory(storage, upstream(context, "raw_images")["inventory"]).counts
+    small = {name: count for name, count in counts.items() if count < 2}
+    return dg.AssetCheckResult(
+        passed=not small, severity=dg.AssetCheckSeverity.WARN, metadata={"classes with one image": sorted(small)}
+    )

@@ -1,0 +1,85 @@
+"""Comparing what is in a shard set with the rows that it was made from; reads everything, keeps only sums.
+
+Both sides give, for each split, the number of rows and the sum of a hash of every row. The sum does not depend on the
+order, so that shards may be read one after the other while Spark reads the table in any order.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from smalti.cache import CacheOptions, ShardCache
+from smalti.catalog import Manifest
+from smalti.errors import BadImageError
+from smalti.images import decode_rgb
+from smalti.storage import Store
+
+_HEX_DIGITS = 15  # 60 bits of a row's hash: they fit a signed 64-bit integer, and sums of them a decimal(38, 0)
+_MAX_NAMED = 20
+
+
+@dataclass
+class SplitSums:
+    """What one split of one side holds."""
+
+    rows: int = 0
+    hash_sum: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    unreadable: list[str] = field(default_factory=list)
+    """Paths of images that do not decode; the first few."""
+
+
+def sums_of_shards(store: Store, manifest: Manifest) -> dict[str, SplitSums]:
+    """The sums of every shard of a version, each image decoded in full.
+
+    Raises:
+        FormatError: a shard is not what its manifest says.
+        StoreError: a shard cannot be read.
+    """
+    sums = {split: SplitSums() for split in manifest.partitions}
+    cache = ShardCache(store, manifest.digest, manifest.shards, CacheOptions())
+    try:
+        for number, info in enumerate(manifest.shards):
+            shard = cache.shard(number)
+            _add(sums[str(info.partition)], shard.batch(np.arange(len(shard))))
+    finally:
+        cache.close()
+    return sums
+
+
+def _add(sums: SplitSums, batch: Mapping[str, Any]) -> None:
+    for image, label, path in zip(batch["image"], batch["label"], batch["path"], strict=True):
+        sums.rows += 1
+        sums.hash_sum += row_hash(bytes(image), int(label), path)
+        sums.labels[int(label)] += 1
+        try:
+            decode_rgb(bytes(image))
+        except BadImageError:
+            if len(sums.unreadable) < _MAX_NAMED:
+                sums.unreadable.append(path)
+
+
+def row_hash(image: bytes, label: int, path: str) -> int:
+    """60 bits of SHA-256 over a row; `sums_of_table` computes the same in Spark."""
+    text = f"{hashlib.sha256(image).hexdigest()}|{label}|{path}"
+    return int(hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS], 16)
+
+
+def sums_of_table(frame: Any) -> dict[str, SplitSums]:
+    """The sums of the DataFrame of preprocessed images; Spark does the work."""
+    from pyspark.sql import functions as f
+
+    text = f.concat_ws("|", f.sha2("image", 256), f.col("label").cast("string"), "path")
+    number = f.conv(f.substring(f.sha2(text, 256), 1, _HEX_DIGITS), 16, 10).cast("decimal(38,0)")
+    rows = frame.groupBy("split", "label").agg(f.count("*").alias("rows"), f.sum(number).alias("total")).collect()
+    sums: dict[str, SplitSums] = {}
+    for row in rows:
+        part = sums.setdefault(row["split"], SplitSums())
+        part.rows += row["rows"]
+        part.hash_sum += int(row["total"])
+        part.labels[row["label"]] += row["rows"]
+    return sums

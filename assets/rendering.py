@@ -1,0 +1,77 @@
+"""Images and tables for Dagster's UI, made from plain values; nothing here knows an asset.
+
+The UI shows Markdown in place only while it is shorter than 1000 characters, and behind a "Show Markdown" link
+otherwise, and it removes HTML. So images come twice: a teaser that always fits, and a gallery for the dialog.
+"""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+
+from smalti.images import decode_rgb, thumbnail_grid
+
+INLINE_LIMIT = 1000
+"""Characters of Markdown from which the UI hides it behind a link."""
+
+MAX_TABLE_ROWS = 30
+"""Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""
+
+_GALLERY_BYTES = 150_000  # galleries are kept in the event log, which is no place for megabytes
+
+Value = str | int | float | bool
+
+
+def table(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
+    """A table of the records (all with the same columns, at least one) that ends with a count of those left out."""
+    rows = [dict(record) for record in records[:MAX_TABLE_ROWS]]
+    left_out = len(records) - len(rows)
+    columns = [dg.TableColumn(name, _column_type([row[name] for row in rows])) for name in records[0]]
+    if left_out:
+        last: dict[str, Value] = dict.fromkeys(records[0], "…")
+        rows.append({**last, next(iter(last)): f"and {left_out} more"})
+        columns = [dg.TableColumn(column.name, "string") for column in columns]
+    return dg.TableMetadataValue([dg.TableRecord(row) for row in rows], dg.TableSchema(columns=columns))
+
+
+def _column_type(values: Sequence[Value]) -> str:
+    return {bool: "bool", int: "int", float: "float"}.get(type(values[0]), "string")
+
+
+def image_teaser(images: Sequence[bytes]) -> str:
+    """Up to six of the images side by side, as Markdown so small that the UI shows it in place."""
+    from PIL import Image
+
+    for size in range(48, 8, -4):
+        sheet = decode_rgb(thumbnail_grid(images[:6], columns=6, size=size))
+        out = io.BytesIO()
+        # The tables in a JPEG's or PNG's header alone would fill the space; WebP has none.
+        Image.fromarray(sheet).save(out, "WEBP", quality=25, method=6)
+        text = _picture("samples", "image/webp", out.getvalue())
+        if len(text) < INLINE_LIMIT:
+            return text
+    return f"{len(images)} images, too many details for a preview"
+
+
+def gallery(groups: Mapping[str, Sequence[bytes]]) -> str:
+    """Images under their groups' names, as Markdown for the dialog; groups beyond a fair size are counted."""
+    sections: list[str] = []
+    shown = 0
+    for name, images in groups.items():
+        section = f"**{name}**\n\n" + _picture(name, "image/jpeg", thumbnail_grid(images, columns=8, size=72))
+        if shown + len(section) > _GALLERY_BYTES:
+            sections.append(f"… and {len(groups) - len(sections)} more")
+            break
+        shown += len(section)
+        sections.append(section)
+    return "\n\n".join(sections)
+
+
+def _picture(alt: str, mime: str, data: bytes) -> str:
+    return f"![{_plain(alt)}](data:{mime};base64,{base64.b64encode(data).decode()})"
+
+
+def _plain(text: str) -> str:
+    """Text without the characters that would end a Markdown label."""
+    return "".join(character for character in text if character not in "[]()\n\\`*")

@@ -1,0 +1,177 @@
+"""The fourth stage: a classifier trained from one version of the shard set."""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.curves import curve_picture, curve_teaser
+from assets.lineage import TRAINS_TAG, upstream
+from assets.mds_shards import SHARDS, mds_shards
+from assets.rendering import table
+from assets.training_report import TrainingReport
+from resources.storage import StorageResource
+from resources.training import TrainerResource
+from smalti.catalog import Manifest, load_manifest
+from smalti.errors import CatalogError
+
+
+class Launcher(Enum):
+    """Which processes train; the library writes `spark_local` as `spark-local`."""
+
+    default = "default"
+    inline = "inline"
+    processes = "processes"
+    spark_local = "spark_local"
+    spark = "spark"
+
+
+class TrainedModelConfig(dg.Config):
+    """What is trained, on which version, and how."""
+
+    version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
+    digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
+    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, module:function, or a known model's name.")
+    width: float = Field(default=0.35, gt=0, description="Width multiplier of mobilenet_v2.")
+    weights: str = Field(default="", description="Folder or hub name of pretrained weights; empty: none.")
+    image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=32, ge=1, description="Images per step over all processes.")
+    learning_rate: float = Field(default=2e-3, gt=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    augment: bool = Field(default=True, description="Random crops, flips and colours.")
+    seed: int = Field(default=17, ge=0)
+    num_workers: int = Field(default=0, ge=0, description="Loader processes per training process; 0: threads.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints.")
+    launcher: Launcher = Field(default=Launcher.default, description="default: the deployment's own.")
+    num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
+
+    def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
+        """The fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
+        is_default = self.launcher is Launcher.default
+        return {
+            **self.model_dump(exclude={"version", "digest"}),
+            "weights": self.weights or None,
+            "image_size": self.image_size or stored_size,
+            "launcher": trainer.launcher if is_default else self.launcher.value.replace("_", "-"),
+            "num_processes": self.num_processes or trainer.num_processes,
+        }
+
+
+@dg.asset(group_name="models", kinds={"pytorch"}, deps=[mds_shards], pool="training", code_version="1")
+def trained_model(
+    context: dg.AssetExecutionContext,
+    config: TrainedModelConfig,
+    storage: StorageResource,
+    trainer: TrainerResource,
+) -> dg.MaterializeResult[Any]:
+    """A model, its checkpoints and its figures; a run that is re-executed goes on from its newest checkpoint."""
+    from smalti.torch.train import TrainConfig
+
+    manifest = _choose_version(context, config, storage)
+    context.instance.add_run_tags(context.run_id, {TRAINS_TAG: manifest.digest})
+    classes = manifest.metadata["classes"]
+    chosen = TrainConfig(
+        data=storage.url(SHARDS),
+        run_dir=trainer.run_dir(context.run.root_run_id or context.run_id),
+        version=manifest.version,
+        digest=manifest.digest,
+        num_classes=len(classes),
+        class_names=tuple(classes),
+        storage_options=storage.options(),
+        **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
+    )
+
+    def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI while the run is going on
+        context.log_event(dg.AssetObservation("trained_model", metadata=numbers))
+
+    result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
+    return dg.MaterializeResult(metadata=_metadata(result, manifest))
+
+
+def _choose_version(
+    context: dg.AssetExecutionContext, config: TrainedModelConfig, storage: StorageResource
+) -> Manifest:
+    version = config.version
+    digest = config.digest
+    if version is None:
+        facts = upstream(context, "mds_shards")
+        version, digest = int(facts["version"]), digest or str(facts["digest"])
+    manifest = load_manifest(storage.store(SHARDS), version=version)
+    if digest is not None and manifest.digest != digest:
+        raise CatalogError(
+            f"version {version} of {storage.url(SHARDS)} has digest {manifest.digest}, expected {digest}: the set was "
+            f"replaced; materialise mds_shards, or pin another version",
+            expected=digest,
+            found=manifest.digest,
+        )
+    missing = [name for name in ("classes", "counts", "image_size") if name not in manifest.metadata]
+    if missing:
+        raise CatalogError(
+            f"version {version} of {storage.url(SHARDS)} does not say its {', '.join(missing)}: it was not written by "
+            f"the asset mds_shards; materialise that first",
+            missing=missing,
+        )
+    return manifest
+
+
+def chance_level(counts: Mapping[str, int]) -> float:
+    """The accuracy of always naming the largest class."""
+    return max(counts.values()) / sum(counts.values())
+
+
+def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
+    names = {"train_loss": "training loss", "loss": "held-out loss", "accuracy": "accuracy"}
+    curves = {title: [float(epoch[name]) for epoch in result.history] for name, title in names.items()}
+    last = result.history[-1]
+    counts = manifest.metadata["counts"].get("validation") or manifest.metadata["counts"]["train"]
+    by_class = _by_class(last.get("confusion") or [], manifest.metadata["classes"])
+    return {
+        "accuracy": round(result.accuracy, 4),
+        "loss": round(result.loss, 4),
+        "chance": round(chance_level(counts), 4),
+        "held_out_images": int(last["eval_samples"]),
+        "curves": dg.MetadataValue.md(curve_teaser(curves)),
+        "curves in full": dg.MetadataValue.md(curve_picture(curves)),
+        **({"classes": table(by_class)} if by_class else {}),
+        "images_per_second": round(result.images_per_second, 1),
+        "seconds": round(result.seconds, 1),
+        "steps": result.steps,
+        "epochs": result.epochs,
+        "model": dg.MetadataValue.path(result.model_dir),
+        "checkpoint": dg.MetadataValue.path(result.checkpoint),
+        "shards_version": manifest.version,
+        "shards_digest": manifest.digest,
+        **({"resumed_at_step": result.resumed_from["step"]} if result.resumed_from else {}),
+    }
+
+
+def _by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """How often each class was recognised, and what it was taken for most; rows of `confusion` are true classes."""
+    rows: list[dict[str, Any]] = []
+    for label, answers in enumerate(confusion):
+        total = sum(answers)
+        wrong = [(count, classes[other]) for other, count in enumerate(answers) if other != label and count]
+        rows.append(
+            {
+                "class": classes[label],
+                "images": total,
+                "right": round(answers[label] / total, 3) if total else 0.0,
+                "taken for": max(wrong)[1] if wrong else "",
+            }
+        )
+    return rows
+
+
+@dg.asset_check(asset=trained_model, description="Held-out accuracy is above chance by more than luck explains.")
+def accuracy_is_above_chance(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Chance is the share of the largest class; luck is three standard errors of a guess on that many images."""
+    facts = upstream(context, "trained_model")
+    chance, images, accuracy = float(facts["chance"]), int(facts["held_out_images"]), float(facts["accuracy"])
+    needed = chance + 3 * (chance * (1 - chance) / max(images, 1)) ** 0.5
+    return dg.AssetCheckResult(
+        passed=images > 0 and accuracy > needed,
+        metadata={"accuracy": accuracy, "chance": chance, "needed": round(needed, 4), "held-out images": images},
+    )

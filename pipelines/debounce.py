@@ -1,0 +1,69 @@
+"""When a watched folder counts as changed: a pure rule over what was seen before; knows neither Dagster nor a clock."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a sensor remembers between its ticks."""
+
+    requested: str = ""
+    """Digest of the content that a run was last requested for."""
+    requests: int = 0
+    """Runs requested so far; part of each run key, because a folder may go back to an earlier content."""
+    seen: str = ""
+    """Digest of a change that is being waited on."""
+    since: float = 0.0
+    """When that change was first seen, in seconds."""
+
+    def to_cursor(self) -> str:
+        """The text that Dagster keeps for the sensor."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_cursor(cls, text: str | None) -> "Watch":
+        """What `to_cursor` wrote; a fresh start for none, or for one that a person edited."""
+        try:
+            return cls(**json.loads(text or "{}"))
+        except (ValueError, TypeError):
+            return cls()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about a content that was seen."""
+
+    watch: Watch
+    reason: str
+    run_key: str | None = None
+    """Set when a run is due."""
+
+
+def judge(watch: Watch, digest: str, *, known: str, now: float, quiet_seconds: float) -> Verdict:
+    """Whether the content `digest` needs a run: it is new, was not asked for yet, and has been still for a while.
+
+    Args:
+        watch: what was remembered at the last look.
+        digest: of the content now.
+        known: digest of the content that was last read.
+        now: the present, in the clock of `watch.since`.
+        quiet_seconds: how long a new content must stay the same; an upload in progress changes it all the time.
+    """
+    short = digest[:12]
+    if digest == known:
+        return Verdict(replace(watch, seen=""), f"nothing changed: the content is still {short}")
+    if digest == watch.requested:
+        return Verdict(
+            replace(watch, seen=""),
+            f"content {short} was requested already; if that run failed, re-execute it or reset this sensor's cursor",
+        )
+    if digest != watch.seen:
+        return Verdict(
+            replace(watch, seen=digest, since=now),
+            f"the content changed from {known[:12]} to {short}: waiting until it is quiet for {quiet_seconds:g} s",
+        )
+    if (quiet := now - watch.since) < quiet_seconds:
+        return Verdict(watch, f"content {short} has been quiet for {quiet:.0f} of {quiet_seconds:g} s")
+    launched = Watch(requested=digest, requests=watch.requests + 1)
+    return Verdict(launched, f"content {short} is new and quiet", run_key=f"reshard:{launched.requests}:{digest}")

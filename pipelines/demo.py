@@ -1,0 +1,132 @@
+"""`python -m pipelines.demo`: the whole job once, from images to a trained model, with progress and a summary.
+
+The run is an ordinary one of `everything_job`, executed in this process and recorded where `make ui` looks.
+"""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.deployments import REPOSITORY
+from pipelines.home import detect_home
+
+STAGES = ("raw_images", "preprocessed_images", "mds_shards", "trained_model")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns the exit status: 0, or 1 after a fault that a message has explained."""
+    options = _parse(arguments)
+    if options.data:
+        os.environ["SMALTI_ROOT"] = str(Path(options.data).absolute())
+    if not options.verbose:
+        warnings.simplefilter("ignore")  # of Dagster and Spark, about themselves
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers shows one when it saves a file
+    from pipelines.faults import describe_fault
+
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        _say("\nstopped; what was published before stays as it is")
+        return 130
+    except BaseException as error:  # noqa: BLE001  a person gets a message, whatever it was
+        if options.verbose or isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        message = describe_fault(error).replace('set `on_bad_image` to "skip"', "give --skip-bad-images")
+        hint = "" if options.verbose else "\n(--verbose shows where it happened)"
+        print(f"\nThe demo cannot go on: {message}{hint}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.demo", description="From images to a trained model.")
+    parser.add_argument(
+        "--source",
+        default=os.environ.get("SOURCE", ""),
+        help="folder with one sub-folder per class (path, s3://, gs://, abfs://, dbfs:/Volumes/...), or an archive of "
+        "one (path or URL); flowers are drawn when it is left out. Default: $SOURCE",
+    )
+    parser.add_argument("--data", default="", help="where everything is written. Default: $SMALTI_ROOT, or data/")
+    parser.add_argument("--images-per-class", type=int, default=160, help="of drawn flowers. Default: %(default)s")
+    parser.add_argument("--image-size", type=int, default=64, help="in pixels. Default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=40, help="Default: %(default)s")
+    parser.add_argument("--processes", type=int, default=1, help="training processes. Default: %(default)s")
+    parser.add_argument("--skip-bad-images", action="store_true", help="leave out files that are no images")
+    parser.add_argument("--verbose", action="store_true", help="show warnings, and where a fault happened")
+    return parser.parse_args(arguments)
+
+
+def run_config(options: argparse.Namespace) -> dict[str, Any]:
+    """The configuration of the run, as the Launchpad would show it."""
+    configs: dict[str, dict[str, Any]] = {
+        "raw_images": {"source": options.source, "images_per_class": options.images_per_class},
+        "preprocessed_images": {
+            "image_size": options.image_size,
+            "on_bad_image": "skip" if options.skip_bad_images else "fail",
+        },
+        "mds_shards": {},
+        "trained_model": {"epochs": options.epochs},
+    }
+    if options.processes > 1:
+        configs["trained_model"] |= {"launcher": "processes", "num_processes": options.processes}
+    return {"ops": {name: {"config": config} for name, config in configs.items()}, "loggers": {"progress": {}}}
+
+
+def _run(options: argparse.Namespace) -> None:
+    from smalti.spark import detect_java
+
+    detect_java()  # before anything is drawn or written
+    home = detect_home()
+    import dagster as dg
+
+    from pipelines.definitions import defs
+    from pipelines.leftovers import end_leftovers, process_tags
+    from pipelines.progress import progress_logger
+
+    begin = time.monotonic()
+    logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
+    job = logged.resolve_job_def("everything_job")
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        end_leftovers(instance)
+        result = job.execute_in_process(run_config=run_config(options), instance=instance, tags=process_tags())
+        _say(_summary(instance, result.run_id, seconds=time.monotonic() - begin))
+
+
+def _summary(instance: Any, run_id: str, *, seconds: float) -> str:
+    from assets.lineage import facts_of, latest
+
+    facts = {}
+    for name in STAGES:
+        event = latest(instance, name, run_id=run_id)
+        facts[name] = facts_of(event) if event is not None else {}
+    raw, rows, shards, model = (facts[name] for name in STAGES)
+    left_out = f", {rows['bad_images']} left out as bad" if rows["bad_images"] else ""
+    return (
+        f"\nDone in {seconds:.0f} s.\n"
+        f"  images    {raw['images']} read from {_short(raw['folder'])}{left_out}\n"
+        f"  shards    {shards['shards']}, {shards['dagster/size_bytes']:,} bytes, in {_short(shards['dagster/uri'])}\n"
+        f"  version   {shards['version']}, digest {shards['digest'][:16]}\n"
+        f"  accuracy  {model['accuracy']:.3f} on {model['held_out_images']} held-out images "
+        f"(chance {model['chance']:.2f}), {model['images_per_second']:.0f} images/s in training\n"
+        f"  model     {_short(model['model'])}\n"
+        f"  look at it with: make ui"
+    )
+
+
+def _short(place: str) -> str:
+    """A path from here, where that is shorter."""
+    return str(Path(place).relative_to(REPOSITORY)) if place.startswith(f"{REPOSITORY}/") else place
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Where Dagster keeps its own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it."""
+
+import os
+import shutil
+from pathlib import Path
+
+from pipelines.deployments import REPOSITORY
+
+SETTINGS = REPOSITORY / "dagster.yaml.example"
+
+
+def detect_home() -> Path:
+    """The folder that `DAGSTER_HOME` names, `.dagster` in the repository if none; set for this process, and ready."""
+    home = Path(os.environ.get("DAGSTER_HOME") or REPOSITORY / ".dagster").absolute()
+    prepare_home(home)
+    os.environ["DAGSTER_HOME"] = str(home)
+    return home
+
+
+def prepare_home(home: Path) -> None:
+    """Makes the folder, and gives it the settings of `dagster.yaml.example` unless it has its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "dagster.yaml").exists():
+        shutil.copyfile(SETTINGS, home / "dagster.yaml")
+
+
+if __name__ == "__main__":
+    detect_home()

@@ -1,0 +1,25 @@
+"""The trainer resource: where training runs are kept, and how they are launched unless an asset is told otherwise."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+
+class TrainerResource(dg.ConfigurableResource[Any]):
+    """The library's trainer, with what a deployment decides about it."""
+
+    run_root: str = Field(description="Folder in which each training run gets its own: checkpoints, log and model.")
+    launcher: str = Field(default="inline", description="inline, processes, spark-local or spark.")
+    num_processes: int = Field(default=1, ge=1, description="Training processes, one per rank.")
+
+    def run_dir(self, name: str) -> str:
+        """The folder of one training run; the same name continues from its newest checkpoint."""
+        return f"{self.run_root.rstrip('/')}/{name}"
+
+    def train(self, config: Any, on_event: Callable[[dict[str, Any]], None]) -> Any:
+        """Runs `smalti.torch.train.train`: takes a `TrainConfig`, returns a `TrainResult`; blocks until it is done."""
+        from smalti.torch.train import train
+
+        return train(config, on_event=on_event)

@@ -1,0 +1,23 @@
+"""Instances, folders and resources that the code location's tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from resources.backends import LocalBackend
+from resources.storage import StorageResource
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance that forgets everything."""
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> StorageResource:
+    """Storage in a folder of the test."""
+    return StorageResource(backend=LocalBackend(root=str(tmp_path / "data")))

@@ -1,0 +1,164 @@
+"""What the demo says and does around the run; the run itself is in test_end_to_end."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipelines.definitions import defs
+from pipelines.demo import main, run_config
+from pipelines.faults import describe_fault
+from pipelines.home import prepare_home
+from pipelines.leftovers import end_leftovers, process_tags
+from pipelines.progress import progress_logger
+from smalti.errors import BadImageError, SmaltiError
+
+
+@dg.asset
+def first(context: dg.AssetExecutionContext) -> None:
+    context.log.info("half of it")
+    context.log.debug("not for people")
+
+
+@dg.asset(deps=[first])
+def second() -> None:
+    raise BadImageError("3 of 10 files are not usable images")
+
+
+@dg.asset_check(asset=first)
+def all_is_well() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False)
+
+
+@dg.asset_check(asset=first, blocking=True)
+def nothing_is_missing() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False)
+
+
+def run_small(
+    lines: list[str], *, selection: str, checks: tuple[dg.AssetChecksDefinition, ...] = (all_is_well,)
+) -> None:
+    job = dg.define_asset_job("small_job", selection=selection)
+    small = dg.Definitions(
+        assets=[first, second],
+        asset_checks=checks,
+        jobs=[job],
+        loggers={"progress": progress_logger(["first", "second"], lines.append)},
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        small.resolve_job_def("small_job").execute_in_process(
+            instance=instance, run_config={"loggers": {"progress": {}}}
+        )
+
+
+def test_progress_shows_stages_messages_checks_and_seconds_as_they_come() -> None:
+    lines: list[str] = []
+    run_small(lines, selection="first")
+    assert lines[:2] == ["[1/2] first", "      half of it"]
+    assert lines[2].startswith("      done in ")
+    assert lines[3:] == ["      check all is well: FAILED"]
+
+
+def test_a_fault_in_an_asset_becomes_its_own_message() -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Dagster decides what it wraps the error in
+        run_small([], selection="second")
+    assert describe_fault(caught.value) == "3 of 10 files are not usable images"
+
+
+def test_a_failed_check_that_stops_the_run_is_named() -> None:
+    lines: list[str] = []
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Dagster decides
+        run_small(lines, selection="*", checks=(nothing_is_missing,))
+    assert "nothing_is_missing" in describe_fault(caught.value)
+    assert "[2/2] second" not in lines
+
+
+def test_a_fault_is_described_by_the_one_who_speaks_to_a_person() -> None:
+    error = RuntimeError("step failed")
+    error.__cause__ = SmaltiError("the store at s3://b does not answer")
+    error.__cause__.__cause__ = ConnectionResetError("errno 104")
+    assert describe_fault(error) == "the store at s3://b does not answer"
+    assert describe_fault(dg.Failure("asset x has never been materialised")) == "asset x has never been materialised"
+    assert describe_fault(KeyError("x")) == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_run_of_the_demo_is_one_that_the_job_accepts(processes: int) -> None:
+    options = argparse.Namespace(
+        source="photos", images_per_class=10, image_size=32, epochs=1, processes=processes, skip_bad_images=True
+    )
+    config = run_config(options)
+    job = defs.resolve_job_def("everything_job")
+    dg.validate_run_config(job, {"ops": config["ops"]})
+    assert config["ops"]["raw_images"]["config"]["source"] == "photos"
+    assert config["ops"]["preprocessed_images"]["config"]["on_bad_image"] == "skip"
+
+
+def test_an_unknown_option_is_a_matter_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--sauce", "photos"])
+    assert caught.value.code == 2
+    assert "--source" in capsys.readouterr().err
+
+
+def test_home_gets_settings_once_and_keeps_those_of_its_owner(tmp_path: Path) -> None:
+    home = tmp_path / "deep" / "home"
+    prepare_home(home)
+    settings = home / "dagster.yaml"
+    assert "telemetry: {enabled: false}" in settings.read_text()
+    with dg.DagsterInstance.from_config(str(home)) as instance:  # Dagster refuses settings that it does not know
+        assert instance.global_op_concurrency_default_limit == 1
+    settings.write_text("telemetry: {enabled: true}\n")
+    prepare_home(home)
+    assert settings.read_text() == "telemetry: {enabled: true}\n"
+
+
+def started_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.DagsterRun:
+    job = defs.resolve_job_def("train_job")
+    return instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+
+
+def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> None:
+    """Else the next demo would wait for the place for ever."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait(timeout=60)
+    prepare_home(tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        dead = started_run(instance, {**process_tags(), "smalti/process": str(child.pid)})
+        alive = started_run(instance, process_tags())
+        other_host = started_run(instance, {"smalti/host": "elsewhere", "smalti/process": str(child.pid)})
+        instance.event_log_storage.initialize_concurrency_limit_to_default("spark")
+        claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "mds_shards")
+        assert claim.is_claimed
+        assert end_leftovers(instance) == [dead.run_id]
+        assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "mds_shards").is_claimed
+        statuses = {run.run_id: run.status for run in instance.get_runs()}
+    assert statuses[dead.run_id] is dg.DagsterRunStatus.CANCELED
+    assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED
+
+
+def demo(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The demo as `make demo` starts it."""
+    environment = {**os.environ, "DAGSTER_HOME": str(home / "dagster"), "SMALTI_ROOT": str(home / "data"), **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.demo", *arguments],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_source_that_is_not_there_ends_with_one_message(tmp_path: Path) -> None:
+    done = demo("--source", str(tmp_path / "nowhere"), home=tmp_path)
+    assert done.returncode == 1
+    assert "there is no such folder" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

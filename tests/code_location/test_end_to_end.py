@@ -1,0 +1,171 @@
+"""The whole graph on a few drawn flowers, run as `make demo` runs it, and looked at as the UI looks at it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.lineage import TRAINS_TAG, facts_of, latest
+from assets.rendering import INLINE_LIMIT
+from pipelines.definitions import defs
+from pipelines.deployments import REPOSITORY
+from pipelines.repeat import last_config
+from pipelines.sensors import train_on_new_version_sensor
+from smalti.catalog import load_manifest
+from smalti.storage import open_store
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.torch, pytest.mark.process, pytest.mark.timeout(400)]
+
+PER_CLASS = 6
+CHECKS = {
+    "every_class_can_be_split": True,
+    "few_images_were_left_out": True,
+    "every_row_is_in_the_shards": True,
+    "hashes_verify": True,
+    "no_class_vanished": True,
+    "accuracy_is_above_chance": False,  # nothing is learned from 24 images in one epoch
+}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A place where the demo was run, and what it said."""
+
+    home: Path
+    data: Path
+    output: str
+
+    def again(self, *arguments: str) -> str:
+        return run(self.home, self.data, *arguments)
+
+
+def run(home: Path, data: Path, *arguments: str) -> str:
+    options = ["--images-per-class", str(PER_CLASS), "--image-size", "32", "--epochs", "1", *arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.demo", *options],
+        cwd=REPOSITORY,
+        env={
+            **os.environ,
+            "DAGSTER_HOME": str(home),
+            "SMALTI_ROOT": str(data),
+            "SMALTI_DEPLOYMENT": "local",
+            "SOURCE": "",
+        },
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    place = tmp_path_factory.mktemp("demo")
+    home, data = place / "dagster", place / "data"
+    return Demo(home, data, run(home, data))
+
+
+@pytest.fixture
+def opened(demo: Demo) -> Iterator[dg.DagsterInstance]:
+    """The instance that `make ui` would open."""
+    with dg.DagsterInstance.from_config(str(demo.home)) as instance:
+        yield instance
+
+
+def facts(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
+    event = latest(instance, asset)
+    assert event is not None
+    return facts_of(event)
+
+
+def test_it_shows_progress_and_ends_with_the_summary(demo: Demo) -> None:
+    lines = demo.output.splitlines()
+    for stage in ("[1/4] raw_images", "[2/4] preprocessed_images", "[3/4] mds_shards", "[4/4] trained_model"):
+        assert stage in lines
+    assert any("epoch 1 of 1: held-out accuracy" in line and "images/s" in line for line in lines)
+    summary = demo.output[demo.output.index("Done in ") :]
+    for part in (
+        f"{5 * PER_CLASS} read from",
+        " bytes, in ",
+        "version   1, digest ",
+        "accuracy  ",
+        "model     ",
+        "make ui",
+    ):
+        assert part in summary
+
+
+def test_the_ui_finds_every_asset_with_what_a_person_wants_to_see(opened: dg.DagsterInstance) -> None:
+    assert facts(opened, "raw_images")["images"] == 5 * PER_CLASS
+    rows = facts(opened, "preprocessed_images")
+    assert rows["counts"]["train"] == dict.fromkeys(["daisy", "dandelion", "roses", "sunflowers", "tulips"], 5)
+    assert rows["dagster/row_count"] == 5 * PER_CLASS
+    shards, model = facts(opened, "mds_shards"), facts(opened, "trained_model")
+    assert shards["samples"] == 5 * PER_CLASS
+    assert model["held_out_images"] == 5
+    assert (model["shards_version"], model["shards_digest"]) == (shards["version"], shards["digest"])
+    assert (Path(model["model"]) / "model.safetensors").is_file()
+    for teaser in (facts(opened, "raw_images")["samples"], rows["samples"], model["curves"]):
+        assert len(teaser) < INLINE_LIMIT
+    for picture in (facts(opened, "raw_images")["gallery"], rows["gallery"], model["curves in full"]):
+        assert picture.count("data:image/") >= 1
+
+
+def test_every_check_was_made(opened: dg.DagsterInstance) -> None:
+    keys = list(defs.resolve_asset_graph().asset_check_keys)
+    records = opened.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    found = {key.name: record.status.value == "SUCCEEDED" for key, record in records.items()}
+    assert found == CHECKS
+
+
+def test_each_epoch_is_a_point_in_the_charts(opened: dg.DagsterInstance) -> None:
+    [record] = opened.fetch_observations(dg.AssetKey("trained_model"), limit=10).records
+    observation = record.event_log_entry.asset_observation
+    assert observation is not None
+    assert observation.metadata["epoch"].value == 1
+
+
+def test_the_training_is_known_by_the_digest_so_that_the_sensor_does_not_repeat_it(
+    demo: Demo, opened: dg.DagsterInstance
+) -> None:
+    digest = load_manifest(open_store(demo.data / "shards")).digest
+    assert opened.get_runs_count(dg.RunsFilter(tags={TRAINS_TAG: digest})) >= 1
+    with dg.build_sensor_context(instance=opened, definitions=defs) as context:
+        assert not train_on_new_version_sensor.evaluate_tick(context).run_requests
+
+
+def test_automation_repeats_the_choices_of_the_demo(opened: dg.DagsterInstance) -> None:
+    config = last_config(opened, ["raw_images", "preprocessed_images", "trained_model"])
+    assert config["ops"]["raw_images"]["config"]["images_per_class"] == PER_CLASS
+    assert config["ops"]["preprocessed_images"]["config"]["image_size"] == 32
+    assert config["ops"]["trained_model"]["config"]["epochs"] == 1
+
+
+def test_the_same_again_is_no_new_version_and_other_images_are_one(demo: Demo, tmp_path: Path) -> None:
+    store = open_store(demo.data / "shards")
+    before = load_manifest(store)
+    assert "nothing changed since version 1" in demo.again()
+    assert load_manifest(store) == before
+
+    photo = next((demo.data / "drawn_flowers").rglob("daisy/*.jpg"))
+    for name in ("oaks", "firs"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            (tmp_path / name / f"{number}.jpg").write_bytes(photo.read_bytes())
+    output = demo.again("--source", str(tmp_path))
+    assert "8 read from" in output
+    after = load_manifest(store)
+    assert (after.version, after.metadata["classes"]) == (2, ["firs", "oaks"])
+
+    # Back to the flowers: the set goes back to the same shards and so to the same digest.
+    demo.again()
+    back = load_manifest(store)
+    assert (back.version, back.digest) == (3, before.digest)

@@ -1,0 +1,131 @@
+"""The checks of the shard set, on sets that were made wrong on purpose."""
+
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from assets.mds_shards import COLUMNS, SHARDS, hashes_verify, no_class_vanished
+from assets.reconcile import row_hash, sums_of_shards
+from resources.storage import StorageResource
+from smalti.catalog import Draft, Manifest, publish
+from smalti.format import Schema, ShardOptions
+from smalti.images import encode_jpeg
+from smalti.writer import ShardUploader
+
+CLASSES = ["daisy", "roses"]
+
+
+def picture(number: int) -> bytes:
+    return encode_jpeg(np.full((8, 8, 3), number, dtype=np.uint8), 90)
+
+
+def row(number: int) -> dict[str, object]:
+    return {"image": picture(number), "label": number % 2, "path": f"{CLASSES[number % 2]}/{number}.jpg"}
+
+
+def publish_set(storage: StorageResource, splits: dict[str, list[dict[str, object]]]) -> Manifest:
+    """A version with these rows."""
+    store, schema, shards = storage.store(SHARDS), Schema.from_columns(COLUMNS), []
+    for split, rows in splits.items():
+        uploader = ShardUploader(store, f"{split}/written", schema, ShardOptions(), partition=split)
+        for sample in rows:
+            uploader.write(sample)
+        shards += uploader.finish()
+    return publish(store, Draft("written", schema, shards, metadata={"classes": CLASSES}))
+
+
+def check(
+    definition: dg.AssetChecksDefinition, storage: StorageResource, manifest: Manifest
+) -> dg.AssetCheckEvaluation:
+    with dg.DagsterInstance.ephemeral() as instance:
+        facts = {"version": manifest.version, "digest": manifest.digest}
+        instance.report_runless_asset_event(dg.AssetMaterialization("mds_shards", metadata=facts))
+        job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(definition))
+        here = dg.Definitions(asset_checks=[definition], jobs=[job], resources={"storage": storage})
+        done = here.resolve_job_def("check_job").execute_in_process(instance=instance, raise_on_error=False)
+        [evaluation] = done.get_asset_check_evaluations()
+    return evaluation
+
+
+def test_sums_are_equal_for_equal_rows_in_any_order_and_any_shards(storage: StorageResource, tmp_path: Path) -> None:
+    rows = [row(number) for number in range(10)]
+    manifest = publish_set(storage, {"train": rows[::-1], "validation": rows[:3]})
+    sums = sums_of_shards(storage.store(SHARDS), manifest)
+    assert sums["train"].rows == 10
+    assert sums["train"].hash_sum == sum(row_hash(r["image"], r["label"], r["path"]) for r in rows)  # type: ignore[arg-type]
+    assert sums["validation"].labels == {0: 2, 1: 1}
+    assert not sums["train"].unreadable
+
+
+@pytest.mark.parametrize("change", ["image", "label", "path"])
+def test_a_row_hash_depends_on_everything_in_the_row(change: str) -> None:
+    before = {"image": b"jpeg", "label": 1, "path": "roses/1.jpg"}
+    after = {**before, change: {"image": b"JPEG", "label": 2, "path": "roses/2.jpg"}[change]}
+    assert row_hash(**before) != row_hash(**after)  # type: ignore[arg-type]
+
+
+def test_a_row_hash_is_the_same_in_every_release() -> None:
+    """SHA-256 of the SHA-256 of the image, the label and the path, joined by bars; first 15 hex digits."""
+    assert row_hash(b"abc", 7, "a/b.jpg") == int("8343912cebb30f9", 16)
+
+
+def test_an_image_that_does_not_decode_is_named(storage: StorageResource) -> None:
+    noise = encode_jpeg(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8), 90)
+    broken = noise[: len(noise) // 2] + noise[-2:]  # header and end mark are there: the writer lets it through
+    manifest = publish_set(storage, {"train": [row(0), {"image": broken, "label": 1, "path": "roses/broken.jpg"}]})
+    assert sums_of_shards(storage.store(SHARDS), manifest)["train"].unreadable == ["roses/broken.jpg"]
+
+
+def test_a_class_that_vanished_from_a_split_is_named(storage: StorageResource) -> None:
+    manifest = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2)]})
+    evaluation = check(no_class_vanished, storage, manifest)
+    assert not evaluation.passed
+    assert evaluation.metadata["missing"].value == ["roses in validation"]
+
+
+def test_a_set_with_every_class_in_every_split_passes(storage: StorageResource) -> None:
+    manifest = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2), row(3)]})
+    assert check(no_class_vanished, storage, manifest).passed
+
+
+def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
+    manifest = publish_set(storage, {"train": [row(number) for number in range(4)]})
+    assert check(hashes_verify, storage, manifest).passed
+    path = storage.store(SHARDS).local_path(manifest.shards[0].stored.basename)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    evaluation = check(hashes_verify, storage, manifest)
+    assert not evaluation.passed
+    assert evaluation.blocking
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_and_the_shards_agree_on_the_sums_and_on_any_difference(storage: StorageResource) -> None:
+    from assets.reconcile import sums_of_table
+    from smalti.spark import build_session
+
+    rows = [row(number) for number in range(20)]
+    manifest = publish_set(storage, {"train": rows[:15], "validation": rows[15:]})
+    found = sums_of_shards(storage.store(SHARDS), manifest)
+    session = build_session()
+    try:
+
+        def table_sums(changed: list[dict[str, object]]) -> dict[str, tuple[int, int]]:
+            tuples = [
+                (bytes(r["image"]), r["label"], r["path"], "train" if i < 15 else "validation")  # type: ignore[arg-type]
+                for i, r in enumerate(changed)
+            ]
+            frame = session.createDataFrame(tuples, "image binary, label int, path string, split string")
+            return {split: (part.rows, part.hash_sum) for split, part in sums_of_table(frame).items()}
+
+        ours = {split: (part.rows, part.hash_sum) for split, part in found.items()}
+        assert table_sums(rows) == ours
+        assert table_sums([*rows[:14], rows[13], *rows[15:]]) != ours  # one lost, another twice: the count is right
+        assert table_sums([{**rows[0], "label": 1}, *rows[1:]]) != ours
+    finally:
+        session.stop()

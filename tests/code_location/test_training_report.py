@@ -1,0 +1,93 @@
+"""What a training run's events become for a person."""
+
+from typing import Any
+
+from assets.trained_model import Launcher, TrainedModelConfig, _by_class, chance_level
+from assets.training_report import TrainingReport
+from resources.training import TrainerResource
+
+START = {
+    "event": "start", "step": 0, "epoch": 0, "num_ranks": 2, "device": "cpu", "version": 4, "train_samples": 100,
+    "steps_per_epoch": 10,
+}  # fmt: skip
+EPOCH = {
+    "event": "epoch", "epoch": 0, "train_loss": 1.5, "loss": 1.25, "accuracy": 0.5, "images_per_second": 80.0,
+    "train_accuracy": 0.4, "step": 10, "life": 0,
+}  # fmt: skip
+
+
+class Listener:
+    """Keeps what a report says; its clock is set by hand."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.points: list[dict[str, Any]] = []
+        self.now = 0.0
+        self.report = TrainingReport(self.lines.append, self.points.append, epochs=5, clock=lambda: self.now)
+
+    def step(self, number: int, now: float) -> None:
+        self.now = now
+        self.report({"event": "step", "step": number, "epoch": 0, "loss": 2.0, "images_per_second": 75.4})
+
+
+def test_an_epoch_is_a_point_in_the_charts_and_a_line() -> None:
+    listener = Listener()
+    listener.report(EPOCH)
+    [point] = listener.points
+    assert point == {"epoch": 1, "train_loss": 1.5, "loss": 1.25, "accuracy": 0.5, "images_per_second": 80.0}
+    assert listener.lines == ["epoch 1 of 5: held-out accuracy 0.500, loss 1.250, 80 images/s"]
+
+
+def test_steps_are_told_every_few_seconds_only_with_their_share_of_the_run() -> None:
+    listener = Listener()
+    listener.report(START)
+    for number in range(1, 11):
+        listener.step(number, now=number * 0.5)
+    assert listener.lines == [
+        "training on 100 images of version 4 on cpu, 2 processes",
+        "12% epoch 1 of 5, loss 2.000, 75 images/s",
+    ]
+
+
+def test_a_run_that_goes_on_says_from_where() -> None:
+    listener = Listener()
+    listener.report({**START, "step": 7, "num_ranks": 1})
+    assert listener.lines == ["training on 100 images of version 4 on cpu, 1 process, going on after step 7"]
+
+
+def test_output_of_child_processes_is_passed_on_and_unknown_events_are_not_an_error() -> None:
+    listener = Listener()
+    listener.report({"event": "output", "rank": 1, "line": "hello"})
+    listener.report({"event": "something new"})
+    assert listener.lines == ["rank 1: hello"]
+
+
+def test_the_deployment_decides_the_launcher_unless_the_asset_is_told() -> None:
+    trainer = TrainerResource(run_root="/runs", launcher="processes", num_processes=2)
+    default = TrainedModelConfig().fields(trainer, stored_size=96)
+    assert (default["launcher"], default["num_processes"]) == ("processes", 2)
+    assert (default["weights"], default["image_size"]) == (None, 96)
+    told = TrainedModelConfig(launcher=Launcher.spark_local, num_processes=3).fields(trainer, stored_size=96)
+    assert (told["launcher"], told["num_processes"]) == ("spark-local", 3)
+
+
+def test_every_choice_of_the_asset_is_one_that_the_library_takes() -> None:
+    from dataclasses import fields
+
+    from smalti.torch.train.config import TrainConfig
+
+    known = {field.name for field in fields(TrainConfig)}
+    assert set(TrainedModelConfig().fields(TrainerResource(run_root="/runs"), stored_size=96)) <= known
+
+
+def test_chance_is_the_share_of_the_largest_class() -> None:
+    assert chance_level({"daisy": 30, "roses": 50, "tulips": 20}) == 0.5
+
+
+def test_classes_are_shown_with_what_they_are_mistaken_for() -> None:
+    rows = _by_class([[8, 2, 0], [1, 5, 4], [0, 0, 0]], ["daisy", "roses", "tulips"])
+    assert rows == [
+        {"class": "daisy", "images": 10, "right": 0.8, "taken for": "roses"},
+        {"class": "roses", "images": 10, "right": 0.5, "taken for": "tulips"},
+        {"class": "tulips", "images": 0, "right": 0.0, "taken for": ""},
+    ]
