@@ -151,16 +151,16 @@ def test_when_a_listener_raises_the_ranks_save_and_end(in_processes):
     class CancelledError(BaseException):
         """As Dagster interrupts."""
 
-    seen = []
+    seen, others = set(), children_of(os.getpid())  # a JVM of other tests, for one
 
     def cancel(event):
-        seen.extend(children_of(os.getpid()))
+        seen.update(children_of(os.getpid()) - others)
         if event["event"] == "step" and event["step"] >= 2:
             raise CancelledError
 
     with pytest.raises(CancelledError):
         train(replace(in_processes, model="tests.torch.train.tiny_models:slow"), on_event=cancel)
-    assert len(set(seen)) >= 2
+    assert len(seen) >= 2
     assert not any(is_alive(pid) for pid in seen)
     checkpoints = [path.name for path in (Path(in_processes.run_dir) / "checkpoints").iterdir()]
     assert max(checkpoints) >= "step-00000002"
@@ -183,10 +183,11 @@ def test_when_the_parent_is_killed_its_ranks_end_and_save(in_processes):
 
 def test_a_terminated_rank_stops_all_of_them_with_a_checkpoint(in_processes):
     slow = replace(in_processes, model="tests.torch.train.tiny_models:slow", checkpoint_every=1000)
+    others = children_of(os.getpid())
 
     def terminate(event):
         if event["event"] == "step" and event["step"] == 2:
-            os.kill(min(children_of(os.getpid())), signal.SIGTERM)
+            os.kill(min(children_of(os.getpid()) - others), signal.SIGTERM)
 
     with pytest.raises(TrainingError, match="stopped by SIGTERM after step") as caught:
         train(slow, on_event=terminate)
