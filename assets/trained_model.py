@@ -39,7 +39,7 @@ class TrainedModelConfig(dg.Config):
     image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
     epochs: int = Field(default=30, ge=1)
     batch_size: int = Field(default=32, ge=1, description="Images per step over all processes.")
-    learning_rate: float = Field(default=2e-3, gt=0)
+    learning_rate: float = Field(default=4e-3, gt=0)
     weight_decay: float = Field(default=0.05, ge=0)
     augment: bool = Field(default=True, description="Random crops, flips and colours.")
     seed: int = Field(default=17, ge=0)
