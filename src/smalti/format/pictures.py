@@ -1,5 +1,6 @@
 """The image encodings `pil` (raw pixels), `jpeg` and `png` (files). Fast decoding for training is done elsewhere."""
 
+from abc import abstractmethod
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,8 +85,9 @@ class ImageFile(Encoding):
         if fault:
             raise SchemaError(f"expected a {self.format} file: {fault}.")
 
+    @abstractmethod
     def _fault(self, data: bytes) -> str | None:
-        raise NotImplementedError
+        """What is wrong with the file, or None."""
 
     def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - jpeg looks at it
         return None
