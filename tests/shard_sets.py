@@ -18,8 +18,8 @@ def sample(number: int) -> dict:
     }
 
 
-def write_set(root: Path, count: int, *, size_limit: int = 600, **options) -> Path:
-    """`count` samples under `root`, about ten in a shard."""
+def write_set(root: "Path | str", count: int, *, size_limit: int = 600, **options) -> "Path | str":
+    """`count` samples under `root`, a folder or a URL; about ten in a shard."""
     with MDSWriter(out=str(root), columns=COLUMNS, size_limit=size_limit, **options) as writer:
         for number in range(count):
             writer.write(sample(number))

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pathlib
 import pickle
 import signal
 
@@ -182,6 +183,27 @@ def test_a_killed_worker_is_an_error_and_the_next_epoch_works(root):
     assert len(ids(loader)) == 51
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_failed_epoch_leaves_no_workers_and_the_next_one_works(root, persistent):
+    def fail_at_first(columns):
+        if broken.exists():
+            raise RuntimeError("augmentation went wrong")
+        return columns
+
+    fail_at_first.on_batches = True
+    broken = pathlib.Path(root) / "broken"
+    broken.touch()
+    before = set(multiprocessing.active_children())
+    loader = loader_of(root, workers=2, transform=fail_at_first, persistent_workers=persistent)
+    with pytest.raises(RuntimeError, match="augmentation went wrong") as kept:
+        list(loader)
+    assert set(multiprocessing.active_children()) == before
+    broken.unlink()
+    assert sum(len(batch) for batch in ids(loader)) == 104
+    assert kept.value is not None
+
+
 def test_two_batch_sizes_that_differ_are_refused(root):
     with pytest.raises(ValueError, match="`batch_size` is 8 for the loader and 4 for the dataset"):
         StreamingDataLoader(StreamingDataset(remote=root, batch_size=4), 8)
@@ -217,8 +239,10 @@ def plain_loader_with_workers(root):
 @pytest.mark.process
 def test_a_plain_torch_loader_with_workers_refuses_to_guess_the_epoch(root):
     _, plain = plain_loader_with_workers(root)
+    batches = iter(plain)
     with pytest.raises(CursorError, match="cannot know which epoch"):
-        list(plain)
+        next(batches)
+    batches._shutdown_workers()  # the traceback would keep torch's own iterator, and the next test's workers inherit it
 
 
 @pytest.mark.process

@@ -82,9 +82,14 @@ class StreamingDataLoader(DataLoader[Any]):
         self._pass, self._taken = this_pass, 0
         self._view.loader_side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
-        for batch in super().__iter__() if planned else ():
-            self._taken += 1
-            yield batch
+        batches: Iterator[Any] = super().__iter__() if planned else iter(())
+        try:
+            for batch in batches:
+                self._taken += 1
+                yield batch
+        except Exception:
+            self._end_workers(batches)
+            raise
         if self._taken != planned:
             raise SmaltiError(
                 f"epoch {this_pass.start.epoch} ended after {self._taken} of {planned} planned batches on rank "
@@ -114,6 +119,13 @@ class StreamingDataLoader(DataLoader[Any]):
             CursorError: the state is damaged, or belongs to another data set, version, split, seed or order.
         """
         self.streaming_dataset.load_state_dict(state)
+
+    def _end_workers(self, batches: Iterator[Any]) -> None:
+        """Ends the workers of a failed epoch now: the traceback would keep them, and a fork inherits what is kept."""
+        self._iterator = None  # persistent workers are not asked again
+        shut_down = getattr(batches, "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
 
     def _division(self, this_pass: Pass) -> Division:
         return self._view.division(this_pass)
