@@ -6,7 +6,7 @@ Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `sm
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,6 +50,8 @@ class Progress:
 
     next_epoch: int = 0
     resume: Cursor | None = None
+    adopted: Cursor | None = None
+    """The loaded state, whose seed, canonical nodes and block size hold for all epochs that follow."""
     set_by_user: bool = field(default=False)
 
 
@@ -247,7 +249,7 @@ class StreamingDataset:
         """
         cursor = Cursor.from_state(state)
         self._check(cursor)
-        self._progress.resume = cursor
+        self._progress.resume = self._progress.adopted = cursor
 
     def begin_pass(self) -> Pass:
         """Settles where an iteration begins, and counts its epoch as begun."""
@@ -257,7 +259,9 @@ class StreamingDataset:
         return Pass(start, self.world)
 
     def _fresh_cursor(self, epoch: int) -> Cursor:
-        options, stream = self._order_options, self.stream
+        options, stream, adopted = self._order_options, self.stream, self._progress.adopted
+        if adopted is not None:
+            return replace(adopted, epoch=epoch, samples=0)
         nodes = options.canonical_nodes or default_canonical_nodes(len(stream))
         return Cursor(
             epoch=epoch,

@@ -208,6 +208,7 @@ def test_the_seed_and_nodes_of_the_saved_run_are_taken_over(root):
     resumed = StreamingDataset(remote=str(root), shuffle=True, batch_size=137)
     resumed.load_state_dict(saved.state_dict())
     assert read_ids(resumed) == read_ids(saved)
+    assert read_ids(resumed) == read_ids(saved), "the epochs after the resumed one are the saved run's too"
 
 
 def test_a_golden_set_of_mosaicml_is_read_in_place(shared):
