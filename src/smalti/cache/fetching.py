@@ -56,10 +56,6 @@ class Fetcher:
         self._options = options
         self._root: Path | None = None
 
-    def is_in_place(self, info: ShardInfo) -> bool:
-        """Whether the shard is mapped where it lies: raw, in a local folder."""
-        return info.zip is None and self._store.local_path(info.raw.basename) is not None
-
     def bring(self, wanted: Wanted, use: Use, *, trusted: Callable[[Path], bool]) -> Any:
         """What `use` returns for the shard's local file, verified unless `trusted` says that this was done already.
 

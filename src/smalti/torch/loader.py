@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from smalti.dataset import Pass
 from smalti.errors import SmaltiError
-from smalti.order import Division
 from smalti.torch.collate import columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
 
@@ -101,13 +100,13 @@ class StreamingDataLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Steps of a whole epoch, equal on all ranks."""
         view = self._view
-        return self._division(Pass(view.cursor_at_start(), view.world)).num_steps
+        return view.division(Pass(view.cursor_at_start(), view.world)).num_steps
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch taken, as a small JSON-able dict, equal on all ranks."""
         if self._pass is None or self.streaming_dataset.resumes:
             return self.streaming_dataset.cursor().to_state()
-        division, start = self._division(self._pass), self._pass.start
+        division, start = self._view.division(self._pass), self._pass.start
         left = start.epoch_size - start.samples
         whole = self._taken >= division.num_steps
         return start.advanced(left if whole else self._taken * division.global_batch).to_state()
@@ -126,6 +125,3 @@ class StreamingDataLoader(DataLoader[Any]):
         shut_down = getattr(batches, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
-
-    def _division(self, this_pass: Pass) -> Division:
-        return self._view.division(this_pass)

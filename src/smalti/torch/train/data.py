@@ -1,7 +1,6 @@
 """The data of a run: which version is opened, that every rank sees the same one, and the loaders over it."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from smalti.errors import CursorError, SchemaError
 from smalti.torch.dataset import StreamingDataset
@@ -94,8 +93,3 @@ class RunData:
                 column=config.image_column,
                 encoding=encoding,
             )
-
-
-def describe_cursor(state: Mapping[str, Any]) -> str:
-    """Where a saved cursor stands, in words."""
-    return f"epoch {state['epoch']}, sample {state['sample_in_epoch']}"
