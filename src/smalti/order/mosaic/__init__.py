@@ -1,0 +1,39 @@
+"""MosaicML Streaming's own orders, bit for bit, so that a run that was begun there can be continued here.
+
+`plan_mosaic_epoch` gives one epoch as a `MosaicPlan`, which `smalti.order.Division` divides as the peer does; the
+parts that it is made of (`weigh_streams`, `sample_counts`, `shuffled_ids`, `partition_ids`) are public for comparison
+with the peer's functions. Everything is pure: numpy arrays in, numpy arrays out, no warnings, no logging, no global
+state.
+
+All of it is O(N) by nature, and uses methods of numpy's `Generator` whose results numpy does not promise to keep.
+Whoever has the choice takes `smalti.order.plan_epoch`, which is neither.
+"""
+
+from smalti.order.mosaic.batching import BATCHINGS
+from smalti.order.mosaic.dealing import partition_ids
+from smalti.order.mosaic.options import MosaicOptions, default_mosaic_nodes
+from smalti.order.mosaic.partition import PARTITIONS
+from smalti.order.mosaic.plan import MosaicPlan
+from smalti.order.mosaic.planning import plan_mosaic_epoch
+from smalti.order.mosaic.sampling import SAMPLINGS, sample_counts
+from smalti.order.mosaic.shape import WorldShape
+from smalti.order.mosaic.shuffles import SHUFFLES, shuffled_ids
+from smalti.order.mosaic.weights import MosaicStream, StreamWeight, weigh_streams
+
+__all__ = [
+    "BATCHINGS",
+    "PARTITIONS",
+    "SAMPLINGS",
+    "SHUFFLES",
+    "MosaicOptions",
+    "MosaicPlan",
+    "MosaicStream",
+    "StreamWeight",
+    "WorldShape",
+    "default_mosaic_nodes",
+    "partition_ids",
+    "plan_mosaic_epoch",
+    "sample_counts",
+    "shuffled_ids",
+    "weigh_streams",
+]

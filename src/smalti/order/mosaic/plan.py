@@ -1,0 +1,152 @@
+"""MosaicPlan: one epoch in MosaicML's order, as `smalti.order.Division` and whoever accounts for samples can read it.
+
+Planning is O(N) in time and memory, as the shuffles are: 4 bytes per sample held, 8 from 2^31 samples on (nothing
+without a shuffle and with every sample once). The ids of one rank or worker are then arithmetic and one gather; no
+array of the whole cluster is made.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.order.mosaic.dealing import all_ids, worker_ids
+from smalti.order.mosaic.partition import Partition
+from smalti.order.mosaic.sampling import Resampled
+from smalti.order.mosaic.shape import WorldShape
+from smalti.order.mosaic.spans import Ids, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """Sample ids of a partition, shuffled and resampled: a table of N ids at most."""
+
+    partition: Partition
+    """Which id of the partition stands at which position."""
+    taken: Resampled
+    """What the epoch takes."""
+    order: Ids | None
+    """The sample id of every id of the partition; None without a shuffle."""
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+    def ids_at(self, positions: Ints) -> Ids:
+        """The sample ids at the given positions; -1 where one is nobody's."""
+        ids = self.partition.ids_at(positions)
+        held = ids >= 0
+        if held.all():
+            return self._sample_ids(ids)
+        return np.where(held, self._sample_ids(np.maximum(ids, 0)), -1)
+
+    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
+        """Whether what stands at the given positions only fills up there."""
+        return self.partition.is_repeat(positions)
+
+    def _sample_ids(self, ids: Ints) -> Ids:
+        return self.taken.sample_ids(ids) if self.order is None else self.order[ids]
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Sample ids written down, position by position."""
+
+    ids: Ids
+    """The sample id of every position; -1 where one is nobody's."""
+    repeats: NDArray[np.bool_]
+    """Whether it only fills up there."""
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+    def ids_at(self, positions: Ints) -> Ids:
+        """The sample ids at the given positions; -1 where one is nobody's."""
+        return self.ids[positions]
+
+    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
+        """Whether what stands at the given positions only fills up there."""
+        return self.repeats[positions]
+
+
+class MosaicPlan:
+    """The order of one epoch for one world, from `start` on: `len(plan)` positions, any of which can be asked for.
+
+    It offers what `EpochPlan` does, so `Division(len(plan), plan.start, batch_size, world, tail="short")` reads from it
+    and gives every rank, at every step, exactly the ids that the peer gives it. What that means for the invariants:
+
+    * I3. Step s is the span [start + s*B, start + (s+1)*B) of positions, and the canonical order behind them does not
+      depend on the world, nor on B. So prefix + rest = the uninterrupted order holds for every position below
+      C * (N // C), on any world that the partition accepts and, with `orig`, any batch size. Three things are not so,
+      and cannot be while the order is the peer's: `start` is rounded down to a multiple of the hosts, so that up to
+      H - 1 samples are read again; the last C positions and those added after them are filled up differently in each
+      world; and with `relaxed` on a world that does not divide, the global batch must remain what it was.
+    * I1. Every sample that the epoch takes stands at one position, and again where `is_repeat` says so. The methods
+      `stratified`, `per_stream` and `device_per_stream` leave samples out, resume at whole steps only, and fix their
+      order for one global batch: prefix + rest holds while that remains the same.
+    * I4. No position goes to two ranks, but a repeat may stand in the same step as its sample. Ranks take equally many
+      steps, but with `relaxed` on a world that does not divide and with `device_per_stream` some positions of the last
+      steps are nobody's (id -1), and a rank may find nothing there.
+
+    Replica groups: give the shape of the groups (`WorldShape.replicated`). Pure and thread-safe.
+    """
+
+    def __init__(self, source: Dealt | Listed, shape: WorldShape, start: int, num_steps: int) -> None:
+        self._source = source
+        self._dealt_steps = num_steps
+        self.shape = shape
+        self.start = start
+
+    def __len__(self) -> int:
+        return max(self.start, len(self._source))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps from the start in which somebody reads something."""
+        return -(-(len(self) - self.start) // self.shape.global_batch)
+
+    def sample_ids(self, begin: int, end: int) -> Ints:
+        """Sample ids at positions [begin, end) of the epoch; int64, shape (end - begin,); -1 where one is nobody's.
+
+        Raises:
+            IndexError: the span is not inside [0, len(plan)].
+        """
+        if not 0 <= begin <= end <= len(self):
+            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
+        return self.ids_at(np.arange(begin, end, dtype=np.int64))
+
+    def ids_at(self, positions: Ints) -> Ints:
+        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`; -1: nobody's."""
+        if int(positions.max(initial=-1)) < len(self._source):
+            return self._source.ids_at(positions).astype(np.int64, copy=False)
+        ids = np.full(positions.shape, -1, dtype=np.int64)
+        inside = positions < len(self._source)
+        ids[inside] = self._source.ids_at(positions[inside])
+        return ids
+
+    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
+        """Whether the sample of a position stands at another one too and only fills up here; True for nobody's.
+
+        A sample that its stream's weight makes the epoch take several times is no repeat.
+        """
+        repeats = np.ones(positions.shape, dtype=np.bool_)
+        inside = positions < len(self._source)
+        repeats[inside] = self._source.is_repeat(positions[inside])
+        return repeats
+
+    def worker_ids(self, host: int, rank: int, worker: int) -> Ints:
+        """What a worker of a rank of a host reads; int64, shape (batches, batch_size); -1 fills up, as with the peer.
+
+        Raises:
+            IndexError: there is no such worker.
+        """
+        shape = (self.shape.hosts, self.shape.ranks_on_host, self.shape.workers)
+        if not all(0 <= number < count for number, count in zip((host, rank, worker), shape, strict=True)):
+            raise IndexError(f"no worker {worker} of rank {rank} of host {host}: there are {shape} of each.")
+        return worker_ids(self._source, self.shape, self.start, self._dealt_steps, (host, rank, worker))
+
+    def all_ids(self) -> Ints:
+        """The peer's whole array; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
+
+        8 bytes per sample and more while it is made; -1 is padding.
+        """
+        return all_ids(self._source, self.shape, self.start, self._dealt_steps)

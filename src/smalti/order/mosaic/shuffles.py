@@ -1,0 +1,198 @@
+"""MosaicML's five shuffles, bit for bit: `py1e`, `py1br`, `py1s`, `py2s` and `naive`.
+
+Each is a mapping from the sample ids of the partition to shuffled ones, of all samples at once: O(N) by nature. All but
+`naive` lay the shards out in an order that the seed fixes for the whole run, cut them at canonical nodes, and permute
+each node's spans for the epoch; they differ in how samples are then mixed:
+
+    py1s    every span by itself
+    py2s    every shard by itself, once for the run; then every span by itself
+    py1br   blocks of 0.75 to 1.25 `block_size`, staggered by node; up to 0.75 of a block at a node's end stays as it is
+    py1e    every span by itself; then each sample moves by up to (0.75 to 1.25 `block_size` - span) / 2 either way; a
+            span longer than that is not mixed with its neighbours
+
+Every draw is made by numpy's `Generator`, method by method in the peer's order. numpy promises the stream of its bit
+generators (PCG64 here) but not that of these methods: a numpy that changes them changes these orders, the peer's and
+ours alike. Tests compare with orders that the peer wrote on numpy 2.1, on the numpy that is installed.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.errors import WorldMismatch
+from smalti.order.mosaic.spans import Ids, Ints, Spans, cut_at_nodes, expand, narrow_dtype
+
+
+def shuffled_ids(
+    algorithm: str,
+    shard_sizes: Sequence[int] | NDArray[Any],
+    *,
+    canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int,
+) -> Ids:
+    """The shuffled sample id of every id of an epoch: a permutation of range(N); int32, or int64 from 2^31 samples.
+
+    Args:
+        algorithm: One of `SHUFFLES`.
+        shard_sizes: Samples in each shard, in stored order.
+        canonical_nodes: Nodes that the shards are dealt to; samples do not leave theirs. Not used by `naive`.
+        seed: Base seed of the run, from 0.
+        epoch: Epoch, from 0; added to the seed.
+        block_size: Samples within which `py1br` and `py1e` mix, from 2 and 1; not used by the others.
+
+    Raises:
+        ValueError: an argument is out of range.
+        WorldMismatch: `py1e` has a canonical node without samples, which the peer refuses too.
+    """
+    shuffle = _ALGORITHMS.get(algorithm)
+    if shuffle is None:
+        raise ValueError(f"`algorithm` must be one of {', '.join(SHUFFLES)}, found {algorithm!r}.")
+    for name, value, least in (
+        ("canonical_nodes", canonical_nodes, 1),
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+        ("block_size", block_size, LEAST_BLOCKS.get(algorithm, 0)),
+    ):
+        if value < least:
+            raise ValueError(f"`{name}` must be at least {least} for the shuffle {algorithm!r}, found {value}.")
+    sizes = np.asarray(shard_sizes, dtype=np.int64)
+    if sizes.ndim != 1 or (sizes < 0).any():
+        raise ValueError(f"`shard_sizes` must be a row of numbers from 0, found shape {sizes.shape}.")
+    run_rng, epoch_rng = np.random.default_rng(seed), np.random.default_rng(seed + epoch)
+    return shuffle(sizes, canonical_nodes, block_size, run_rng, epoch_rng)
+
+
+def _spans_of_epoch(
+    sizes: Ints, canonical_nodes: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Spans:
+    order = run_rng.permutation(sizes.size)
+    firsts = np.cumsum(sizes) - sizes
+    return cut_at_nodes(firsts[order], sizes[order], canonical_nodes).shuffled_within_nodes(epoch_rng)
+
+
+def _shuffle_each(ids: Ids, ends: list[int], rng: np.random.Generator) -> None:
+    for begin, end in pairwise(ends):
+        rng.shuffle(ids[begin:end])
+
+
+def _naive(
+    sizes: Ints, _canonical_nodes: int, _block: int, _run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Ids:
+    total = int(sizes.sum())
+    ids = np.arange(total, dtype=narrow_dtype(total))
+    epoch_rng.shuffle(ids)
+    return ids
+
+
+def _py1s(
+    sizes: Ints, canonical_nodes: int, _block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Ids:
+    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    _shuffle_each(ids, spans.ends, epoch_rng)
+    return ids
+
+
+def _py2s(
+    sizes: Ints, canonical_nodes: int, _block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Ids:
+    order = run_rng.permutation(sizes.size)
+    laid_out = sizes[order]
+    dtype = narrow_dtype(int(sizes.sum()))
+    ids = expand((np.cumsum(sizes) - sizes)[order], laid_out, dtype)
+    places = np.cumsum(laid_out) - laid_out
+    _shuffle_each(ids, [*places.tolist(), ids.size], run_rng)
+    # From here on a span is one of places in `ids`, and no longer of sample ids.
+    spans = cut_at_nodes(places, laid_out, canonical_nodes)
+    mixed = np.empty_like(ids)
+    node_ends = spans.ends
+    order = np.arange(spans.sizes.size)
+    for first, last in pairwise(spans.bounds):
+        epoch_rng.shuffle(order[first:last])
+        at = node_ends[first]
+        for span in order[first:last].tolist():
+            size, source = int(spans.sizes[span]), int(spans.firsts[span])
+            part = mixed[at : at + size]
+            part[:] = ids[source : source + size]
+            epoch_rng.shuffle(part)
+            at += size
+    return mixed
+
+
+def _py1br(
+    sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Ids:
+    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    ends = spans.ends
+    staggers = epoch_rng.integers(0, int(0.75 * block), canonical_nodes).tolist()
+    for stagger, (first, last) in zip(staggers, pairwise(spans.bounds), strict=True):
+        blocks = _staggered_blocks(ends[first], ends[last], stagger, block, epoch_rng)
+        for begin, end in blocks:
+            epoch_rng.shuffle(ids[begin:end])
+    return ids
+
+
+def _staggered_blocks(
+    begin: int, end: int, stagger: int, block: int, rng: np.random.Generator
+) -> list[tuple[int, int]]:
+    """The blocks of one node: from the second on, each begins `stagger` before the end of what was counted so far."""
+    blocks = []
+    counted = begin
+    while counted < end:
+        length = int(rng.integers(int(0.75 * block), int(1.25 * block)))
+        start, stop = max(counted - stagger, begin), min(counted - stagger + length, end)
+        blocks.append((start, stop))
+        counted += stop - start
+    return blocks
+
+
+def _py1e(
+    sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
+) -> Ids:
+    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    ends = spans.ends
+    for first, last in pairwise(spans.bounds):
+        if ends[first] == ends[last]:
+            raise WorldMismatch(
+                f"shuffle 'py1e': one of {canonical_nodes} canonical nodes would hold none of {ids.size} samples; "
+                "choose fewer canonical nodes, or another shuffle.",
+                canonical_nodes=canonical_nodes,
+                num_samples=int(ids.size),
+            )
+        _shuffle_each(ids, ends[first : last + 1], epoch_rng)
+        node_ids = ids[ends[first] : ends[last]]
+        # The peer's sort is not stable: of two equal positions it depends on the processor which comes first, there
+        # as here. A node of n samples has about n^2 / 2^52 such pairs: 0.02 of 10^7 samples, 2 of 10^8.
+        node_ids[:] = node_ids[np.argsort(_moved(ends[first : last + 1], block, epoch_rng))]
+    return ids
+
+
+def _moved(ends: list[int], block: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Where every sample of a node moves to, in samples from the node's start."""
+    begin, total = ends[0], ends[-1] - ends[0]
+    positions = np.arange(total, dtype=np.float64)
+    low, high = int(0.75 * block), int(1.25 * block)
+    for start, stop in pairwise(ends):
+        reach = max((int(rng.integers(low, high)) - (stop - start)) / 2, 0.0)
+        offset = start - begin
+        lower, upper = max(-reach, -offset), min(reach, total - (stop - begin))
+        positions[offset : stop - begin] += rng.uniform(lower, upper, stop - start)
+    return positions
+
+
+_ALGORITHMS: dict[str, Callable[[Ints, int, int, np.random.Generator, np.random.Generator], Ids]] = {
+    "py1e": _py1e,
+    "py1br": _py1br,
+    "py1s": _py1s,
+    "py2s": _py2s,
+    "naive": _naive,
+}
+SHUFFLES = tuple(_ALGORITHMS)
+LEAST_BLOCKS = {"py1br": 2, "py1e": 1}  # below, the peer draws from an empty range

@@ -1,0 +1,46 @@
+"""MosaicML Streaming, run in a process of its own.
+
+mosaicml-streaming 0.13 is found in `<environment>/peer`, where `make setup` lays it, or in the interpreter that
+`SMALTI_PEER_PYTHON` names; the tests are skipped where there is neither, except in CI, where that is a failure.
+`peer_stubs` stands for packages that MosaicML imports at start and that reading needs nothing of.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.values import decode
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def peer():
+    """An interpreter that has the peer, and the folders to look for it."""
+    chosen = os.environ.get("SMALTI_PEER_PYTHON")
+    if chosen:
+        return Path(chosen), [HERE / "peer_stubs"]
+    beside = Path(sys.prefix) / "peer"
+    if not (beside / "streaming").is_dir():
+        missing = f"needs MosaicML Streaming in {beside}: `make setup` lays it there (see {sys.prefix}/install.log)"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    return Path(sys.executable), [HERE / "peer_stubs", beside]
+
+
+def peer_reads(peer, folder, out, how):
+    python, paths = peer
+    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    done = subprocess.run(
+        [python, HERE / "peer_read.py", folder, out, how],
+        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [{name: decode(value) for name, value in row.items()} for row in json.loads(out.read_text())]

@@ -1,0 +1,43 @@
+"""The drawn tables of docs/order.md say what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from smalti.order import Division
+from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+from tests.order.mosaic_worlds import rank_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "order.md").read_text(encoding="utf-8")
+TABLES = re.findall(r"<!-- read: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_the_page_has_its_tables():
+    assert len(TABLES) == 2
+
+
+@pytest.mark.parametrize(("setting", "table"), TABLES)
+def test_a_table_shows_what_every_rank_reads(setting, table):
+    options = dict(part.split("=") for part in setting.split())
+    hosts, ranks, batch, samples, start = (int(options[k]) for k in ("hosts", "ranks", "batch", "samples", "start"))
+    rows = re.findall(r"host (\d+)  rank (\d+) (.*)", table)
+    assert len(rows) == hosts * ranks
+    for host, rank, cells in rows:
+        world = rank_of(WorldShape(hosts, ranks), int(host) * ranks + int(rank))
+        division = Division(samples, start, batch, world, options["tail"])
+        steps = division.steps(0, division.num_steps)
+        marks = zip(
+            [p for step in steps for p in step.lookup.tolist()],
+            [p < 0 for step in steps for p in step.positions.tolist()],
+            strict=True,
+        )
+        assert cells.split() == [f"{position}*" if repeat else str(position) for position, repeat in marks]
+
+
+def test_the_table_of_mosaics_canonical_nodes_is_right():
+    row = re.search(r"^sample +(.*)$", PAGE, flags=re.MULTILINE)
+    first, last = (re.findall(r"\d+", part) for part in row.group(1).split("..."))
+    ids = plan_mosaic_epoch(weigh_streams([[22]]), WorldShape(), options=MosaicOptions(4), epoch=0).sample_ids(0, 24)
+    assert [int(i) for i in first] == ids[:8].tolist()
+    assert [int(i) for i in last] == ids[16:].tolist()
