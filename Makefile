@@ -11,7 +11,7 @@ export DAGSTER_DISABLE_TELEMETRY = 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast check lint clean
+.PHONY: help setup demo ui test test-fast check lint bench clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,10 @@ lint: $(READY)  ## format, lint, types, layers
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 check: lint test-fast ## everything that must be green at every commit
+
+bench: $(READY) ## Smalti beside its peers, in one run: results in benchmarks/results (ARGS="--quick", see benchmarks/README.md)
+	@$(BIN)/python -m benchmarks setup
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean:          ## remove what the demo, the UI and the tools left; .venv stays
 	rm -rf data .dagster build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

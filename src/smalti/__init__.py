@@ -10,23 +10,34 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CSVWriter": "smalti.writer",
     "CommitConflict": "smalti.errors",
     "Cursor": "smalti.cursor",
+    "DecodeImages": "smalti.images",
+    "JSONWriter": "smalti.writer",
+    "LocalDataset": "smalti.torch",
     "MDSWriter": "smalti.writer",
     "Manifest": "smalti.catalog",
     "SmaltiError": "smalti.errors",
     "StreamingDataLoader": "smalti.torch",
     "StreamingDataset": "smalti.torch",
+    "TSVWriter": "smalti.writer",
     "World": "smalti.world",
+    "XSVWriter": "smalti.writer",
     "dataframe_to_mds": "smalti.spark",
     "history": "smalti.catalog",
     "load_manifest": "smalti.catalog",
+    "merge_index": "smalti.catalog",
     "open_dataset": "smalti.dataset",
     "open_store": "smalti.storage",
     "plan_epoch": "smalti.order",
+    "register_encoding": "smalti.format",
     "rollback": "smalti.catalog",
     "verify": "smalti.catalog",
 }
+
+# The same datasets, without torch's base classes.
+_WITHOUT_TORCH = {"LocalDataset": "smalti.local", "StreamingDataset": "smalti.dataset"}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - all of them are strings
 
@@ -35,8 +46,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'smalti' has no attribute {name!r}")
     home = _HOMES[name]
-    if name == "StreamingDataset" and find_spec("torch") is None:
-        home = "smalti.dataset"  # the same dataset, without torch's base class
+    if name in _WITHOUT_TORCH and find_spec("torch") is None:
+        home = _WITHOUT_TORCH[name]
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -1,5 +1,7 @@
 """Stream: one shard set, or one split of it, opened for reading. Wiring only: manifest, store and cache."""
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +11,8 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions, ShardCache
 from smalti.catalog import Manifest, load_manifest
-from smalti.errors import StoreNotFound, VersionNotFound
-from smalti.format import ShardInfo
+from smalti.errors import SchemaError, StoreNotFound, VersionNotFound
+from smalti.format import AnyShard, ShardInfo, batch_of, check_readable, decode_gathered, gather_of
 from smalti.storage import Store, open_store
 
 
@@ -53,13 +55,19 @@ class Stream:
             VersionNotFound: no such version or split.
             StoreError: the store cannot be read.
             FormatError: the index or manifest cannot be trusted.
+            SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given.
         """
         self.options = options
         store = open_store(options.root, dict(options.storage_options))
         self.manifest, self._store, self.shards = _find(store, options)
-        sizes = [info.samples for info in self.shards]
-        self.shard_sizes: NDArray[np.int64] = np.array(sizes, dtype=np.int64)
+        check_readable(self.shards, allow_unsafe_types=options.allow_unsafe_types)
+        self.shard_sizes: NDArray[np.int64] = np.array([info.samples for info in self.shards], dtype=np.int64)
         self._ends = np.cumsum(self.shard_sizes)
+        self._begins = self._ends - self.shard_sizes
+        self._num_samples = int(self._ends[-1]) if self._ends.size else 0
+        self._end_array = array(
+            "q", self._ends.tobytes()
+        )  # bisected in a tenth of the time that numpy takes for one id
         cache = CacheOptions(
             local=options.local if options.remote is not None else None,
             download_retry=options.download_retry,
@@ -75,23 +83,62 @@ class Stream:
         )
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if self._ends.size else 0
+        return self._num_samples
 
     def sample(self, sample_id: int) -> dict[str, Any]:
         """One decoded sample; `sample_id` in [0, len(stream))."""
-        shard = int(np.searchsorted(self._ends, sample_id, side="right"))
-        return self._cache.shard(shard)[sample_id - int(self._ends[shard] - self.shard_sizes[shard])]
+        ends = self._end_array
+        number = bisect_right(ends, sample_id)
+        return self._cache.shard(number)[sample_id - (ends[number - 1] if number else 0)]
 
-    def batch(self, sample_ids: NDArray[np.int64]) -> dict[str, Any]:
-        """The samples as columns, in the order of `sample_ids`: arrays for fixed-size columns, lists for the others."""
-        shards, places = self._locate(sample_ids)
-        by_shard = np.argsort(shards, kind="stable")
-        cuts = np.flatnonzero(np.diff(shards[by_shard])) + 1
-        groups = np.split(by_shard, cuts)
-        parts = [self._cache.shard(int(shards[group[0]])).batch(places[group]) for group in groups]
-        if len(parts) == 1:
-            return parts[0]  # a stable sort of equal keys moved nothing
-        return {name: _merged([part[name] for part in parts], groups) for name in parts[0]}
+    def batch(self, sample_ids: NDArray[np.int64], *, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Any]:
+        """The samples as columns, in the order of `sample_ids`; thread-safe.
+
+        Args:
+            sample_ids: int64, shape (n,), each in [0, len(stream)).
+            out: arrays to fill for columns of fixed size, by name; see `Shard.batch`.
+
+        Returns:
+            Column to values: arrays for columns of fixed size, lists for the others, images as bytes.
+
+        Raises:
+            SmaltiError: a shard cannot be fetched, or is damaged.
+            SchemaError: shards of the batch have different columns.
+        """
+        return batch_of(*self._pick(sample_ids), out)
+
+    def gather(self, sample_ids: NDArray[np.int64], columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """The samples as columns, undecoded, for another process to decode; thread-safe.
+
+        Args:
+            sample_ids: int64, shape (n,), each in [0, len(stream)).
+            columns: names of the columns wanted; None for all.
+
+        Returns:
+            Column to values: arrays for columns of fixed size, else a `Ragged`; a list for what has no bytes.
+
+        Raises:
+            SmaltiError: a shard cannot be fetched, or is damaged.
+            SchemaError: shards of the batch have different columns, or there is no such column.
+        """
+        shards, which, rows = self._pick(sample_ids)
+        here, whole = shards[0].info.schema, self.manifest.schema
+        if here is not whole and here.columns() != whole.columns():
+            raise SchemaError(
+                f"shard {shards[0].info.raw.basename} has columns {here.columns()}, and the set's first shard has "
+                f"{whole.columns()}: another process could not tell how to decode them. Read such a set sample by "
+                "sample or with threads, or write it again with one schema.",
+                shard=shards[0].info.raw.basename,
+            )
+        return gather_of(shards, which, rows, columns)
+
+    def decoded(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
+        """What `batch` returns, from what `gather` returned, perhaps in another process; opens nothing.
+
+        Raises:
+            FormatError: a value is damaged; `column` and `row`, its place in the batch, say which.
+        """
+        return decode_gathered(self.manifest.schema, gathered, allow_unsafe_types=self.options.allow_unsafe_types)
 
     def prefetch(self, sample_ids: NDArray[np.int64]) -> None:
         """Begins to fetch the shards of these samples, first needed first; returns at once."""
@@ -103,9 +150,16 @@ class Stream:
         """Lets go of open shards and fetching threads."""
         self._cache.close()
 
+    def _pick(self, sample_ids: NDArray[np.int64]) -> tuple[list[AnyShard], NDArray[np.int64], NDArray[np.int64]]:
+        """The open shards of a batch, and for each sample its shard's place among them and its own in the shard."""
+        numbers, rows = self._locate(sample_ids)
+        wanted = sorted(set(numbers.tolist())) or [0]
+        which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
+        return list(map(self._cache.shard, wanted)), which, rows
+
     def _locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        shards = np.searchsorted(self._ends, sample_ids, side="right").astype(np.int64)
-        return shards, sample_ids - (self._ends[shards] - self.shard_sizes[shards])
+        numbers = np.searchsorted(self._ends, sample_ids, side="right")
+        return numbers, sample_ids - self._begins[numbers]
 
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:
@@ -125,17 +179,3 @@ def _find_below(store: Store, split: str) -> tuple[Manifest, Store, tuple[ShardI
     below = store.child(split)
     manifest = load_manifest(below)
     return manifest, below, manifest.shards
-
-
-def _merged(parts: Sequence[Any], groups: Sequence[NDArray[np.int64]]) -> Any:
-    total = sum(group.size for group in groups)
-    if isinstance(parts[0], np.ndarray):
-        column = np.empty((total, *parts[0].shape[1:]), dtype=parts[0].dtype)
-        for part, group in zip(parts, groups, strict=True):
-            column[group] = part
-        return column
-    rows: list[Any] = [None] * total
-    for part, group in zip(parts, groups, strict=True):
-        for place, value in zip(group.tolist(), part, strict=True):
-            rows[place] = value
-    return rows

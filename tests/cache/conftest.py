@@ -22,9 +22,9 @@ def fill():
         )
         built = [shard for row in range(rows) for shard in builder.add({"id": row, "text": f"row {row}"})]
         infos = []
-        for shard in built + builder.finish():
+        for shard in [filled.seal() for filled in built + builder.finish()]:
             info = replace(shard.info.with_prefix("train/w/0"), partition="train")
-            store.put(info.stored.basename, bytes(shard.payload))
+            store.put(info.stored.basename, bytes(shard.payloads[0]))
             infos.append(info)
         assert len(infos) > 3
         return infos

@@ -26,10 +26,11 @@ def build(compression):
         builder = ShardBuilder(Schema.from_columns(COLUMNS), ShardOptions(compression=compression))
         for row in range(ROWS):
             builder.add({"id": number * ROWS + row, "text": "x" * row})
-        [built] = builder.finish()
+        [filled] = builder.finish()
+        built = filled.seal()
         info = replace(built.info.with_prefix(f"w/{number}"))
         infos.append(info)
-        payloads[info.stored.basename] = bytes(built.payload)
+        payloads[info.stored.basename] = bytes(built.payloads[0])
     return infos, payloads
 
 

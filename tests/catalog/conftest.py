@@ -37,10 +37,10 @@ def make_draft() -> Callable[..., Draft]:
             for row in range(first, first + rows):
                 built += builder.add({"id": row, "text": f"row {row}"} | {k: "x" for k in columns if k not in COLUMNS})
             built += builder.finish()
-            for shard in built:
+            for shard in [filled.seal() for filled in built]:
                 prefix = f"{split}/{write_id}/00000" if split else f"{write_id}/00000"
                 info = replace(shard.info.with_prefix(prefix), partition=split)
-                store.put(info.stored.basename, bytes(shard.payload))
+                store.put(info.stored.basename, bytes(shard.payloads[0]))
                 infos.append(info)
         return Draft(write_id, schema, infos, **kw)
 

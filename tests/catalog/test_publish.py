@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smalti.catalog import Draft, history, load_manifest, new_write_id, publish, rollback
+from smalti.catalog import Draft, history, load_manifest, new_write_id, publish, rollback, verify
 from smalti.errors import (
     CatalogError,
     CommitConflict,
@@ -243,13 +243,31 @@ def test_a_tampered_header_or_table_is_refused(make_draft):
         store.objects.update(good)
         store.objects[key] = change(store.objects[key])
         assert store.objects[key] != good[key]
-        with pytest.raises(IndexFileError):
-            load_manifest(store)
+        for read in (lambda: load_manifest(store, version=1), lambda: verify(store)):
+            with pytest.raises(IndexFileError):
+                read()
+    with pytest.raises(IndexFileError):
+        load_manifest(store)
     for junk in (b"", b"[]", b"{", b"[" * 200_000, b'{"smalti": 2}', good["_versions/00000001.json"][:50]):
         store.objects.update(good)
         store.objects["_versions/00000001.json"] = junk
         with pytest.raises(IndexFileError):
             load_manifest(store)
+
+
+@pytest.mark.parametrize("splits", [(None,), ("train", "val")])
+def test_a_small_set_opens_by_its_index_file_only_where_that_shows_exactly_the_version(make_draft, splits):
+    store = MemoryStore()
+    wanted = publish(store, make_draft(store, splits=splits))
+    before = len(store.calls)
+    assert load_manifest(store) == wanted
+    assert not [call for call in store.calls[before:] if call.key.endswith(".arrow")]
+    good = store.objects["index.json"]
+    for wrong in (b'"samples": 1', b'"samples": -'):
+        bad = good.replace(b'"samples": ', wrong, 1)
+        assert bad != good
+        store.objects["index.json"] = bad
+        assert load_manifest(store) == wanted, "the version counts, not the copy of it"
 
 
 def test_a_copy_without_versions_says_what_to_do(make_draft):

@@ -10,7 +10,7 @@ from assets.mds_shards import COLUMNS, SHARDS, hashes_verify, no_class_vanished
 from assets.reconcile import row_hash, sums_of_shards
 from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, publish
-from smalti.format import Schema, ShardOptions
+from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
 from smalti.writer import ShardUploader
 
@@ -29,7 +29,7 @@ def publish_set(storage: StorageResource, splits: dict[str, list[dict[str, objec
     """A version with these rows."""
     store, schema, shards = storage.store(SHARDS), Schema.from_columns(COLUMNS), []
     for split, rows in splits.items():
-        uploader = ShardUploader(store, f"{split}/written", schema, ShardOptions(), partition=split)
+        uploader = ShardUploader(store, f"{split}/written", ShardBuilder(schema, ShardOptions()), partition=split)
         for sample in rows:
             uploader.write(sample)
         shards += uploader.finish()

@@ -1,13 +1,17 @@
 """StreamingDataset without torch: epochs, cursors, order."""
 
+import json
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smalti.dataset import StreamingDataset, open_dataset
-from smalti.errors import CursorError, StoreNotFound
+from smalti.errors import CursorError, SchemaError, StoreNotFound
 from smalti.order import plan_epoch
 from smalti.world import World
+from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
 
 
@@ -52,6 +56,44 @@ def test_samples_are_read_by_id(root):
     assert dataset[136]["text"] == "sample 136 xxx"
     assert dataset[-1]["id"] == 136
     assert dataset[5]["vector"].tolist() == [5.0, 0.5, -5.0]
+
+
+def test_samples_are_asked_for_in_the_forms_that_mosaicml_takes(root):
+    dataset = open_dataset(str(root))
+
+    def found(at):
+        return [sample["id"] for sample in dataset[at]]
+
+    assert found(slice(3, 6)) == [3, 4, 5]
+    assert found(slice(-2, None)) == [135, 136]
+    assert found(slice(5, 0, -2)) == [5, 3, 1]
+    assert found([1, -1]) == [1, 136]
+    assert found(np.array([4, 2])) == [4, 2]
+    assert [[sample["id"] for sample in row] for row in dataset[[[1, 2], [3]]]] == [[1, 2], [3]]
+    assert dataset[np.int64(7)]["id"] == 7
+
+
+@pytest.mark.parametrize("at", [1.0, "1", None, (1, 2)])
+def test_samples_are_asked_for_in_no_other_form(root, at):
+    with pytest.raises(ValueError, match="takes an integer, a slice"):
+        open_dataset(str(root))[at]
+
+
+def test_an_overridden_get_item_is_honoured(root):
+    class Doubled(StreamingDataset):
+        def get_item(self, sample_id):
+            return super().get_item(sample_id)["id"] * 2
+
+    dataset = Doubled(remote=str(root), batch_size=5, tail="short")
+    assert not dataset.reads_columns
+    assert list(dataset)[:3] == [0, 2, 4]
+    assert dataset[[1, -1]] == [2, 272]
+
+
+@pytest.mark.parametrize("number", [-1, 137])
+def test_get_item_takes_plain_ids_only(root, number):
+    with pytest.raises(IndexError, match=f"sample {number} of .*: it has samples 0 to 136"):
+        open_dataset(str(root)).get_item(number)
 
 
 def test_an_id_outside_the_set_says_what_there_is(root):
@@ -213,8 +255,17 @@ def test_the_seed_and_nodes_of_the_saved_run_are_taken_over(root):
 
 def test_a_golden_set_of_mosaicml_is_read_in_place(shared):
     """comp_zstd_3 was written by MosaicML Streaming with shards on disk both raw and compressed."""
-    import json
 
     expected = json.loads((shared / "golden/comp_zstd_3/expected.json").read_text())["samples"]
     dataset = open_dataset(str(shared / "golden/comp_zstd_3"))
     assert [dataset[i] for i in range(dataset.size)] == expected
+
+
+def test_columns_that_run_code_are_refused_at_open_unless_asked_for(tmp_path):
+    with MDSWriter(out=str(tmp_path), columns={"x": "pkl"}, allow_unsafe_types=True) as writer:
+        writer.write({"x": [1, 2]})
+    with pytest.raises(SchemaError, match="pkl"):
+        open_dataset(str(tmp_path))
+    with pytest.raises(SchemaError, match="pkl"):
+        next(iter(StreamingDataset(remote=str(tmp_path), batch_size=4)))
+    assert open_dataset(str(tmp_path), allow_unsafe_types=True)[0] == {"x": [1, 2]}

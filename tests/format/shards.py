@@ -7,12 +7,12 @@ def build(columns, samples, **options):
     """The shards of `samples`."""
     builder = ShardBuilder(Schema.from_columns(columns), ShardOptions(**options))
     built = [shard for sample in samples for shard in builder.add(sample)]
-    return built + builder.finish()
+    return [filled.seal() for filled in built + builder.finish()]
 
 
 def write(folder, columns, samples, **options) -> tuple[ShardInfo, Shard]:
     """One uncompressed shard in a file, and open."""
     (shard,) = build(columns, samples, **options)
     path = folder / shard.info.raw.basename
-    path.write_bytes(shard.payload)
+    path.write_bytes(shard.payloads[0])
     return shard.info, Shard.open(path, shard.info)

@@ -17,12 +17,12 @@ def build(columns, samples, options=None):
     builder, built = ShardBuilder(Schema.from_columns(columns), options or ShardOptions()), []
     for sample in samples:
         built += builder.add(sample)
-    return built + builder.finish()
+    return [filled.seal() for filled in built + builder.finish()]
 
 
 def test_shard_of_the_description_byte_for_byte():
     (shard,) = build(COLUMNS, SAMPLES, ShardOptions(hashes=("xxh64", "sha1")))
-    data = bytes(shard.payload)
+    data = bytes(shard.payloads[0])
     assert data[:24].hex() == "03000000fd0000001a0100003b010000600100007b22636f"[:48]
     first = "0700000006000000000000000000000068c3a96c6c6f30040100000000"
     assert data[0xFD : 0xFD + 29].hex() == first
@@ -49,7 +49,7 @@ def test_config_inside_the_shard_says_what_the_index_says():
     (shard,) = build({"x": "int"}, [{"x": 1}], ShardOptions("zstd:7", ("sha1",), "1kb"))
     assert shard.info.stored.basename == "shard.00000.mds.zstd"
     (raw,) = build({"x": "int"}, [{"x": 1}], ShardOptions(None, ("sha1",), "1kb"))
-    config = json.loads(bytes(raw.payload)[12 : raw.info.raw.num_bytes - 8])
+    config = json.loads(bytes(raw.payloads[0])[12 : raw.info.raw.num_bytes - 8])
     assert config == {
         "column_encodings": ["int"],
         "column_names": ["x"],
@@ -66,7 +66,7 @@ def test_shards_are_numbered_and_stay_within_the_limit():
     built = build({"x": "bytes"}, [{"x": bytes(10)}] * 30, ShardOptions(hashes=(), size_limit=300))
     assert [shard.info.raw.basename for shard in built][:3] == ["shard.00000.mds", "shard.00001.mds", "shard.00002.mds"]
     assert sum(shard.info.samples for shard in built) == 30
-    assert all(len(shard.payload) <= 300 for shard in built)
+    assert all(len(shard.payloads[0]) <= 300 for shard in built)
 
 
 def test_oversize_samples_get_shards_of_their_own_and_no_shard_is_empty():
@@ -83,7 +83,7 @@ def test_builder_goes_on_after_finish_with_the_next_number():
     names = []
     for i in range(2):
         builder.add({"x": i})
-        names += [shard.info.raw.basename for shard in builder.finish()]
+        names += [filled.seal().info.raw.basename for filled in builder.finish()]
     assert names == ["shard.00000.mds", "shard.00001.mds"]
     assert builder.finish() == []
 
@@ -100,13 +100,13 @@ def test_refused_sample_is_named_and_leaves_no_trace():
     with pytest.raises(SchemaError, match=r"column 'y' \(int8\), sample 1") as caught:
         builder.add({"x": 1, "y": 1000})
     assert (caught.value.column, caught.value.row) == ("y", 1)
-    assert builder.finish()[0].info.samples == 1
+    assert builder.finish()[0].seal().info.samples == 1
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        ShardOptions(compression="br"),
+        ShardOptions(compression="lz4"),
         ShardOptions(hashes=("nope",)),
         ShardOptions(size_limit="4gb"),
         ShardOptions(size_limit=-1),
@@ -122,4 +122,4 @@ def test_hashes_are_recorded_sorted_for_raw_and_stored_file():
     assert shard.info.hash_names == ("sha1", "xxh64")
     assert shard.info.zip is not None
     assert set(shard.info.raw.hashes) == set(shard.info.zip.hashes) == {"sha1", "xxh64"}
-    assert shard.info.zip.num_bytes == len(shard.payload)
+    assert shard.info.zip.num_bytes == len(shard.payloads[0])

@@ -24,7 +24,7 @@ def payloads(columns, options, pieces):
         else:
             for sample in piece:
                 built += builder.add(sample)
-    return [(shard.info, bytes(shard.payload)) for shard in built + builder.finish()]
+    return [(shard.info, bytes(shard.payloads[0])) for shard in (filled.seal() for filled in built + builder.finish())]
 
 
 @st.composite
@@ -156,7 +156,7 @@ def test_rows_are_counted_over_all_batches():
     with pytest.raises(SchemaError, match="sample 5") as caught:
         builder.add_batch(pa.record_batch([pa.array([1, 300])], ["x"]))
     assert caught.value.row == 5
-    assert builder.finish()[0].info.samples == 4
+    assert builder.finish()[0].seal().info.samples == 4
 
 
 @pytest.mark.parametrize("names", [["x"], ["x", "y", "z"], ["x", "z"], ["x", "x"]])
@@ -185,4 +185,4 @@ def test_integers_are_taken_or_refused_alike_one_by_one_and_by_column(values, na
             builder.add_batch(batch)
     else:
         builder.add_batch(batch)
-        assert bytes(builder.finish()[0].payload).endswith(stored)
+        assert bytes(builder.finish()[0].seal().payloads[0]).endswith(stored)

@@ -36,10 +36,8 @@ def test_shard_over_four_gigabytes_is_refused_before_anything_is_written():
     assert cutter.push(lengths(2**31, 2**30)) == []
     with pytest.raises(SchemaError, match="size_limit"):
         cutter.push(lengths(2**30))
-    with pytest.raises(SchemaError, match="size_limit"):
-        cutter.push_one(2**30)
-    with pytest.raises(SchemaError, match="one sample"):
-        ShardCutter(100, None).push_one(2**32)
+    with pytest.raises(SchemaError, match="sample 7 of 4294967296 bytes"):
+        ShardCutter(100, None).push(lengths(2**32), first_row=7)
     assert cutter.push(lengths(2**29)) == []
 
 
@@ -62,8 +60,6 @@ def test_cuts_do_not_depend_on_how_samples_arrive(values, limit, data):
     split = data.draw(st.integers(0, len(values)))
     one_by_one = cuts([[value] for value in values])
     assert cuts([values[:split], values[split:]]) == one_by_one
-    single = ShardCutter(50, limit)
-    assert [row for row, value in enumerate(values) if single.push_one(value)] == one_by_one
     # MosaicML's rule, sample by sample.
     size, count, expected = 50, 0, []
     for row, value in enumerate(values):

@@ -71,7 +71,7 @@ def read_everything(path, info):
 
 def test_every_truncation_is_refused_at_verification_and_at_open(shard, tmp_path):
     path = tmp_path / "s"
-    data = bytes(shard.payload)
+    data = bytes(shard.payloads[0])
     for length in range(len(data)):
         path.write_bytes(data[:length])
         with pytest.raises(ChecksumMismatch):
@@ -87,7 +87,7 @@ def test_every_truncation_is_refused_at_verification_and_at_open(shard, tmp_path
 
 def test_bit_flips_are_refused_at_verification_and_otherwise_end_in_values_or_typed_errors(shard, tmp_path):
     path = tmp_path / "s"
-    data = bytes(shard.payload)
+    data = bytes(shard.payloads[0])
     rng = np.random.default_rng(20240607)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd images before it refuses them
@@ -102,7 +102,7 @@ def test_bit_flips_are_refused_at_verification_and_otherwise_end_in_values_or_ty
 
 def test_unchanged_shard_verifies(shard, tmp_path):
     path = tmp_path / "s"
-    path.write_bytes(shard.payload)
+    path.write_bytes(shard.payloads[0])
     verify_file(path, shard.info.raw, what="s")
     assert len(Shard.open(path, shard.info)) == 2
 
@@ -128,7 +128,7 @@ def test_offsets_have_to_rise_and_to_cover_the_file(tmp_path, table):
 
 def test_lengths_that_would_wrap_around_are_refused(tmp_path):
     (small,) = build({"x": "bytes", "y": "bytes"}, [{"x": b"abc", "y": b"de"}])
-    data = bytearray(small.payload)
+    data = bytearray(small.payloads[0])
     data[-13:-5] = (2**32 - 1).to_bytes(4, "little") + (6).to_bytes(4, "little")
     path = tmp_path / "s"
     path.write_bytes(data)
@@ -142,7 +142,7 @@ def test_lengths_that_would_wrap_around_are_refused(tmp_path):
 def test_deeply_nested_json_is_a_typed_error(tmp_path):
     (small,) = build({"x": "bytes"}, [{"x": b"[" * 100_000}])
     path = tmp_path / "s"
-    path.write_bytes(small.payload)
+    path.write_bytes(small.payloads[0])
     schema = replace(small.info.schema, encodings=("json",))
     with pytest.raises(FormatError):
         Shard.open(path, replace(small.info, schema=schema))[0]

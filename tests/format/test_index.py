@@ -97,7 +97,7 @@ BAD = [
     *[(("shards", 0, "version"), value) for value in (1, 3, "2", 2.0, None, True, ...)],
     *[(("version",), value) for value in (1, 3, "2", None, ...)],
     *[(("shards",), value) for value in (None, {}, "x", [None], [[]], [3], ...)],
-    *[(("shards", 0, "compression"), value) for value in ("br", "gz:9", "zip", "", 3, None, "zstd:99", ...)],
+    *[(("shards", 0, "compression"), value) for value in ("br:12", "gz:10", "zip", "", 3, None, "zstd:99", ...)],
     *[(("shards", 0, "zip_data"), value) for value in (None, [], "x", {}, ...)],
     *[(("shards", 0, "raw_data"), value) for value in (None, [], {}, ...)],
     *[(("shards", 0, "hashes"), value) for value in (["sha1", "xxh64"], "sha1", [3], None, {})],

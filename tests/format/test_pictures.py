@@ -101,6 +101,60 @@ def test_image_opened_from_a_jpeg_file_is_stored_as_that_file(tmp_path):
     assert again.startswith(b"\xff\xd8")
 
 
+def test_image_that_was_changed_in_place_is_stored_as_it_is_now(tmp_path):
+    """MosaicML's writer stores the file that it was opened from, and the change is lost."""
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (64, 32), (250, 0, 0)).save(path)
+    codec = parse_encoding("jpeg")
+    with Image.open(path) as image:
+        image.load()
+        assert codec.encode(image) == path.read_bytes()
+        image.thumbnail((16, 16))
+        assert codec.decode(codec.encode(image)).size == (16, 8)
+    with Image.open(path) as image:
+        image.paste((0, 250, 0), (0, 0, 64, 32))
+        red, green, _ = codec.decode(codec.encode(image)).getpixel((32, 16))
+        assert green > 200 > 50 > red
+    with Image.open(path) as image:
+        image.draft("L", (16, 8))
+        found = codec.decode(codec.encode(image))
+        assert (found.mode, found.size) == (image.mode, image.size) != ("RGB", (64, 32))
+
+
+def test_file_that_changed_under_an_open_image_is_not_stored_for_it(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.new("L", (8, 8), 200).save(path)
+    with Image.open(path) as image:
+        image.load()
+        path.write_bytes(b"garbage")
+        assert parse_encoding("jpeg").decode(parse_encoding("jpeg").encode(image)).getpixel((4, 4)) == 200
+
+
+def test_truncated_file_of_an_open_image_is_refused(tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(JPEG[:-2])
+    with Image.open(path) as image, pytest.raises(SchemaError, match="cut short"):
+        parse_encoding("jpeg").encode(image)
+
+
+def test_more_pixels_than_pillow_reads_are_refused_at_writing_and_reading():
+    png = PNG[:16] + (1 << 16).to_bytes(4, "big") + (1 << 16).to_bytes(4, "big") + PNG[24:]
+    jpeg = JPEG.replace(b"\x00\x04\x00\x05", b"\xff\xff\xff\xff")
+    raw = b"".join(n.to_bytes(4, "little") for n in (1 << 16, 1 << 16, 1)) + b"1" + bytes(1 << 20)
+    for name, data in (("png", png), ("jpeg", jpeg), ("pil", raw)):
+        with pytest.raises(SchemaError, match="pixels are more than the 178956970 allowed"):
+            parse_encoding(name).encode(data)
+        with pytest.raises(BadImageError):
+            parse_encoding(name).decode(data)
+
+
+def test_pixel_cap_holds_where_pillows_own_is_switched_off(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    tall = JPEG.replace(b"\x00\x04\x00\x05", b"\xff\xff\xff\xff")
+    with pytest.raises(BadImageError, match="65535 x 65535 pixels are more than"):
+        parse_encoding("jpeg").decode(tall)
+
+
 def test_image_from_memory_is_saved_as_pil_saves_it():
     image = Image.new("RGB", (6, 5), (200, 10, 30))
     for name in ("jpeg", "png"):

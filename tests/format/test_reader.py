@@ -191,8 +191,8 @@ def test_wide_batch_from_arrow_comes_back(tmp_path):
     builder = ShardBuilder(Schema.from_columns({"tokens": "ndarray:int32:2048"}), ShardOptions())
     lists = pa.FixedSizeListArray.from_arrays(pa.array(tokens.reshape(-1)), 2048)
     builder.add_batch(pa.record_batch([lists], ["tokens"]))
-    (built,) = builder.finish()
-    (tmp_path / "s").write_bytes(built.payload)
+    built = builder.finish()[0].seal()
+    (tmp_path / "s").write_bytes(built.payloads[0])
     rows = np.array([63, 0, 5])
     assert np.array_equal(Shard.open(tmp_path / "s", built.info).batch(rows)["tokens"], tokens[rows])
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
+from smalti.format.exact import cast_exact
 from tests.format.columns import SCALARS, same
 
 
@@ -99,3 +100,8 @@ def test_signed_bytes_and_shorts_keep_their_sign():
     for name, values in (("int8", range(-128, 128)), ("int16", range(-(2**15), 2**15))):
         codec = parse_encoding(name)
         assert [int(codec.decode(codec.encode(value))) for value in values] == list(values)
+
+
+def test_only_numbers_are_cast():
+    with pytest.raises(SchemaError, match="expected numbers for int8, found str"):
+        cast_exact(np.array(["1"]), "int8")

@@ -1,12 +1,13 @@
 """Text, bytes, JSON and numbers as digits."""
 
+import math
 from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from smalti.errors import SchemaError
+from smalti.errors import FormatError, SchemaError
 from smalti.format import parse_encoding
 from tests.format.columns import json_values, text
 
@@ -27,6 +28,10 @@ from tests.format.columns import json_values, text
         ("json", b'{"a": 1}', b'{"a": 1}'),
         ("json", "text", b'"text"'),
         ("json", (1, 2), b"[1, 2]"),
+        ("json", None, b"null"),
+        ("str_int", b"-12", b"-12"),
+        ("str_float", b"1e+22", b"1e+22"),
+        ("str_decimal", b"1.50", b"1.50"),
     ],
 )
 def test_stored_bytes(name, value, stored):
@@ -57,7 +62,14 @@ def test_stored_bytes(name, value, stored):
         ("json", b"{"),
         ("json", b"NaN"),
         ("json", b"\xff"),
-        ("json", None),
+        ("json", b'{"a": 1, "a": 2}'),
+        pytest.param("json", b"[" * 513 + b"]" * 513, id="json too deep"),
+        ("str_int", b"1_0"),
+        ("str_int", b"01"),
+        ("str_int", b"one"),
+        ("str_int", b"\xff"),
+        ("str_float", b"1.50"),
+        ("str_decimal", b"1,5"),
     ],
 )
 def test_value_that_would_change_is_refused(name, value):
@@ -65,12 +77,53 @@ def test_value_that_would_change_is_refused(name, value):
         parse_encoding(name).encode(value)
 
 
-def test_json_nested_without_end_is_refused():
+def nested(depth):
     value: list = []
-    for _ in range(100_000):
+    for _ in range(depth - 1):
         value = [value]
-    with pytest.raises(SchemaError):
-        parse_encoding("json").encode(value)
+    return value
+
+
+def test_json_nested_without_end_is_refused():
+    for depth in (513, 900, 100_000):
+        with pytest.raises(SchemaError):
+            parse_encoding("json").encode(nested(depth))
+        with pytest.raises(FormatError, match="512 levels"):
+            parse_encoding("json").decode(b"[" * depth + b"]" * depth)
+        with pytest.raises(FormatError, match="512 levels"):
+            parse_encoding("json").decode(b'{"a":' * depth + b"1" + b"}" * depth)
+
+
+def test_json_comes_back_as_deep_and_as_wide_as_is_allowed():
+    codec = parse_encoding("json")
+    for value in (nested(512), [[]] * 100_000, [{"a": [1]}] * 1000):
+        assert codec.decode(codec.encode(value)) == value
+
+
+def test_json_larger_than_is_allowed_is_refused():
+    codec = parse_encoding("json")
+    with pytest.raises(FormatError, match="67108865 bytes"):
+        codec.decode(b" " * (1 << 26) + b"1")
+    with pytest.raises(SchemaError, match="67108866 bytes"):
+        codec.encode("a" * (1 << 26))
+
+
+def test_number_that_json_changes_is_refused_with_its_place():
+    class Odd(int):
+        def __ne__(self, other):
+            return True
+
+        def __eq__(self, other):
+            return False
+
+        __hash__ = int.__hash__
+
+    with pytest.raises(SchemaError, match=r"Odd at \$\.\*\[\*\] does not come back"):
+        parse_encoding("json").encode({"a": [Odd(3)]})
+
+
+def test_json_that_others_wrote_without_care_is_read():
+    assert math.isnan(parse_encoding("json").decode(b"[NaN]")[0])
 
 
 @given(text)
@@ -90,3 +143,11 @@ def test_message_names_types_and_never_the_content():
         parse_encoding("int8").encode("my secret")
     assert "str" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["str_int", "str_float", "str_decimal"])
+def test_damaged_digits_are_refused_without_being_shown(name):
+    for data in (b"", b"secret", b"\xff", b"0x10"):
+        with pytest.raises(FormatError) as caught:
+            parse_encoding(name).decode(data)
+        assert "secret" not in str(caught.value)

@@ -27,6 +27,8 @@ def plain(value):
     if isinstance(value, Image.Image):
         pixels = hashlib.sha256(value.tobytes()).hexdigest()
         return {"pixels_sha256": pixels, "mode": value.mode, "size": list(value.size)}
+    if isinstance(value, list) and value and all(isinstance(item, Image.Image) for item in value):
+        return {"list": [plain(item) for item in value]}
     return value
 
 

@@ -1,18 +1,8 @@
-"""MosaicML's own readers open what Smalti writes, and find the same values.
-
-mosaicml-streaming 0.13 is found in `<environment>/peer`, where `make setup` lays it, or in the interpreter that
-`SMALTI_PEER_PYTHON` names; the tests are skipped where there is neither, except in CI, where that is a failure.
-`peer_stubs` stands for packages that MosaicML imports at start and that reading needs nothing of.
-"""
+"""MosaicML's own readers open what Smalti writes, and find the same values."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from decimal import Decimal
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +11,11 @@ from PIL import Image
 
 from smalti.writer import MDSWriter
 from tests.format.columns import image_bytes
-from tests.golden.values import assert_same, decode
+from tests.golden.conftest import peer_reads
+from tests.golden.values import assert_same
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-HERE = Path(__file__).parent
 SCALARS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 COLUMNS = {
     "bytes": "bytes",
@@ -42,6 +32,10 @@ COLUMNS = {
     "jpeg": "jpeg",
     "png": "png",
     "json": "json",
+    "jpegs": "list[jpeg]",
+    "pngs": "list[png]",
+    "pils": "list[pil]",
+    "video": "jpeg_array",
 }
 
 
@@ -61,41 +55,17 @@ def sample(i):
         "jpeg": image_bytes("JPEG", (16, 8), 20 * i),
         "png": image_bytes("PNG", (5, 4), 20 * i),
         "json": {"k": [i, None, True, 1.5], "é": "x" * i},
+        "jpegs": [image_bytes("JPEG", (8, 8), 9 * i + k) for k in range(1 + i % 3)],
+        "pngs": [image_bytes("PNG", (3, 2), 9 * i + k) for k in range(1 + i % 3)],
+        "pils": [Image.new(["RGB", "L"][k % 2], (4, 2), 1) for k in range(1 + i % 3)],
+        "video": [image_bytes("JPEG", (8, 8), i), image_bytes("JPEG", (16, 8), i)],
     }
 
 
-@pytest.fixture(scope="session")
-def peer():
-    """An interpreter that has the peer, and the folders to look for it."""
-    chosen = os.environ.get("SMALTI_PEER_PYTHON")
-    if chosen:
-        return Path(chosen), [HERE / "peer_stubs"]
-    beside = Path(sys.prefix) / "peer"
-    if not (beside / "streaming").is_dir():
-        missing = f"needs MosaicML Streaming in {beside}: `make setup` lays it there (see {sys.prefix}/install.log)"
-        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
-    return Path(sys.executable), [HERE / "peer_stubs", beside]
-
-
-def peer_reads(peer, folder, out, how):
-    python, paths = peer
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    done = subprocess.run(
-        [python, HERE / "peer_read.py", folder, out, how],
-        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [{name: decode(value) for name, value in row.items()} for row in json.loads(out.read_text())]
-
-
-@pytest.mark.parametrize(("how", "compression"), [("local", None), ("streaming", "zstd:7"), ("streaming", None)])
+@pytest.mark.parametrize(("how", "compression"), [("local", None), ("streaming", "br:5")])
 def test_peer_finds_every_value_that_was_written(peer, tmp_path, how, compression):
     samples = [sample(i) for i in range(9)]
-    with MDSWriter(out=tmp_path / "set", columns=COLUMNS, compression=compression, size_limit=4000) as writer:
+    with MDSWriter(out=tmp_path / "set", columns=COLUMNS, compression=compression, size_limit=9000) as writer:
         for row in samples:
             writer.write(row)
     assert writer.manifest is not None
@@ -108,8 +78,21 @@ def test_peer_finds_every_value_that_was_written(peer, tmp_path, how, compressio
             compare(row[name], value, COLUMNS[name])
 
 
+@pytest.mark.parametrize("compression", ["bz2:5", "gz", "snappy", "zstd:7"])
+def test_peer_unpacks_every_compression(peer, tmp_path, compression):
+    with MDSWriter(out=tmp_path / "set", columns={"a": "str"}, compression=compression, size_limit=500) as writer:
+        for i in range(30):
+            writer.write({"a": f"{i} " * i})
+    found = peer_reads(peer, tmp_path / "set", tmp_path / "found.json", "streaming")
+    assert [row["a"] for row in found] == [f"{i} " * i for i in range(30)]
+
+
 def compare(found, value, encoding):
-    if encoding in {"jpeg", "png", "pil"}:
+    if encoding.startswith("list[") or encoding == "jpeg_array":
+        assert len(found) == len(value)
+        for one, other in zip(found, value, strict=True):
+            compare(one, other, "jpeg")
+    elif encoding in {"jpeg", "png", "pil"}:
         image = value if isinstance(value, Image.Image) else Image.open(BytesIO(value))
         pixels = hashlib.sha256(image.tobytes()).hexdigest()
         assert found == {"pixels_sha256": pixels, "mode": image.mode, "size": list(image.size)}

@@ -12,7 +12,8 @@ from PIL import Image
 
 from smalti.format import Shard, ShardInfo, parse_index
 
-SETS = ("scalars", "text", "arrays", "images", "one_per_shard", "comp_zstd_3", "comp_zstd_19")
+COMPRESSED = ("comp_br_5", "comp_bz2_9", "comp_gz_6", "comp_snappy", "comp_zstd_3", "comp_zstd_19")
+SETS = ("scalars", "text", "arrays", "images", "image_lists", "one_per_shard", *COMPRESSED)
 
 
 def expected(folder: Path) -> dict[str, Any]:
@@ -34,6 +35,8 @@ def decode(value: Any) -> Any:
         return np.frombuffer(base64.b64decode(value["scalar"]), value["dtype"])[0]
     if "decimal" in value:
         return Decimal(value["decimal"])
+    if value.keys() == {"list"}:
+        return [decode(item) for item in value["list"]]
     return value
 
 
@@ -49,7 +52,12 @@ def open_shard(folder: Path, info: ShardInfo) -> Shard:
 
 def assert_same(found: Any, wanted: Any) -> None:
     """Equal in type, value, dtype and shape; images by the hash of their pixels."""
-    if isinstance(wanted, dict) and "pixels_sha256" in wanted:
+    if isinstance(wanted, list):
+        assert isinstance(found, list)
+        assert len(found) == len(wanted)
+        for item, wanted_item in zip(found, wanted, strict=True):
+            assert_same(item, wanted_item)
+    elif isinstance(wanted, dict) and "pixels_sha256" in wanted:
         assert isinstance(found, Image.Image)
         pixels = hashlib.sha256(found.tobytes()).hexdigest()
         assert (found.mode, list(found.size), pixels) == (wanted["mode"], wanted["size"], wanted["pixels_sha256"])

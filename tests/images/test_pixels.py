@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from smalti.errors import BadImageError
-from smalti.images import decode_batch, decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
+from smalti.images import decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
 from smalti.images.exif import exif_orientation
 from smalti.images.flowers import draw_flower
 
@@ -123,6 +123,15 @@ def test_damaged_bytes_give_pixels_or_a_typed_error(kind):
     assert min(outcomes.values()) > 0, outcomes
 
 
+def test_a_gif_whose_frame_is_larger_than_its_header_says_is_refused():
+    """The header's size was checked, and Pillow would allocate the frame's."""
+    data = save(quadrants(64, 48), "GIF")
+    small = data[:6] + b"\x01\0\x01\0" + data[10:]
+    assert probe_image(small).width == 1
+    with pytest.raises(BadImageError, match="GIF header declares 1x1 pixels, and there are 64x48"):
+        decode_rgb(small)
+
+
 def test_the_centre_square_is_kept():
     pixels = np.zeros((10, 30, 3), np.uint8)
     pixels[:, 10:20] = 200
@@ -167,26 +176,3 @@ def test_damaged_exif_leaves_the_pixels_as_stored(block):
 def test_quality_outside_its_range_is_refused():
     with pytest.raises(ValueError, match=r"1\.\.100, found 0"):
         encode_jpeg(np.zeros((4, 4, 3), np.uint8), 0)
-
-
-def test_a_batch_is_one_array_of_centre_squares():
-    exact = encode_jpeg(np.full((24, 24, 3), 90, np.uint8), 95)
-    grey = save(Image.new("L", (24, 24), 30), "JPEG", quality=95)
-    cmyk = save(quadrants(24, 24).convert("CMYK"), "JPEG", quality=95, subsampling=0)
-    wide = save(Image.new("RGB", (90, 40), (10, 200, 10)), "PNG")
-    batch = decode_batch([exact, grey, cmyk, wide], size=24)
-    assert batch.shape == (4, 24, 24, 3)
-    assert batch.dtype == np.uint8
-    assert abs(int(batch[0].mean()) - 90) <= 1
-    assert abs(int(batch[1].mean()) - 30) <= 1
-    assert close(batch[2], np.asarray(quadrants(24, 24).convert("CMYK").convert("RGB")))
-    assert batch[3, 12, 12].tolist() == [10, 200, 10]
-    assert decode_batch([], size=24).shape == (0, 24, 24, 3)
-
-
-@pytest.mark.parametrize("bad", [b"", b"text text text text", encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)[:-20]])
-def test_a_bad_image_in_a_batch_is_named_by_its_place(bad):
-    good = encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)
-    with pytest.raises(BadImageError, match="image 2 of the batch") as caught:
-        decode_batch([good, good, bad], size=24)
-    assert caught.value.index == 2

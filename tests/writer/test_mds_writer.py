@@ -148,10 +148,11 @@ def test_writing_nothing_publishes_an_empty_version(tmp_path):
         {"columns": {"x": "nope"}},
         {"columns": {}},
         {"columns": {"a": "int", "A": "int"}},
-        {"compression": "br"},
+        {"compression": "lz4"},
         {"hashes": ["nope"]},
         {"size_limit": "4gb"},
         {"retry": 0},
+        {"max_workers": 0},
         {"out": "nowhere://x/y"},
     ],
 )
@@ -161,9 +162,47 @@ def test_bad_arguments_are_refused_at_once(tmp_path, arguments):
     assert not (tmp_path / "set").exists()
 
 
-def test_progress_bar_is_accepted_with_a_warning(tmp_path):
-    with pytest.warns(UserWarning, match="progress_bar"):
-        MDSWriter(out=tmp_path, columns=COLUMNS, progress_bar=True)
+def test_unknown_argument_is_named(tmp_path):
+    with pytest.raises(TypeError, match="colums"):
+        MDSWriter(out=tmp_path, colums=COLUMNS)
+
+
+def test_unsafe_columns_are_written_only_where_they_are_allowed(tmp_path):
+    with pytest.raises(SchemaError, match="column 'x'"):
+        MDSWriter(out=tmp_path, columns={"x": "pkl"})
+    with MDSWriter(out=tmp_path, columns={"x": "pkl"}, allow_unsafe_types=True) as writer:
+        writer.write({"x": {1, 2}})
+    assert load_manifest(open_store(tmp_path)).shards[0].samples == 1
+
+
+def test_progress_is_shown_on_the_error_stream_when_asked_for(tmp_path, capsys):
+    for asked in (False, True):
+        with MDSWriter(out=tmp_path / str(asked), columns=COLUMNS, size_limit=500, progress_bar=asked) as writer:
+            for row in rows(9):
+                writer.write(row)
+        assert writer.manifest is not None
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert (f"{len(writer.manifest.shards)} shards" in shown.err) == asked
+
+
+def test_tables_and_large_batches_are_taken_in_parts_with_the_same_bytes(tmp_path):
+    texts = [f"{i}" * 1000 for i in range(300)]
+    table = pa.table({"id": range(300), "text": pa.chunked_array([texts[:100], texts[100:]])})
+    hashes = []
+    for name, batches in {"table": [table], "batches": table.to_batches(max_chunksize=7)}.items():
+        with MDSWriter(out=tmp_path / name, columns=COLUMNS, size_limit="100kb") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        hashes.append([info.raw.hashes for info in writer.manifest.shards])
+    assert hashes[0] == hashes[1]
+    assert ids(tmp_path / "table") == list(range(300))
+
+
+def test_what_is_no_arrow_batch_is_refused_with_advice(tmp_path):
+    writer = MDSWriter(out=tmp_path, columns=COLUMNS)
+    with pytest.raises(SchemaError, match=r"found dict; `pyarrow\.table"):
+        writer.write_batch({"id": [1], "text": ["a"]})
 
 
 def test_hashes_and_metadata_are_kept(tmp_path):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import SchemaError, StoreAuthError, StoreError, StoreTimeout
-from smalti.format import Schema, Shard, ShardOptions, verify_file
+from smalti.format import Schema, Shard, ShardBuilder, ShardOptions, verify_file
 from smalti.testing import MemoryStore
 from smalti.writer import ShardUploader, UploadOptions
 
@@ -18,7 +18,9 @@ ROW = {"x": bytes(400)}  # two to a shard
 
 
 def uploader(store, **uploads):
-    return ShardUploader(store, "train/w1/0", SCHEMA, OPTIONS, partition="train", uploads=UploadOptions(**uploads))
+    return ShardUploader(
+        store, "train/w1/0", ShardBuilder(SCHEMA, OPTIONS), partition="train", uploads=UploadOptions(**uploads)
+    )
 
 
 def write(target, count):
@@ -173,6 +175,7 @@ def test_abort_names_what_it_could_not_delete():
     store.plant("delete", key="*shard.00000.mds", error=StoreError("503"))
     target = uploader(store)
     write(target, 5)
+    target.finish()
     assert target.abort() == ("memory-store://test/train/w1/0/shard.00000.mds",)
     assert sorted(store.objects) == ["train/w1/0/shard.00000.mds"]
 
@@ -189,7 +192,7 @@ def test_refused_sample_is_not_taken_in_and_the_rest_is():
 
 def test_mirrors_get_the_same_objects():
     first, second = MemoryStore(), MemoryStore()
-    target = ShardUploader(first, "w", SCHEMA, OPTIONS, mirrors=[second])
+    target = ShardUploader(first, "w", ShardBuilder(SCHEMA, OPTIONS), mirrors=[second])
     write(target, 5)
     target.finish()
     assert first.objects == second.objects
@@ -199,7 +202,7 @@ def test_mirrors_get_the_same_objects():
 def test_large_arrays_travel_as_they_are():
     store = MemoryStore()
     schema = Schema.from_columns({"x": "ndarray:float32:1000"})
-    target = ShardUploader(store, "", schema, ShardOptions("zstd", size_limit="64kb"))
+    target = ShardUploader(store, "", ShardBuilder(schema, ShardOptions("zstd", size_limit="64kb")))
     for i in range(40):
         target.write({"x": np.full(1000, i, np.float32)})
     shards = target.finish()

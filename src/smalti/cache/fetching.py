@@ -1,7 +1,8 @@
-"""Bringing one shard here: found and verified, or fetched, checked while it streams, unpacked, published by rename."""
+"""Bringing one shard here: found and verified, or fetched, checked while it streams, unpacked, published by rename.
 
-import errno
-import os
+An MDS shard is one file; a text shard is two, brought under one lock and each of them verified by itself.
+"""
+
 import random
 import secrets
 import time
@@ -15,6 +16,7 @@ from smalti.cache.folders import make_parent, open_root, part_of, quarantine, re
 from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
 from smalti.cache.transfer import stream
+from smalti.cache.writing import CheckedFile, DiskFaults
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -24,14 +26,13 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FileInfo, ShardInfo, new_hash, parse_compression, verify_file
+from smalti.format import FileInfo, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
 from smalti.storage.retry import Deadline
 
 FIRST_PAUSE_SECONDS = 0.1
 REMADE_FOLDERS = 2
 """How often the cache's folder may be removed by somebody else while one shard is brought."""
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,32 @@ class Wanted:
     what: str
     """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
 
+    def files(self) -> tuple["WantedFile", ...]:
+        """Its files: data, and meta for a text shard."""
+        pairs = zip(self.info.raw_files, self.info.stored_files, (self.info.zip, self.info.zip_meta), strict=False)
+        return tuple(
+            WantedFile(raw, stored, zipped, self.info.compression, self.what if raw is self.info.raw else self._meta())
+            for raw, stored, zipped in pairs
+        )
 
-Use = Callable[[Path], Any]
-"""Checks and opens a file; raises `FormatError` when it is not the shard."""
+    def _meta(self) -> str:
+        return f"meta file {self.info.stored_files[-1].basename} of {self.what}"
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """One file of a shard."""
+
+    raw: FileInfo
+    stored: FileInfo
+    zip: FileInfo | None
+    compression: str | None
+    what: str
+
+
+Use = Callable[[tuple[Path, ...]], Any]
+"""Opens the files of a shard; raises `FormatError` when they are not the shard."""
+Trusted = Callable[[tuple[Path, ...]], bool]
 
 
 class Fetcher:
@@ -56,98 +80,118 @@ class Fetcher:
         self._options = options
         self._root: Path | None = None
 
-    def bring(self, wanted: Wanted, use: Use, *, trusted: Callable[[Path], bool]) -> Any:
-        """What `use` returns for the shard's local file, verified unless `trusted` says that this was done already.
+    def bring(self, wanted: Wanted, use: Use, *, trusted: Trusted) -> Any:
+        """What `use` returns for the shard's local files, verified unless `trusted` says that this was done already.
 
         Raises:
             SmaltiError: the classes that `ShardCache.shard` names.
         """
-        local = self._store.local_path(wanted.info.raw.basename) if wanted.info.zip is None else None
-        if local is not None:
-            return self._use_in_place(wanted, local, use, trusted)
-        target = self._target(wanted.info.raw)
+        files = wanted.files()
+        if wanted.info.zip is None:
+            local = [self._store.local_path(file.raw.basename) for file in files]
+            places = tuple(path for path in local if path is not None)
+            if len(places) == len(files):
+                return self._use_in_place(files, places, use, trusted)
+        targets = tuple(self._target(file.raw) for file in files)
         deadline = Deadline(self._options.download_timeout)
         try:
-            found = self._use(wanted, target, use, trusted)
+            found = self._use(files, targets, use, trusted)
         except (OSError, FormatError):
             pass  # absent, unreadable or bad: decided again by whoever holds the lock
         else:
-            self._tidy(wanted, target)
+            self._tidy(wanted, targets)
             return found
-        with self._disk_faults(wanted, target):
+        size = sum(file.raw.num_bytes for file in files)
+        with DiskFaults(wanted.what, targets[0].parent, size, self._facts(files[0])):
             for _ in range(REMADE_FOLDERS):
                 try:
-                    return self._bring_locked(wanted, target, use, deadline)
+                    return self._bring_locked(wanted, targets, use, deadline)
                 except FileNotFoundError as error:  # noqa: PERF203 -- at most a few rounds
                     if isinstance(error, StoreError):
                         raise  # the shard is gone, not the folder
-            return self._bring_locked(wanted, target, use, deadline)
+            return self._bring_locked(wanted, targets, use, deadline)
 
-    def _use_in_place(self, wanted: Wanted, path: Path, use: Use, trusted: Callable[[Path], bool]) -> Any:
+    def _use_in_place(self, files: tuple[WantedFile, ...], paths: tuple[Path, ...], use: Use, trusted: Trusted) -> Any:
+        file, path = files[0], paths[0]
         try:
-            return self._use(wanted, path, use, trusted)
+            if not trusted(paths):
+                for file, path in zip(files, paths, strict=True):
+                    _verify(file, path)
+            return use(paths)
         except FileNotFoundError as error:
-            raise self._gone(wanted) from error
+            raise self._gone(file) from error
         except PermissionError as error:
-            raise StoreAuthError(f"{wanted.what}: no permission to read {path}", **self._facts(wanted)) from error
+            raise StoreAuthError(f"{file.what}: no permission to read {path}", **self._facts(file)) from error
         except OSError as error:
-            raise StoreError(f"{wanted.what}: {path} cannot be read: {error}", **self._facts(wanted)) from error
+            raise StoreError(f"{file.what}: {path} cannot be read: {error}", **self._facts(file)) from error
 
-    def _use(self, wanted: Wanted, path: Path, use: Use, trusted: Callable[[Path], bool]) -> Any:
-        if not trusted(path):
-            path.stat()
-            verify_file(path, wanted.info.raw, what=wanted.what)
-        return use(path)
+    def _use(self, files: tuple[WantedFile, ...], paths: tuple[Path, ...], use: Use, trusted: Trusted) -> Any:
+        if not trusted(paths):
+            for file, path in zip(files, paths, strict=True):
+                _verify(file, path)
+        return use(paths)
 
-    def _bring_locked(self, wanted: Wanted, target: Path, use: Use, deadline: Deadline) -> Any:
-        make_parent(self._folder(), target)
-        with FileLock(_lock_of(target), deadline, wanted.what):
-            remove_parts(target)
-            try:
-                return self._use(wanted, target, use, trusted=lambda _: False)
-            except FileNotFoundError:
-                pass
-            except (FormatError, OSError):
-                quarantine(target)  # bit rot, a cut copy, an unreadable sector: never served, fetched again
-            return self._attempts(wanted, target, use, deadline)
+    def _bring_locked(self, wanted: Wanted, targets: tuple[Path, ...], use: Use, deadline: Deadline) -> Any:
+        files = wanted.files()
+        for target in targets:
+            make_parent(self._folder(), target)
+        with FileLock(_lock_of(targets), deadline, wanted.what):
+            missing = []
+            for file, target in zip(files, targets, strict=True):
+                remove_parts(target)
+                if not _is_good(file, target):
+                    missing.append(file)
+            if not missing:
+                try:
+                    return use(targets)
+                except (FormatError, OSError):
+                    _put_aside(targets)  # whole, and still not the shard
+                    missing = list(files)
+            return self._attempts(wanted, missing, use, deadline)
 
-    def _tidy(self, wanted: Wanted, target: Path) -> None:
+    def _tidy(self, wanted: Wanted, targets: tuple[Path, ...]) -> None:
         """Remove what a process left that died just after it had published the file; its lock file tells."""
-        lock = _lock_of(target)
+        lock = _lock_of(targets)
         if lock.exists():
             with suppress(OSError), FileLock(lock, Deadline(0.0), wanted.what):
-                remove_parts(target)
+                for target in targets:
+                    remove_parts(target)
 
-    def _attempts(self, wanted: Wanted, target: Path, use: Use, deadline: Deadline) -> Any:
+    def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, deadline: Deadline) -> Any:
+        files = wanted.files()
+        targets = tuple(self._target(file.raw) for file in files)
         attempt = 0
         while True:
             attempt += 1
             try:
-                self._fetch(wanted, target, deadline)
-                return use(target)
+                while missing:
+                    self._fetch(missing[0], deadline)
+                    missing.pop(0)
+                return use(targets)
             except StoreAuthError:
                 raise
             except (StoreError, FormatError) as error:
-                if isinstance(error, FormatError):
-                    quarantine(target)
+                at_fault = missing[0] if missing else files[0]
+                if not missing:
+                    _put_aside(targets)
+                    missing = list(files)
                 pause = FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
                 if attempt >= self._options.download_retry or deadline.left() <= pause:
-                    raise self._final(wanted, error, attempt) from error
+                    raise self._final(at_fault, error, attempt) from error
             time.sleep(pause)
 
-    def _fetch(self, wanted: Wanted, target: Path, deadline: Deadline) -> None:
-        """One attempt: stream to a temporary, check, unpack, publish."""
-        info = wanted.info
-        token = secrets.token_hex(8)
+    def _fetch(self, file: WantedFile, deadline: Deadline) -> None:
+        """One attempt at one file: stream to a temporary, check, unpack, publish."""
+        target, token = self._target(file.raw), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         try:
-            self._download(wanted, stored, deadline)
-            if info.zip is None:
+            self._download(file, stored, deadline)
+            if file.zip is None:
                 stored.replace(target)
                 return
-            self._unpack(wanted, stored, unpacked)
+            self._unpack(file, stored, unpacked)
             if self._options.keep_zip:
-                kept = self._target(info.zip)
+                kept = self._target(file.zip)
                 make_parent(self._folder(), kept)
                 stored.replace(kept)
             unpacked.replace(target)
@@ -155,22 +199,21 @@ class Fetcher:
             stored.unlink(missing_ok=True)
             unpacked.unlink(missing_ok=True)
 
-    def _download(self, wanted: Wanted, path: Path, deadline: Deadline) -> None:
+    def _download(self, file: WantedFile, path: Path, deadline: Deadline) -> None:
         stall = self._options.download_timeout / self._options.download_retry
-        stored = wanted.info.stored
-        with _Checked(path, stored, wanted.what) as out:
-            for chunk in stream(self._store, stored.basename, deadline=deadline, stall=stall):
+        with CheckedFile(path, file.stored, file.what) as out:
+            for chunk in stream(self._store, file.stored.basename, deadline=deadline, stall=stall):
                 out.write(chunk)
             out.finish()
 
-    def _unpack(self, wanted: Wanted, stored: Path, unpacked: Path) -> None:
-        compression = parse_compression(wanted.info.compression)
+    def _unpack(self, file: WantedFile, stored: Path, unpacked: Path) -> None:
+        compression = parse_compression(file.compression)
         if compression is None:
             raise FormatError(
-                f"{wanted.what}: it is compressed, but the manifest names no compression", **self._facts(wanted)
+                f"{file.what}: it is compressed, but the manifest names no compression", **self._facts(file)
             )
-        with _Checked(unpacked, wanted.info.raw, f"{wanted.what}, unpacked") as out:
-            compression.decompress_file(stored, cast("BinaryIO", out), wanted.info.raw.num_bytes)
+        with CheckedFile(unpacked, file.raw, f"{file.what}, unpacked") as out:
+            compression.decompress_file(stored, cast("BinaryIO", out), file.raw.num_bytes)
             out.finish()
 
     def _folder(self) -> Path:
@@ -183,23 +226,23 @@ class Fetcher:
     def _target(self, file: FileInfo) -> Path:
         return self._folder() / file.basename
 
-    def _facts(self, wanted: Wanted) -> dict[str, Any]:
-        return {"key": wanted.info.stored.basename, "digest": self._digest, "url": self._store.url}
+    def _facts(self, file: WantedFile) -> dict[str, Any]:
+        return {"key": file.stored.basename, "digest": self._digest, "url": self._store.url}
 
-    def _gone(self, wanted: Wanted) -> ShardNotFound:
+    def _gone(self, file: WantedFile) -> ShardNotFound:
         return ShardNotFound(
-            f"{wanted.what} is gone from the store: it was deleted after it was published. "
+            f"{file.what} is gone from the store: it was deleted after it was published. "
             "`smalti.catalog.verify` lists what is "
             "missing; restore the object, or open another version",
-            **self._facts(wanted),
+            **self._facts(file),
         )
 
-    def _final(self, wanted: Wanted, error: StoreError | FormatError, attempts: int) -> StoreError | FormatError:
+    def _final(self, file: WantedFile, error: StoreError | FormatError, attempts: int) -> StoreError | FormatError:
         """The error that consumers see: which shard, how often, why."""
-        facts = self._facts(wanted)
+        facts = self._facts(file)
         if isinstance(error, StoreNotFound):
-            return self._gone(wanted)
-        text = f"{wanted.what}: {error.message} ({attempts} attempts)"
+            return self._gone(file)
+        text = f"{file.what}: {error.message} ({attempts} attempts)"
         if isinstance(error, StoreTimeout):
             return StoreTimeout(text, **facts)
         if isinstance(error, ChecksumMismatch):
@@ -209,80 +252,27 @@ class Fetcher:
             )
         return FormatError(text, **facts) if isinstance(error, FormatError) else StoreError(text, **facts)
 
-    def _disk_faults(self, wanted: Wanted, target: Path) -> "_DiskFaults":
-        return _DiskFaults(wanted, target, self._facts(wanted))
+
+def _verify(file: WantedFile, path: Path) -> None:
+    verify_file(path, file.raw, what=file.what)
 
 
-def _lock_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.lock")
+def _is_good(file: WantedFile, target: Path) -> bool:
+    """Whether the file is there and verifies; one that does not is put aside."""
+    try:
+        _verify(file, target)
+    except FileNotFoundError:
+        return False
+    except (FormatError, OSError):
+        quarantine(target)  # bit rot, a cut copy, an unreadable sector: never served, fetched again
+        return False
+    return True
 
 
-class _DiskFaults:
-    """Says faults of the cache's own disk in Smalti's errors."""
-
-    def __init__(self, wanted: Wanted, target: Path, facts: dict[str, Any]) -> None:
-        self._wanted, self._target, self._facts = wanted, target, facts
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, OSError) or isinstance(error, StoreError):
-            return
-        where = f"the cache folder {self._target.parent}"
-        if error.errno in _DISK_FULL:
-            need = self._wanted.info.raw.num_bytes
-            raise StoreError(
-                f"{self._wanted.what}: {where} is full ({need} bytes are needed); free space, or give "
-                "another folder as `local`",
-                **self._facts,
-            ) from error
-        raise StoreError(
-            f"{self._wanted.what}: {where} cannot be used: {error}; give another folder as `local`", **self._facts
-        ) from error
+def _put_aside(targets: tuple[Path, ...]) -> None:
+    for target in targets:
+        quarantine(target)
 
 
-class _Checked:
-    """A new file whose size and hashes are checked as it is written; on disk when `finish` returns."""
-
-    def __init__(self, path: Path, expected: FileInfo, what: str) -> None:
-        self._expected = expected
-        self._what = what
-        self._hashes = {name: new_hash(name) for name in expected.hashes}
-        self._num_bytes = 0
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._file = os.fdopen(descriptor, "wb")
-
-    def __enter__(self) -> "_Checked":
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._file.close()
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Count, hash and write the bytes; refuse the first one too many."""
-        size = len(data)
-        self._num_bytes += size
-        if self._num_bytes > self._expected.num_bytes:
-            raise self._wrong(f"{self._expected.num_bytes} bytes", f"at least {self._num_bytes}")
-        for digest in self._hashes.values():
-            digest.update(data)
-        self._file.write(data)
-        return size
-
-    def finish(self) -> None:
-        """Compare with what was declared, and bring the bytes to disk.
-
-        Raises:
-            ChecksumMismatch: size or a hash differs.
-        """
-        if self._num_bytes != self._expected.num_bytes:
-            raise self._wrong(f"{self._expected.num_bytes} bytes", f"{self._num_bytes}")
-        for name, digest in self._hashes.items():
-            if digest.hexdigest() != self._expected.hashes[name]:
-                raise self._wrong(f"{name} {self._expected.hashes[name]}", digest.hexdigest())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def _wrong(self, expected: str, found: str) -> ChecksumMismatch:
-        return ChecksumMismatch(f"{self._what}: expected {expected}, found {found}", expected=expected, found=found)
+def _lock_of(targets: tuple[Path, ...]) -> Path:
+    return targets[0].with_name(f".{targets[0].name}.lock")

@@ -2,8 +2,9 @@
 
 Intended behaviour; anything else is a bug:
 1. A raw shard in a local folder is mapped where it lies; everything else is fetched to `<local>/<digest>/<basename>`.
-2. No byte is read before the file has its declared size and hashes: checked while it streams, or once per process for
-   a file that was there already (again when the file has changed since).
+   The two files of a text shard (CSV, JSONL and the like) come under one lock, and each is verified by itself.
+2. No byte is read before the file has its declared size and hashes: checked while it streams, or once for a file
+   that was there already, by this process or one that it was forked from or with (again when it has changed since).
 3. A file appears under its name whole, by rename; a process killed at any moment leaves temporaries that the next one
    removes, and nothing else.
 4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
@@ -13,7 +14,6 @@ Intended behaviour; anything else is a bug:
 """
 
 import errno
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,14 @@ from typing import Any
 from smalti.cache.fetching import Fetcher, Wanted
 from smalti.cache.jobs import Jobs
 from smalti.cache.options import CacheOptions, detect_open_limit
+from smalti.cache.verified import Verified
 from smalti.errors import SmaltiError, StoreTimeout
-from smalti.format import Shard, ShardInfo
+from smalti.format import AnyShard, ShardInfo, open_shard
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
 
 GRACE_SECONDS = 5.0
 """How much longer than the fetching thread a waiting one waits: the former has the better message."""
-
-Mark = tuple[int, int, int, int]
-"""Device, inode, size and modification time of a verified file."""
 
 
 class ShardCache:
@@ -59,9 +57,9 @@ class ShardCache:
         self._options = options
         self._allow_unsafe_types = allow_unsafe_types
         self._reset()
-        self._jobs: PerProcess[Jobs[Shard]] = PerProcess(self._make_jobs)
+        self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
-    def shard(self, shard_id: int) -> Shard:
+    def shard(self, shard_id: int) -> AnyShard:
         """The open shard; blocks until it is here and verified, `download_timeout` seconds at most.
 
         Raises:
@@ -109,16 +107,16 @@ class ShardCache:
 
     def _reset(self) -> None:
         # A fork copies these: maps are read-only and stay valid in the child.
-        self._open: dict[int, Shard] = {}
+        self._open: dict[int, AnyShard] = {}
         self._used: dict[int, bool] = {}
-        self._verified: dict[int, Mark] = {}
+        self._verified = Verified(len(self._shards))
         self._fetcher = Fetcher(self._store, self._digest, self._options)
         self._max_open: int | None = None
 
-    def _make_jobs(self) -> Jobs[Shard]:
+    def _make_jobs(self) -> Jobs[AnyShard]:
         return Jobs(self._bring)
 
-    def _obtain(self, shard_id: int) -> Shard:
+    def _obtain(self, shard_id: int) -> AnyShard:
         if not 0 <= shard_id < len(self._shards):
             raise IndexError(f"shard {shard_id} is not one of the {len(self._shards)} shards of {self._store.url}")
         try:
@@ -134,36 +132,35 @@ class ShardCache:
                 digest=self._digest,
             ) from error
 
-    def _bring(self, shard_id: int) -> Shard:
+    def _bring(self, shard_id: int) -> AnyShard:
         found = self._open.get(shard_id)
         if found is not None:
             return found
         info = self._shards[shard_id]
         wanted = Wanted(info, self._name(shard_id))
 
-        def use(path: Path) -> Shard:
-            shard = self._map(path, info)
-            self._verified[shard_id] = _mark(path)
+        def use(paths: tuple[Path, ...]) -> AnyShard:
+            shard = self._map(paths, info)
+            self._verified.add(shard_id, paths)
             return shard
 
-        def trusted(path: Path) -> bool:
-            mark = self._verified.get(shard_id)
-            return mark is not None and mark == _mark(path)
+        def trusted(paths: tuple[Path, ...]) -> bool:
+            return self._verified.knows(shard_id, paths)
 
-        shard: Shard = self._fetcher.bring(wanted, use, trusted=trusted)
+        shard: AnyShard = self._fetcher.bring(wanted, use, trusted=trusted)
         self._make_room()
         self._open[shard_id] = shard
         return shard
 
-    def _map(self, path: Path, info: ShardInfo) -> Shard:
+    def _map(self, paths: tuple[Path, ...], info: ShardInfo) -> AnyShard:
         try:
-            return Shard.open(path, info, allow_unsafe_types=self._allow_unsafe_types)
+            return open_shard(paths, info, allow_unsafe_types=self._allow_unsafe_types)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
             self._max_open = max(1, len(self._open) // 2)  # others use descriptors too: live with fewer
             self._make_room()
-            return Shard.open(path, info, allow_unsafe_types=self._allow_unsafe_types)
+            return open_shard(paths, info, allow_unsafe_types=self._allow_unsafe_types)
 
     def _make_room(self) -> None:
         """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
@@ -179,8 +176,3 @@ class ShardCache:
     def _name(self, shard_id: int) -> str:
         key = self._shards[shard_id].stored.basename
         return f"shard {shard_id} ({key}) of {self._store.url}, version digest {self._digest[:12]}"
-
-
-def _mark(path: Path) -> Mark:
-    found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,10 +1,11 @@
-"""Versions of a shard set: publish all at once, read any version, roll back, verify.
+"""Versions of a shard set: publish all at once, read any version, roll back, verify; merge index files.
 
 Here: manifests, their objects below `_versions/`, the commit by put-if-absent, the index files for stock readers. Not
 here: bytes of shards (`smalti.format`), local copies (`smalti.cache`), who reads what (`smalti.order`).
 """
 
 from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
+from smalti.catalog.merge import merge_index
 from smalti.catalog.publishing import publish, rollback
 from smalti.catalog.reading import history, load_manifest
 from smalti.catalog.verifying import VerifyReport, verify
@@ -16,6 +17,7 @@ __all__ = [
     "VersionInfo",
     "history",
     "load_manifest",
+    "merge_index",
     "new_write_id",
     "publish",
     "rollback",

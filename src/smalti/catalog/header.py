@@ -8,7 +8,7 @@ from typing import Any
 from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
 from smalti.catalog.table import parse_table
 from smalti.errors import IndexFileError, StoreNotFound
-from smalti.format import Schema, load_strict
+from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
 
 FOLDER = "_versions"
@@ -16,6 +16,8 @@ INDEX = "index.json"
 HEADER_FORMAT = 1
 MAX_HEADER_BYTES = 16 << 20
 """Far above any honest header: shards are in the table beside it."""
+MAX_TABLE_BYTES = 1 << 30
+"""About five million shards."""
 MAX_REMEMBERED_WRITES = 256
 """How many earlier write ids a header carries, so that a repeated publish is recognised by one read."""
 
@@ -91,7 +93,7 @@ def parse_header(data: bytes, *, where: str) -> Header:
     found = parse_json(data, where=where)
     if found.get("smalti") != HEADER_FORMAT:
         raise IndexFileError(
-            f"version header {where} has format {found.get('smalti')!r}, this reader knows {HEADER_FORMAT}: "
+            f"version header {where} has format {found.get('smalti')!r:.40}, this reader knows {HEADER_FORMAT}: "
             "update smalti",
             key=where,
         )
@@ -104,7 +106,19 @@ def parse_header(data: bytes, *, where: str) -> Header:
             )
         values[name] = value
     values["partitions"] = tuple(values["partitions"])
-    return Header(**values)
+    header = Header(**values)
+    _check_numbers(header, where)
+    return header
+
+
+def _check_numbers(header: Header, where: str) -> None:
+    parent_fits = header.parent is None or 1 <= header.parent < header.version
+    if header.version < 1 or not parent_fits or min(header.rows, header.num_shards, header.num_bytes) < 0:
+        raise IndexFileError(
+            f"version header {where}: version {header.version} with parent {header.parent}, {header.rows} rows, "
+            f"{header.num_shards} shards and {header.num_bytes} bytes: expected counts from 0 and a parent before it",
+            key=where,
+        )
 
 
 _ABSENT = object()
@@ -145,6 +159,9 @@ def read_manifest(store: Store, header: Header) -> Manifest:
     """
     where = store.locate(header.table_key)
     try:
+        num_bytes = store.size(header.table_key)
+        if num_bytes > MAX_TABLE_BYTES:
+            raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=where)
         data = store.get(header.table_key)
     except StoreNotFound as error:
         raise IndexFileError(
@@ -160,15 +177,27 @@ def read_manifest(store: Store, header: Header) -> Manifest:
             f"{header.digest[:12]}; its table has {len(shards)}, {rows}, {digest[:12]}",
             key=header.table_key,
         )
+    return make_manifest(header, shards)
+
+
+def make_manifest(header: Header, shards: tuple[ShardInfo, ...]) -> Manifest:
+    """The whole version: a header, and shards whose digest was compared with its."""
     return Manifest(
         version=header.version,
         parent=header.parent,
         write_id=header.write_id,
-        digest=digest,
-        schema=shards[0].schema if shards else Schema.from_columns(header.columns, allow_unsafe_types=True),
+        digest=header.digest,
+        schema=shards[0].schema if shards else _schema_of_nothing(header),
         shards=shards,
-        rows=rows,
+        rows=header.rows,
         lineage=header.lineage,
         metadata=header.metadata,
         created=header.created,
     )
+
+
+def _schema_of_nothing(header: Header) -> Schema:
+    """The columns of a version without shards, which nothing else tells."""
+    if "float" in header.columns.values():  # an encoding of text shards alone
+        return text_schema(header.columns)
+    return Schema.from_columns(header.columns, allow_unsafe_types=True)

@@ -11,7 +11,7 @@ from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_m
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.peeking import EXTRA, peek_index
 from smalti.errors import IndexFileError, StoreNotFound
-from smalti.format import FileInfo, ShardInfo, emit_index
+from smalti.format import ShardInfo, emit_index
 from smalti.storage import Store
 
 INDEX_FORMAT = 1
@@ -58,11 +58,7 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
 
 def _inside(shard: ShardInfo, folder: str) -> ShardInfo:
     """The shard as seen from the folder that it lies in."""
-
-    def cut(file: FileInfo) -> FileInfo:
-        return replace(file, basename=file.basename.removeprefix(folder))
-
-    return replace(shard, raw=cut(shard.raw), zip=None if shard.zip is None else cut(shard.zip), partition=None)
+    return replace(shard.with_names(lambda name: name.removeprefix(folder)), partition=None)
 
 
 def _remove_ours(store: Store, key: str) -> None:

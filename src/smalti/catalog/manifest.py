@@ -4,15 +4,15 @@ import hashlib
 import json
 import re
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from smalti.errors import CatalogError, SchemaError
-from smalti.format import Schema, ShardInfo
+from smalti.format import FileInfo, Schema, ShardInfo
 
+_quoted = json.encoder.encode_basestring_ascii
 _WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
@@ -67,7 +67,7 @@ class Manifest:
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        return sum(shard.stored.num_bytes for shard in self.shards)
+        return sum(stored_bytes(shard) for shard in self.shards)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Draft:
     """From `new_write_id`; publishing the same one again returns the same version."""
     schema: Schema
     shards: Sequence[ShardInfo]
-    """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`."""
+    """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`, or of another format."""
     lineage: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -125,6 +125,11 @@ def check_json(name: str, value: Mapping[str, Any]) -> None:
         ) from error
 
 
+def stored_bytes(shard: ShardInfo) -> int:
+    """Bytes of all files of a shard as stored."""
+    return sum(file.num_bytes for file in shard.stored_files)
+
+
 def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
     """Refuse shards of another schema, listed twice, or whose split is not the folder that they lie in."""
     for shard in shards:
@@ -139,40 +144,48 @@ def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
             continue
         if not _PARTITION.match(shard.partition):
             raise CatalogError(f"split {shard.partition!r} cannot be a folder name: use letters, digits and . _ = -")
-        if not shard.raw.basename.startswith(f"{shard.partition}/"):
+        if not all(name.startswith(f"{shard.partition}/") for name in shard.file_names):
             raise CatalogError(
                 f"shard {shard.raw.basename} of split {shard.partition!r} must lie below the folder {shard.partition}/",
                 shard=shard.raw.basename,
             )
-    twice = [name for name, count in Counter(shard.raw.basename for shard in shards).items() if count > 1]
-    if twice:
-        raise CatalogError(
-            f"shard {twice[0]} is listed {len(twice) + 1} times; its samples would be doubled", shard=twice[0]
-        )
+    seen: set[str] = set()
+    for shard in shards:
+        for name in shard.file_names:
+            if name in seen:
+                raise CatalogError(f"file {name} is listed 2 times; its samples would be doubled", shard=name)
+            seen.add(name)
 
 
 def digest_of(shards: Iterable[ShardInfo]) -> str:
     """SHA-256, hex, over the canonical JSON of every shard: schema, counts, names, sizes, hashes, split; pure."""
     digest = hashlib.sha256(b"smalti-manifest-1\n")
     columns: dict[Schema, str] = {}
+    ends: dict[tuple[Any, ...], str] = {}
     for shard in shards:
         schema = columns.get(shard.schema)
         if schema is None:
             schema = _canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
             columns[shard.schema] = schema
-        zipped = shard.zip
-        row = [
-            shard.partition,
-            shard.samples,
-            [shard.raw.basename, shard.raw.num_bytes, dict(shard.raw.hashes)],
-            None if zipped is None else [zipped.basename, zipped.num_bytes, dict(zipped.hashes)],
-            shard.compression,
-            shard.hash_names,
-            shard.size_limit,
-        ]
-        digest.update(f"{schema}{_canonical(row)}\n".encode())
+        common = (shard.compression, shard.hash_names, shard.size_limit)
+        end = ends.get(common)
+        if end is None:
+            end = ends[common] = _canonical(common)[1:-1]
+        row = f"{_canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
+        if shard.meta is not None:  # rows of MDS shards stay as they always were, and so do the digests of their sets
+            marks = _canonical([shard.format, shard.newline, shard.separator])[1:-1]
+            row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
+        digest.update(f"{schema}[{row}]\n".encode())
     return digest.hexdigest()
 
 
+def _file_text(file: FileInfo | None) -> str:
+    """The canonical JSON of a file's row, put together by hand: an encoder for each of a million would take seconds."""
+    if file is None:
+        return "null"
+    hashes = ",".join([f"{_quoted(name)}:{_quoted(digest)}" for name, digest in sorted(file.hashes.items())])
+    return f"[{_quoted(file.basename)},{file.num_bytes},{{{hashes}}}]"
+
+
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from smalti.catalog.header import INDEX, parse_json
 from smalti.errors import IndexFileError, StoreNotFound
+from smalti.format import MAX_INDEX_BYTES
 from smalti.storage import Store
 
 EXTRA = "smalti"
@@ -38,7 +39,7 @@ def peek_index(store: Store) -> Peek | None:
         head = store.get_range(INDEX, 0, PEEK_BYTES)
         if len(head) < PEEK_BYTES:
             return Peek(_whole(head, store), head)
-        size = store.size(INDEX)
+        size = check_index_size(store.size(INDEX), store.locate(INDEX))
         extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
         if extra is not None:
             return Peek(extra, None)
@@ -46,6 +47,17 @@ def peek_index(store: Store) -> Peek | None:
     except StoreNotFound:
         return None
     return Peek(_whole(data, store), data)
+
+
+def check_index_size(num_bytes: int, where: str) -> int:
+    """The size itself, when an index file may have it; asked before the file is read into memory.
+
+    Raises:
+        IndexFileError: It is larger than any index file that is parsed.
+    """
+    if num_bytes > MAX_INDEX_BYTES:
+        raise IndexFileError(f"{where}: {num_bytes} bytes are more than the {MAX_INDEX_BYTES} allowed.", where=where)
+    return num_bytes
 
 
 def _from_tail(tail: bytes) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from smalti.catalog.header import (
     table_key,
 )
 from smalti.catalog.indexing import refresh_index
-from smalti.catalog.manifest import Draft, Manifest, check_shards, digest_of, new_write_id
+from smalti.catalog.manifest import Draft, Manifest, check_shards, digest_of, new_write_id, stored_bytes
 from smalti.catalog.reading import Newest, find_newest
 from smalti.catalog.table import emit_table
 from smalti.errors import (
@@ -81,8 +81,9 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create") -> Manifest:
             store.check_exclusive_puts(FOLDER)
         shards = _content(store, newest.header, draft, mode)
         header = _prepare(store, shards, draft, _Step(newest.header, mode))
-        if _commit(store, header):
-            return _finish(store, header)
+        committed = _commit(store, header)
+        if committed is not None:
+            return _finish(store, committed)
         if mode != "append":
             raise CommitConflict(
                 f"{store.url}: version {header.version} was published by somebody else while this {mode} was "
@@ -122,14 +123,15 @@ def rollback(place: Place, version: int) -> Manifest:
     store.check_exclusive_puts(FOLDER)
     write_id = new_write_id()
     header = _follow(newest, target, write_id, metadata={**target.metadata, "rolled_back_to": version})
-    if not _commit(store, header):
+    committed = _commit(store, header)
+    if committed is None:
         raise CommitConflict(
             f"{store.url}: version {header.version} was published by somebody else while rolling back to "
             f"{version}; nothing was "
             "rolled back. Look at the new version first",
             version=header.version,
         )
-    return _finish(store, header)
+    return _finish(store, committed)
 
 
 def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
@@ -195,11 +197,11 @@ def _content(store: Store, parent: Header | None, draft: Draft, mode: Mode) -> t
 def _check_stored(store: Store, draft: Draft) -> None:
     """Every shard is there with its size; by few listings where shards lie together, else one by one."""
     sizes: dict[str, int] = {}
-    folders = {_folder(shard.stored.basename, draft.write_id) for shard in draft.shards}
+    files = [file for shard in draft.shards for file in shard.stored_files]
+    folders = {_folder(file.basename, draft.write_id) for file in files}
     for folder in sorted(folder for folder in folders if folder):
         sizes.update({info.key: info.num_bytes for info in store.list(folder)})
-    for shard in draft.shards:
-        file = shard.stored
+    for file in files:
         try:
             found = sizes.get(file.basename)
             if found is None:
@@ -236,7 +238,7 @@ def _prepare(store: Store, shards: tuple[ShardInfo, ...], draft: Draft, step: _S
         digest=digest_of(shards),
         rows=sum(shard.samples for shard in shards),
         num_shards=len(shards),
-        num_bytes=sum(shard.stored.num_bytes for shard in shards),
+        num_bytes=sum(map(stored_bytes, shards)),
         partitions=tuple(sorted({shard.partition for shard in shards if shard.partition is not None})),
         columns=draft.schema.columns(),
         table_key=table_key(sha256),
@@ -267,8 +269,8 @@ def _follow(
     )
 
 
-def _commit(store: Store, header: Header) -> bool:
-    """Whether this version is ours now; a lost race is False, an unknown outcome raises."""
+def _commit(store: Store, header: Header) -> Header | None:
+    """The header of this version as it lies there when it is ours; None for a lost race, an unknown outcome raises."""
     key, payload = header_key(header.version), header.emit()
     fault: StoreError | None = None
     for attempt in range(PUT_ATTEMPTS):
@@ -281,22 +283,22 @@ def _commit(store: Store, header: Header) -> bool:
         except StoreError as error:
             fault = error
         else:
-            return True
+            return header
         found = _read_back(store, header)
         if found is not None:
-            return found == header.write_id
+            return found if found.write_id == header.write_id else None
         time.sleep(PAUSE_SECONDS * 2**attempt * random.uniform(1.0, 1.5))
     if isinstance(fault, StoreTimeout) or fault is None:
         raise _unknown(store, header) from fault  # a put that was only slow may still land
     raise fault
 
 
-def _read_back(store: Store, header: Header) -> str | None:
-    """The write id of the version as it lies in the store, None if it is not there."""
+def _read_back(store: Store, header: Header) -> Header | None:
+    """The header of the version as it lies in the store, None if it is not there."""
     fault: StoreError | None = None
     for attempt in range(READ_BACK_ATTEMPTS):
         try:
-            return read_header(store, header.version).write_id
+            return read_header(store, header.version)
         except StoreNotFound:  # noqa: PERF203 -- a handful of attempts
             return None
         except StoreError as error:

@@ -1,13 +1,13 @@
 """Finding and opening versions; nothing is listed, nothing is written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from smalti.catalog.header import INDEX, Header, header_key, read_header, read_manifest
+from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
 from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
 from smalti.catalog.peeking import EXTRA, Peek, peek_index
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
-from smalti.format import Schema, parse_index
+from smalti.format import Schema, ShardInfo, parse_index
 from smalti.storage import Place, Store, open_store
 
 
@@ -81,12 +81,21 @@ def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
     """
-    store = open_store(place)
+    return _load(open_store(place), version, by_index=True)
+
+
+def load_from_table(store: Store, version: int | None) -> Manifest:
+    """As `load_manifest`, but always with the shard table of the version, so that its damage is seen."""
+    return _load(store, version, by_index=False)
+
+
+def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
     if version is not None and version > 0:
         return _load_numbered(store, version)
     newest = find_newest(store, lenient=True)
     if newest.header is not None and version is None:
-        return read_manifest(store, newest.header)
+        shown = _shown_by(newest, store) if by_index else None
+        return shown if shown is not None else read_manifest(store, newest.header)
     if newest.index is not None and newest.header is None:
         return _load_plain(store, newest)
     if newest.header is None:
@@ -140,10 +149,35 @@ def _load_numbered(store: Store, version: int) -> Manifest:
     return read_manifest(store, header)
 
 
+def _shown_by(newest: Newest, store: Store) -> Manifest | None:
+    """The newest version out of the index file, which was read anyway; None if that does not show all of it.
+
+    The digest covers everything that a manifest says about its shards: where it fits, the shard table could say nothing
+    else. A small set opens so with two requests less, and without the time that importing Arrow takes.
+    """
+    header, index = newest.header, newest.index
+    if header is None or index is None or index.data is None or (newest.extra or {}).get("digest") != header.digest:
+        return None
+    try:
+        shards, _ = parse_index(index.data, where=store.locate(INDEX))
+    except IndexFileError:
+        return None  # it is a copy for others; the truth is below `_versions/`
+    found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
+    is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
+    return make_manifest(header, found) if is_whole and digest_of(found) == header.digest else None
+
+
+def _split_of(shard: ShardInfo, header: Header) -> str | None:
+    top = shard.raw.basename.split("/", 1)[0]
+    return top if top in header.partitions else None
+
+
 def _load_plain(store: Store, newest: Newest) -> Manifest:
     where = store.locate(INDEX)
     data = newest.index.data if newest.index is not None else None
-    shards, _ = parse_index(store.get(INDEX) if data is None else data, where=where)
+    if data is None:  # larger than what was read to look at it; its size was looked at as well
+        data = store.get(INDEX)
+    shards, _ = parse_index(data, where=where)
     extra = newest.extra or {}
     return Manifest(
         version=int(extra.get("version", 0)) if newest.is_split_folder else 0,

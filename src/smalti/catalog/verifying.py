@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smalti.catalog.manifest import Manifest
-from smalti.catalog.reading import load_manifest
+from smalti.catalog.reading import load_from_table
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreNotFound, StoreTimeout
-from smalti.format import Shard, ShardInfo, parse_compression, verify_file
+from smalti.format import ShardInfo, open_shard, parse_compression, verify_file
 from smalti.storage import Place, Store, open_store
 
 
@@ -67,7 +67,7 @@ def verify(
         StoreTimeout: the store does not answer: nothing can be said.
     """
     store = open_store(place)
-    manifest = load_manifest(store, version=version)
+    manifest = load_from_table(store, version)
     problems: list[Problem] = []
     for done, shard in enumerate(manifest.shards, start=1):
         problem = _check(store, shard, deep=deep)
@@ -93,11 +93,14 @@ def _report(manifest: Manifest, problems: list[Problem], *, deep: bool) -> Verif
 def _check(store: Store, shard: ShardInfo, *, deep: bool) -> Problem | None:
     key = shard.stored.basename
     try:
-        found = store.size(key)
-        if found != shard.stored.num_bytes:
-            message = f"{store.locate(key)} has {found} bytes, the manifest says {shard.stored.num_bytes}"
-            return Problem(key, "size", message)
+        for file in shard.stored_files:
+            key = file.basename
+            found = store.size(key)
+            if found != file.num_bytes:
+                message = f"{store.locate(key)} has {found} bytes, the manifest says {file.num_bytes}"
+                return Problem(key, "size", message)
         if deep:
+            key = shard.stored.basename
             with tempfile.TemporaryDirectory(prefix="smalti-verify-") as folder:
                 _check_content(store, shard, Path(folder))
     except StoreNotFound as error:
@@ -113,22 +116,23 @@ def _check(store: Store, shard: ShardInfo, *, deep: bool) -> Problem | None:
 
 def _check_content(store: Store, shard: ShardInfo, folder: Path) -> None:
     """Raise where bytes differ from what the manifest says."""
-    where = store.locate(shard.stored.basename)
-    path = store.local_path(shard.stored.basename)
-    if path is None:
-        path = folder / "stored"
-        with path.open("wb") as out:
-            store.fetch(shard.stored.basename, out)
-    verify_file(path, shard.stored, what=where)
-    if shard.zip is not None:
-        compression = parse_compression(shard.compression)
-        if compression is None:
-            raise FormatError(
-                f"{where} is compressed, but its manifest names no compression", key=shard.stored.basename
-            )
-        raw = folder / "raw"
-        with raw.open("wb") as out:
-            compression.decompress_file(path, out, shard.raw.num_bytes)
-        verify_file(raw, shard.raw, what=f"{where}, unpacked")
-        path = raw
-    Shard.open(path, shard, allow_unsafe_types=True).close()
+    compression = parse_compression(shard.compression)
+    paths = []
+    for place, (stored, raw) in enumerate(zip(shard.stored_files, shard.raw_files, strict=True)):
+        where = store.locate(stored.basename)
+        path = store.local_path(stored.basename)
+        if path is None:
+            path = folder / f"stored-{place}"
+            with path.open("wb") as out:
+                store.fetch(stored.basename, out)
+        verify_file(path, stored, what=where)
+        if shard.zip is not None:
+            if compression is None:
+                raise FormatError(f"{where} is compressed, but its manifest names no compression", key=stored.basename)
+            unpacked = folder / f"raw-{place}"
+            with unpacked.open("wb") as out:
+                compression.decompress_file(path, out, raw.num_bytes)
+            verify_file(unpacked, raw, what=f"{where}, unpacked")
+            path = unpacked
+        paths.append(path)
+    open_shard(paths, shard, allow_unsafe_types=True).close()

@@ -1,8 +1,11 @@
 """Mosaic Data Shards: bytes to samples and samples to bytes. Knows no network, no store, no ranks and no order."""
 
-from smalti.format.builder import BuiltShard, ShardBuilder, ShardOptions
+from smalti.format.builder import ShardBuilder, ShardOptions
 from smalti.format.compression import Compression, parse_compression
+from smalti.format.custom import register_encoding
+from smalti.format.decoding import decode_gathered
 from smalti.format.encoding import Encoding
+from smalti.format.filled import BuiltShard, FilledShard
 from smalti.format.hashing import (
     HASH_NAMES,
     Hasher,
@@ -13,38 +16,58 @@ from smalti.format.hashing import (
 )
 from smalti.format.index import MAX_INDEX_BYTES, emit_index, load_strict, parse_index
 from smalti.format.info import FileInfo, ShardInfo
+from smalti.format.joining import batch_of, gather_of
 from smalti.format.names import check_basename
+from smalti.format.opening import AnyShard, check_readable, open_shard
+from smalti.format.ragged import Ragged
 from smalti.format.reader import Shard
 from smalti.format.registry import parse_encoding
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
+from smalti.format.text_builder import TextShardBuilder
+from smalti.format.text_layout import TextLayout, layout_of, text_schema
+from smalti.format.text_shard import TextShard
 from smalti.format.verifying import verify_file
 
 __all__ = [
     "HASH_NAMES",
     "MAX_FILE_BYTES",
     "MAX_INDEX_BYTES",
+    "AnyShard",
     "BuiltShard",
     "Compression",
     "Encoding",
     "FileInfo",
+    "FilledShard",
     "Hasher",
+    "Ragged",
     "Schema",
     "Shard",
     "ShardBuilder",
     "ShardInfo",
     "ShardOptions",
+    "TextLayout",
+    "TextShard",
+    "TextShardBuilder",
+    "batch_of",
     "check_basename",
     "check_hash_names",
+    "check_readable",
     "compare_digests",
+    "decode_gathered",
     "digest_bytes",
     "emit_index",
+    "gather_of",
+    "layout_of",
     "load_strict",
     "new_hash",
+    "open_shard",
     "parse_byte_count",
     "parse_compression",
     "parse_encoding",
     "parse_index",
     "parse_size_limit",
+    "register_encoding",
+    "text_schema",
     "verify_file",
 ]

@@ -1,44 +1,25 @@
-"""From samples or Arrow batches to whole shards in memory; knows no store and no files."""
+"""From samples or Arrow batches to filled shards in memory; knows no store and no files."""
 
-import struct
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smalti.errors import SchemaError
-from smalti.format.compression import Compression, parse_compression
 from smalti.format.cutting import ShardCutter
-from smalti.format.hashing import Buffer, check_hash_names, digest_bytes
-from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.layout import assemble, config_bytes
+from smalti.format.filled import FilledShard
+from smalti.format.filling import FillingShard, ShardMemory
+from smalti.format.rows import LongWay, short_way
 from smalti.format.schema import Schema
-from smalti.format.sizes import parse_size_limit
+from smalti.format.sealing import FilledMds, Lengths, Sealer, ShardOptions
+from smalti.format.sizes import MAX_FILE_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["ShardBuilder", "ShardOptions"]
 
-@dataclass(frozen=True)
-class ShardOptions:
-    """What the user chooses about shard files."""
-
-    compression: str | None = None
-    """`"zstd"` or `"zstd:1"` ... `"zstd:22"`; None stores shards as they are, ready to be mapped."""
-    hashes: tuple[str, ...] = ("xxh3_64",)
-    """Checksums to record for every file."""
-    size_limit: int | str | None = 1 << 26
-    """Largest shard before compression, in bytes or as `"64mb"`; None puts everything in one shard."""
-
-
-@dataclass(frozen=True)
-class BuiltShard:
-    """A finished shard: what the index will say, and the bytes to store under `info.stored.basename`."""
-
-    info: ShardInfo
-    payload: Buffer
+_BLOCK_BYTES = 1 << 20  # makes what is done per block cheap, and stays in a processor's cache
 
 
 class ShardBuilder:
@@ -47,27 +28,31 @@ class ShardBuilder:
     The same samples and options give the same bytes, in whatever calls and batches they arrive.
     """
 
-    def __init__(self, schema: Schema, options: ShardOptions) -> None:
+    def __init__(self, schema: Schema, options: ShardOptions, *, allow_unsafe_types: bool = False) -> None:
         """Check the options and start with an empty shard.
 
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
         """
-        if not schema.names:
-            raise SchemaError("`columns`: a shard needs at least one column; none is given.")
+        self._sealer = Sealer.of(schema, options)
         self.schema = schema
-        self._codecs = schema.codecs()
-        self._columns = list(zip(schema.names, self._codecs, strict=True))
-        self._names = frozenset(schema.names)
-        self._pack_head = struct.Struct(f"<{schema.sizes.count(None)}I").pack
-        self._seal = _Sealer.of(schema, options)
-        self._cutter = ShardCutter(8 + len(self._seal.config), self._seal.size_limit)
-        self._pieces: list[Buffer] = []
+        self._codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
+        # Single samples wait here, encoded, until they fill a block.
+        self._block: list[bytes] = []
+        self._block_room = 0
+        self._unusual = _Unusual(LongWay(schema, self._codecs), self._block)
+        self._encode = short_way(schema, self._codecs, self._unusual)
+        overhead, limit = 8 + len(self._sealer.config), self._sealer.size_limit
+        self._cutter = ShardCutter(overhead, limit)
+        least = sum(4 if size is None else size for size in schema.sizes)
+        self._memory = ShardMemory(overhead + 4 * ((limit or MAX_FILE_BYTES) // (least + 4) + 1), limit)
+        self._filling: FillingShard | None = None
         self._lengths = array("q")
         self._num_shards = 0
-        self._num_samples = 0
+        self._ready: list[FilledShard] = []
+        self._open_block()
 
-    def add(self, sample: Mapping[str, Any]) -> list[BuiltShard]:
+    def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
         """Take one sample in, and return the shard that it completed, if any.
 
         Raises:
@@ -75,14 +60,15 @@ class ShardBuilder:
                 sample in this builder, say where. The sample is not taken in.
         """
         data = self._encode(sample)
-        built = [self._take()] if self._cutter.push_one(len(data)) else []
-        self._pieces.append(data)
-        self._lengths.append(len(data))
-        self._num_samples += 1
-        return built
+        room = self._block_room - len(data) - 4
+        if room < 0:
+            return self._add_to_next_block(data)
+        self._block_room = room
+        self._block.append(data)
+        return []
 
-    def add_batch(self, batch: "pa.RecordBatch") -> list[BuiltShard]:
-        """Take every row of a batch in, column by column, and return the shards that it completed.
+    def add_batch(self, batch: "pa.RecordBatch") -> list[FilledShard]:
+        """Take every row of a batch in, column by column, and return the shards that were completed.
 
         Raises:
             SchemaError: As in `add`; no row of the batch is taken in.
@@ -91,92 +77,82 @@ class ShardBuilder:
 
         if batch.num_rows == 0:
             return []
-        data, lengths = encode_batch(self.schema, batch, first_row=self._num_samples)
-        return self._push(lengths, data)
+        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._unusual.next_row)
+        self._end_block()
+        self._push(rows.lengths, rows.strips)
+        return self._release()
 
-    def finish(self) -> list[BuiltShard]:
+    def finish(self) -> list[FilledShard]:
         """The last shard, if any sample waits for it; the builder can go on afterwards, with the next shard."""
+        self._end_block()
         self._cutter.close()
-        return [self._take()] if self._lengths else []
+        self._take()
+        self._open_block()
+        return self._release()
 
-    def _push(self, sizes: np.ndarray[Any, Any], data: memoryview) -> list[BuiltShard]:
-        cuts = self._cutter.push(sizes)
-        self._num_samples += len(sizes)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        built: list[BuiltShard] = []
+    def _add_to_next_block(self, data: bytes) -> list[FilledShard]:
+        self._end_block()
+        if len(data) + 4 <= self._block_room:
+            self._block_room -= len(data) + 4
+            self._block.append(data)
+        else:
+            # It ends the shard, or is large, or is too much for any shard, which is said at its own call.
+            self._push(np.array([len(data)], np.int64), lambda *_: (memoryview(data),))
+        return self._release()
+
+    def _end_block(self) -> None:
+        if self._block:
+            data = memoryview(b"".join(self._block))
+            lengths = np.fromiter(map(len, self._block), np.int64, len(self._block))
+            self._block.clear()
+            self._push(lengths, lambda *_: (data,))
+
+    def _open_block(self) -> None:
+        # What fits a block fits the open shard: only a sample that comes alone, or a batch, ends a shard.
+        self._block_room = min(_BLOCK_BYTES, self._cutter.room)
+
+    def _push(self, lengths: Lengths, strips: Callable[[int, int], Iterable[memoryview]]) -> None:
+        cuts = self._cutter.push(lengths, first_row=self._unusual.samples)
+        self._unusual.samples += len(lengths)
         begin = 0
-        for end in [*cuts, len(sizes)]:
+        for number, end in enumerate([*cuts, len(lengths)]):
             if end > begin:
-                self._pieces.append(data[int(starts[begin]) : int(starts[end])])
-                self._lengths.frombytes(sizes[begin:end].tobytes())
-            if len(built) < len(cuts):
-                built.append(self._take())
+                self._filling = self._filling or self._memory.lend()
+                for data in strips(begin, end):
+                    self._filling.append(data)
+                self._lengths.frombytes(lengths[begin:end].tobytes())
+            if number < len(cuts):
+                self._take()
             begin = end
-        return built
+        self._open_block()
 
-    def _take(self) -> BuiltShard:
-        lengths = np.frombuffer(self._lengths.tobytes(), np.int64)
-        shard = self._seal(self._num_shards, lengths, self._pieces)
-        self._pieces, self._lengths = [], array("q")
-        self._num_shards += 1
-        return shard
+    def _take(self) -> None:
+        if self._filling is not None:
+            lengths = np.frombuffer(self._lengths, np.int64)
+            self._ready.append(FilledMds(self._sealer, self._num_shards, lengths, self._filling, self._memory))
+            self._filling, self._lengths = None, array("q")
+            self._num_shards += 1
 
-    def _encode(self, sample: Mapping[str, Any]) -> bytes:
-        if sample.keys() != self._names:
-            missing, extra = sorted(self._names - sample.keys()), sorted(map(str, sample.keys() - self._names))
-            raise SchemaError(
-                f"sample {self._num_samples}: missing columns {missing}, unknown columns {extra}; a sample has exactly "
-                "the columns of the data set.",
-                row=self._num_samples,
-                column=(missing or extra)[0],
-            )
-        head: list[int] = []
-        body: list[bytes] = []
-        try:
-            for name, codec in self._columns:
-                data = codec.encode(sample[name])
-                if codec.size is None:
-                    head.append(len(data))
-                body.append(data)
-        except SchemaError as error:
-            name, codec = self._columns[len(body)]  # the number of columns done is the place of the one that failed
-            raise SchemaError(
-                f"column {name!r} ({codec.name}), sample {self._num_samples}: {error.message}",
-                **{**error.facts, "column": name, "row": self._num_samples},
-            ) from error
-        if head and max(head) >= 1 << 32:
-            raise SchemaError(f"sample {self._num_samples}: a value of 4 GiB and more does not fit a shard.")
-        return b"".join([self._pack_head(*head), *body])
+    def _release(self) -> list[FilledShard]:
+        ready, self._ready = self._ready, []
+        return ready
 
 
-@dataclass(frozen=True)
-class _Sealer:
-    """Everything about finished files that does not change from shard to shard."""
+class _Unusual:
+    """Gets the samples that the short way does not take; knows their numbers.
 
-    schema: Schema
-    compression: Compression | None
-    hashes: tuple[str, ...]
-    size_limit: int | None
-    config: bytes
+    Not a method of the builder: the short way would then refer back to it, and its memory be freed late.
+    """
 
-    @classmethod
-    def of(cls, schema: Schema, options: ShardOptions) -> "_Sealer":
-        compression = parse_compression(options.compression)
-        hashes, limit = check_hash_names(options.hashes), parse_size_limit(options.size_limit)
-        text = compression.text if compression else None
-        config = config_bytes(schema, compression=text, hashes=hashes, size_limit=limit)
-        return cls(schema, compression, hashes, limit, config)
+    def __init__(self, long_way: LongWay, block: list[bytes]) -> None:
+        self._long_way = long_way
+        self._block = block
+        self.samples = 0
+        """Before those of the block."""
 
-    def __call__(self, number: int, lengths: np.ndarray[Any, Any], pieces: Sequence[Buffer]) -> BuiltShard:
-        data = assemble(self.config, lengths, pieces)
-        raw = self._describe(f"shard.{number:05}.mds", data)
-        info = ShardInfo(self.schema, len(lengths), raw, None, None, self.hashes, self.size_limit)
-        if self.compression is None:
-            return BuiltShard(info, data)
-        small = self.compression.compress(data)
-        zipped = self._describe(f"{raw.basename}.{self.compression.extension}", small)
-        info = ShardInfo(self.schema, len(lengths), raw, zipped, self.compression.text, self.hashes, self.size_limit)
-        return BuiltShard(info, small)
+    @property
+    def next_row(self) -> int:
+        return self.samples + len(self._block)
 
-    def _describe(self, basename: str, data: Buffer) -> FileInfo:
-        return FileInfo(basename, len(data), digest_bytes(data, self.hashes))
+    def __call__(self, sample: Mapping[str, Any]) -> bytes:
+        return self._long_way.encode(sample, row=self.next_row)

@@ -5,7 +5,7 @@ and one concatenation in Arrow's C++ puts the samples together. Only this and th
 need pyarrow, so they are imported when first used.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,47 @@ import pyarrow.compute as pc
 
 from smalti.errors import SchemaError
 from smalti.format.arrow_columns import Stored, encode_column
+from smalti.format.encoding import Encoding
 from smalti.format.exact import Array
 from smalti.format.layout import OFFSET
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
 
+_STRIP_BYTES = 1 << 20  # stays in a processor's cache between being put together and being copied on
 
-def encode_batch(schema: Schema, batch: pa.RecordBatch, *, first_row: int = 0) -> tuple[memoryview, Array]:
-    """The samples of a batch, back to back, and the length of each (int64, shape (rows,)).
+
+class EncodedRows:
+    """The samples of one batch, checked, column by column; put together strip by strip."""
+
+    def __init__(self, count: int, columns: list[Stored]) -> None:
+        self._columns = columns
+        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
+        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
+        """Bytes of each sample, int64, shape (rows,)."""
+        for values in variable:
+            self.lengths += values
+
+    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
+        """The bytes of samples [begin, end), in order, in pieces of a good size for copying."""
+        while begin < end:
+            stop = min(end, begin + self._rows_per_strip(begin))
+            yield _join([_rows_of(column, begin, stop) for column in self._columns])
+            begin = stop
+
+    def _rows_per_strip(self, begin: int) -> int:
+        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
+        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
+
+
+def encode_batch(
+    schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
+) -> EncodedRows:
+    """The samples of a batch.
 
     Args:
         schema: The columns to write; the batch has exactly these, in any order.
+        codecs: Their encodings.
         batch: At least one row.
         first_row: Number of the first row, for messages.
 
@@ -41,8 +71,8 @@ def encode_batch(schema: Schema, batch: pa.RecordBatch, *, first_row: int = 0) -
         )
     columns: list[Stored] = []
     try:
-        for name, codec in zip(schema.names, schema.codecs(), strict=True):
-            columns.append(encode_column(codec, batch.column(names.index(name))))
+        for name, codec in zip(schema.names, codecs, strict=True):
+            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
     except SchemaError as error:
         # The number of columns done is the place of the one that failed.
         name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
@@ -50,46 +80,47 @@ def encode_batch(schema: Schema, batch: pa.RecordBatch, *, first_row: int = 0) -
             f"column {name!r} ({schema.encodings[len(columns)]}), sample {row}: {error.message}",
             **{**error.facts, "column": name, "row": row},
         ) from error
-    return _Rows(batch.num_rows).join(columns)
+    return EncodedRows(batch.num_rows, columns)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    count: int
+def _checked_lengths(column: Stored) -> Stored:
+    if not isinstance(column, np.ndarray):
+        lengths = _lengths(column)
+        if int(lengths.max()) > MAX_FILE_BYTES:
+            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
+    return column
 
-    def join(self, columns: list[Stored]) -> tuple[memoryview, Array]:
-        lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-        if lengths:
-            self._check_lengths(lengths)
-            head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
-            columns = [head, *columns]
-        parts = self._side_by_side(columns)
-        if len(parts) == 1 and isinstance(parts[0], np.ndarray):
-            rows = np.ascontiguousarray(parts[0])
-            return memoryview(rows.reshape(-1)), np.full(self.count, rows.shape[1], np.int64)
-        arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-        empty = pa.scalar(b"", pa.large_binary())
-        joined = pc.binary_join_element_wise(*arrays, empty) if len(arrays) > 1 else arrays[0]
-        return _content(joined), _lengths(joined)
 
-    def _side_by_side(self, columns: list[Stored]) -> list[Stored]:
-        parts: list[Stored] = []
-        run: list[Array] = []
-        for column in [*columns, None]:
-            if isinstance(column, np.ndarray):
-                run.append(column)
-                continue
-            if run:
-                parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
-                run = []
-            if column is not None:
-                parts.append(column)
-        return parts
+def _rows_of(column: Stored, begin: int, end: int) -> Stored:
+    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
 
-    def _check_lengths(self, lengths: list[Array]) -> None:
-        for values in lengths:
-            if int(values.max()) > MAX_FILE_BYTES:
-                raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(values.argmax()))
+
+def _join(columns: list[Stored]) -> memoryview:
+    lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+    if lengths:
+        head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
+        columns = [head, *columns]
+    parts = _side_by_side(columns)
+    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
+        return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
+    arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
+    empty = pa.scalar(b"", pa.large_binary())
+    return _content(pc.binary_join_element_wise(*arrays, empty))
+
+
+def _side_by_side(columns: list[Stored]) -> list[Stored]:
+    parts: list[Stored] = []
+    run: list[Array] = []
+    for column in [*columns, None]:
+        if isinstance(column, np.ndarray):
+            run.append(column)
+            continue
+        if run:
+            parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
+            run = []
+        if column is not None:
+            parts.append(column)
+    return parts
 
 
 def _offsets(column: pa.LargeBinaryArray) -> Array:

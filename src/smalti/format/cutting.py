@@ -23,33 +23,27 @@ class ShardCutter:
         self._size = overhead
         self._count = 0
 
-    def push_one(self, length: int) -> bool:
-        """Whether a shard ends before this sample; `push` for a single one, without numpy's fixed costs.
+    @property
+    def room(self) -> int:
+        """Bytes, counting 4 more for every sample, that the open shard still takes; negative after a large sample."""
+        return (self._limit or MAX_FILE_BYTES) - self._size
 
-        Raises:
-            SchemaError: As in `push`.
-        """
-        size = self._size + length + _OFFSET_BYTES
-        fits = size <= (self._limit or MAX_FILE_BYTES)
-        if not fits and (self._count or size > MAX_FILE_BYTES):
-            return bool(self.push(np.array([length], np.int64)))
-        self._size, self._count = size, self._count + 1
-        return False
-
-    def push(self, lengths: "np.ndarray[Any, np.dtype[np.int64]]") -> list[int]:
+    def push(self, lengths: "np.ndarray[Any, np.dtype[np.int64]]", *, first_row: int = 0) -> list[int]:
         """The rows of this batch before which a shard ends, in order; 0 ends the shard that was open.
 
         Args:
             lengths: Bytes of each new sample, int64, shape (n,).
+            first_row: Number of the first sample, for messages.
 
         Raises:
             SchemaError: A shard file would exceed 4 GiB; nothing of this call was taken in.
         """
         if len(lengths) and int(lengths.max()) + _OFFSET_BYTES + self._overhead > MAX_FILE_BYTES:
+            row = first_row + int(lengths.argmax())
             raise SchemaError(
-                f"one sample of {int(lengths.max())} bytes does not fit a shard, whose offsets are 32 bit: "
+                f"sample {row} of {int(lengths.max())} bytes does not fit a shard, whose offsets are 32 bit: "
                 f"{MAX_FILE_BYTES} bytes at most. Split the sample.",
-                row=int(lengths.argmax()),
+                row=row,
             )
         ends = np.concatenate([[0], np.cumsum(lengths + _OFFSET_BYTES)])
         size, count, row = self._size, self._count, 0
@@ -62,19 +56,20 @@ class ShardCutter:
             size, count = size + int(ends[stop] - ends[row]), count + stop - row
             row = stop
             if row < len(lengths):
-                self._check_cuttable()
+                self._check_cuttable(first_row + row)
                 cuts.append(row)
                 size, count = self._overhead, 0
         self._size, self._count = size, count
         return cuts
 
-    def _check_cuttable(self) -> None:
-        if self._limit is None:
-            raise SchemaError(
-                f"one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit offsets cannot address; "
-                'give a `size_limit` such as "64mb".'
-            )
-
     def close(self) -> None:
         """Start a new shard with the next sample."""
         self._size, self._count = self._overhead, 0
+
+    def _check_cuttable(self, row: int) -> None:
+        if self._limit is None:
+            raise SchemaError(
+                f"with sample {row}, one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit "
+                'offsets cannot address; give a `size_limit` such as "64mb".',
+                row=row,
+            )

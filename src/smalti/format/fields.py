@@ -6,6 +6,8 @@ from typing import Any
 from smalti.errors import IndexFileError
 
 _MISSING = object()
+_TEXTS = frozenset({str})
+_MAX_SHOWN = 300  # characters of a place or an expectation: parts of both may come from the file
 
 
 def fault(where: str, expected: str, found: object) -> IndexFileError:
@@ -17,7 +19,8 @@ def fault(where: str, expected: str, found: object) -> IndexFileError:
     else:
         shown = repr(found) if isinstance(found, str) and len(found) <= 40 else type(found).__name__
     return IndexFileError(
-        f"{where}: expected {expected}, found {shown}; the index file is damaged, or was not written by an MDS writer.",
+        f"{where[:_MAX_SHOWN]}: expected {expected[:_MAX_SHOWN]}, found {shown}; the index file is damaged, or was not "
+        "written by an MDS writer.",
         where=where,
     )
 
@@ -63,7 +66,7 @@ class Fields:
     def texts(self, key: str, default: Any = _MISSING) -> tuple[str, ...]:
         """A list of texts."""
         value = self._obj.get(key, default)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not _TEXTS.issuperset(map(type, value)):
             raise fault(self.at(key), "a list of texts", value)
         return tuple(value)
 

@@ -1,6 +1,7 @@
 """Index files: the list of a data set's shards, read with caps and without trust, written for MosaicML's reader."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from smalti.format.info import VERSION, ShardInfo, check_version
 MAX_INDEX_BYTES = 1 << 29
 """Largest index file that is parsed: about a million shards with two hashes each."""
 _MAX_DEPTH = 64
+_NESTED = (dict, list)
 
 
 def parse_index(data: bytes, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]:
@@ -60,7 +62,9 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
     if len(data) > max_bytes:
         raise IndexFileError(f"{where}: {len(data)} bytes are more than the {max_bytes} allowed.", where=where)
     try:
-        obj = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        obj = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+        )
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise IndexFileError(
@@ -81,8 +85,15 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return value
+
+
 def _check_depth(obj: Any, where: str) -> None:
-    level, depth = ([obj] if isinstance(obj, dict | list) else []), 0
+    level, depth = ([obj] if type(obj) in _NESTED else []), 0
     while level:
         depth += 1
         if depth > _MAX_DEPTH:
@@ -90,15 +101,15 @@ def _check_depth(obj: Any, where: str) -> None:
         level = [
             item
             for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(item, dict | list)
+            for item in (parent.values() if type(parent) is dict else parent)
+            if type(item) in _NESTED
         ]
 
 
 def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:
     seen: dict[str, int] = {}
     for i, shard in enumerate(shards):
-        for name in {shard.raw.basename, shard.stored.basename}:
+        for name in shard.file_names:
             first = seen.setdefault(name, i)
             if first != i:
                 raise IndexFileError(

@@ -1,6 +1,7 @@
 """What an index file says about one shard, checked as strictly as it is believed. Opens no files."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -12,14 +13,18 @@ from smalti.format.hashing import HASH_NAMES, hex_length
 from smalti.format.names import check_basename
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
+from smalti.format.text_layout import TEXT_FORMATS, TextLayout, is_utf8, layout_of, parse_layout
 
 VERSION = 2
-_MAX_STORED_BYTES = MAX_FILE_BYTES + (1 << 26)  # what compression may add to data that does not compress
+MAX_STORED_BYTES = MAX_FILE_BYTES + (1 << 26)
+"""Largest compressed file: what compression may add to data that does not compress is far less."""
 _MAX_COLUMNS = 100_000
+_SIZE_TYPES = frozenset({int, type(None)})
 _HEX = frozenset("0123456789abcdef")
+_HEX_DIGITS = {name: hex_length(name) for name in HASH_NAMES}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileInfo:
     """One file: its name below the root, its size, and its checksums by hash name."""
 
@@ -39,36 +44,93 @@ class FileInfo:
             IndexFileError: Anything in it is not as it must be.
         """
         fields = Fields(obj, where)
-        name = check_basename(fields.get("basename"), where=fields.at("basename"))
-        num_bytes = fields.integer("bytes", low=0, high=limit)
-        hashes = fields.mapping("hashes", {})
-        for algorithm, digest in hashes.items():
-            _check_digest(algorithm, digest, fields.at("hashes"))
-        return cls(name, num_bytes, dict(hashes))
+        info = cls(fields.get("basename"), fields.get("bytes"), dict(fields.mapping("hashes", {})))
+        info.check(where, limit=limit)
+        return info
+
+    def check(self, where: str, *, limit: int = MAX_FILE_BYTES) -> None:
+        """Return only if name, size and hashes can be believed, whatever their types; `limit` as for `from_json`.
+
+        Raises:
+            IndexFileError: They cannot.
+        """
+        check_basename(self.basename, where=where)
+        if type(self.num_bytes) is not int or not 0 <= self.num_bytes <= limit:
+            raise fault(f"{where}.bytes", f"a whole number from 0 to {limit}", self.num_bytes)
+        for algorithm, digest in self.hashes.items():
+            digits = _HEX_DIGITS.get(algorithm)
+            if digits is None:
+                raise fault(f"{where}.hashes", f"hash names out of {', '.join(sorted(HASH_NAMES))}", algorithm)
+            if type(digest) is not str or len(digest) != digits or not _HEX.issuperset(digest):
+                raise fault(f"{where}.hashes.{algorithm}", f"{digits} lower-case hex digits", digest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShardInfo:
     """One shard: its columns, samples and files."""
 
     schema: Schema
     samples: int
     raw: FileInfo
-    """The uncompressed file; it is in the store only when there is no `zip`."""
+    """The uncompressed data file; it is in the store only when there is no `zip`."""
     zip: FileInfo | None = None
     compression: str | None = None
     hash_names: tuple[str, ...] = ()
     size_limit: int | None = None
     partition: str | None = None
     """Smalti's own (the split, for example); not in an MDS index entry."""
+    format: str = "mds"
+    """mds, json, csv, tsv or xsv; all but mds are text shards, which have a meta file beside the data file."""
+    meta: FileInfo | None = None
+    """The uncompressed meta file of a text shard; in the store only when there is no `zip_meta`."""
+    zip_meta: FileInfo | None = None
+    newline: str | None = None
+    """What ends each line of a text shard."""
+    separator: str | None = None
+    """What stands between the values of a line; None for mds and json."""
 
     @property
     def stored(self) -> FileInfo:
-        """The file that lies in the store."""
+        """The data file that lies in the store."""
         return self.zip or self.raw
 
+    @property
+    def stored_files(self) -> tuple[FileInfo, ...]:
+        """All files that lie in the store: the data file, and then the meta file of a text shard."""
+        return (self.stored,) if self.meta is None else (self.stored, self.zip_meta or self.meta)
+
+    @property
+    def raw_files(self) -> tuple[FileInfo, ...]:
+        """The same files, uncompressed."""
+        return (self.raw,) if self.meta is None else (self.raw, self.meta)
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """The names of all files, compressed and not, each once."""
+        if self.meta is None:
+            return (self.raw.basename,) if self.zip is None else (self.raw.basename, self.zip.basename)
+        return tuple({file.basename for file in (*self.raw_files, *self.stored_files)})
+
+    @property
+    def layout(self) -> TextLayout | None:
+        """How the lines of a text shard are laid out; None for mds."""
+        if self.newline is None:
+            return None
+        return layout_of(self.format, self.schema, self.newline, self.separator)
+
     def to_json(self) -> dict[str, Any]:
-        """The entry of an MDS index file, with exactly the keys that MosaicML's reader takes."""
+        """The entry of an index file, with exactly the keys that MosaicML's reader takes."""
+        entry: dict[str, Any] = {
+            "raw_data": self.raw.to_json(),
+            "samples": self.samples,
+            "zip_data": self.zip.to_json() if self.zip else None,
+        }
+        layout = self.layout
+        if layout is not None and self.meta is not None:
+            entry["raw_meta"] = self.meta.to_json()
+            entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
+            config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
+            return {**config, **entry}
         return {
             "column_encodings": list(self.schema.encodings),
             "column_names": list(self.schema.names),
@@ -76,11 +138,9 @@ class ShardInfo:
             "compression": self.compression,
             "format": "mds",
             "hashes": list(self.hash_names),
-            "raw_data": self.raw.to_json(),
-            "samples": self.samples,
             "size_limit": self.size_limit,
             "version": VERSION,
-            "zip_data": self.zip.to_json() if self.zip else None,
+            **entry,
         }
 
     @classmethod
@@ -96,34 +156,76 @@ class ShardInfo:
         """
         fields = Fields(obj, where)
         check_version(fields)
-        if fields.get("format") != "mds":
-            raise fault(fields.at("format"), 'the format "mds", the only one this version reads', fields.get("format"))
-        schema = _schema(fields)
-        names = fields.texts("hashes", [])
-        raw = FileInfo.from_json(fields.get("raw_data"), where=fields.at("raw_data"))
-        zipped, compression = _zip(fields)
-        for part, info in (("raw_data", raw), ("zip_data", zipped)):
-            missing = sorted(set(names) - set(info.hashes)) if info else []
-            if missing:
-                raise fault(f"{where}.{part}.hashes", f"the hashes {missing} that the shard declares", None)
-        # Every sample has four bytes in the table of offsets, whatever its columns: more cannot be in that file.
-        samples = fields.integer("samples", low=0, high=max(0, (raw.num_bytes - 8) // 4))
+        kind = fields.text("format")
+        if kind != "mds" and kind not in TEXT_FORMATS:
+            raise fault(fields.at("format"), f"a format out of mds, {', '.join(sorted(TEXT_FORMATS))}", kind)
+        names = _same(fields.texts("hashes", []))
+        compression = _compression(fields)
+        raw, zipped = _pair(fields, "data")
         try:
             size_limit = parse_size_limit(fields.get("size_limit", None))
         except SchemaError as error:
             raise fault(fields.at("size_limit"), "a byte count or null", fields.get("size_limit")) from error
-        return cls(schema, samples, raw, zipped, compression, names, size_limit)
+        samples = fields.get("samples")
+        if kind == "mds":
+            info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit)
+        else:
+            layout = parse_layout(fields, kind)
+            meta, zip_meta = _pair(fields, "meta")
+            info = cls(
+                layout.schema, samples, raw, zipped, compression, names, size_limit,
+                format=layout.format, meta=meta, zip_meta=zip_meta, newline=layout.newline, separator=layout.separator,
+            )  # fmt: skip
+        info.check(where)
+        return info
+
+    def check(self, where: str) -> None:
+        """Return only if the parts fit together: count and sizes, compression and files, hashes and names.
+
+        Raises:
+            IndexFileError: They do not.
+        """
+        most = self._most_samples()
+        if type(self.samples) is not int or not 0 <= self.samples <= most:
+            raise fault(f"{where}.samples", f"a whole number from 0 to {most}", self.samples)
+        pairs = [("data", self.raw, self.zip)]
+        if self.meta is not None:
+            pairs.append(("meta", self.meta, self.zip_meta))
+        for part, raw, zipped in pairs:
+            if (zipped is None) != (self.compression is None):
+                found = self.compression or "no compression"
+                raise fault(where, f"`compression` and `zip_{part}` both, or neither", found)
+            for form, info in (("raw", raw), ("zip", zipped)):
+                if info is None:
+                    continue
+                for name in self.hash_names:
+                    if name not in info.hashes:
+                        raise fault(f"{where}.{form}_{part}.hashes", f"the hash {name}, which the shard declares", None)
+        if len(set(self.file_names)) != len(pairs) * (1 if self.zip is None else 2):
+            raise fault(where, "a name of its own for each file of the shard", self.raw.basename)
+
+    def _most_samples(self) -> int:
+        """How many samples files of these sizes can hold."""
+        # Every sample has four bytes in the table of offsets, whatever its columns.
+        most = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
+        line = len(self.newline.encode("utf-8")) if self.newline else 0
+        return min(most, self.raw.num_bytes // line) if line else most
 
     def with_prefix(self, prefix: str) -> "ShardInfo":
         """The same shard with its files below `prefix`; an empty prefix changes nothing."""
         prefix = prefix.strip("/")
         if not prefix:
             return self
+        return self.with_names(lambda name: check_basename(f"{prefix}/{name}", where="`prefix`"))
 
-        def moved(info: FileInfo) -> FileInfo:
-            return replace(info, basename=check_basename(f"{prefix}/{info.basename}", where="`prefix`"))
+    def with_names(self, rename: Callable[[str], str]) -> "ShardInfo":
+        """The same shard with every file's name put through `rename`."""
 
-        return replace(self, raw=moved(self.raw), zip=moved(self.zip) if self.zip else None)
+        def moved(info: FileInfo | None) -> FileInfo | None:
+            return None if info is None else replace(info, basename=rename(info.basename))
+
+        raw = replace(self.raw, basename=rename(self.raw.basename))
+        return replace(self, raw=raw, zip=moved(self.zip), meta=moved(self.meta), zip_meta=moved(self.zip_meta))
 
 
 def check_version(fields: Fields) -> None:
@@ -143,35 +245,17 @@ def check_version(fields: Fields) -> None:
         raise fault(fields.at("version"), f"version {VERSION}", found)
 
 
-def _check_digest(algorithm: str, digest: object, where: str) -> None:
-    if algorithm not in HASH_NAMES:
-        raise fault(where, f"hash names out of {', '.join(sorted(HASH_NAMES))}", algorithm)
-    if not isinstance(digest, str) or len(digest) != hex_length(algorithm) or not _HEX.issuperset(digest):
-        raise fault(f"{where}.{algorithm}", f"{hex_length(algorithm)} lower-case hex digits", digest)
+def parse_schema(fields: Fields) -> Schema:
+    """The checked columns of an MDS entry; the same object for the same columns.
 
-
-def _zip(fields: Fields) -> tuple[FileInfo | None, str | None]:
-    text, zip_data = fields.get("compression", None), fields.get("zip_data", None)
-    if text is None and zip_data is None:
-        return None, None
-    if text is None or zip_data is None:
-        raise fault(fields.where, "`compression` and `zip_data` both, or neither", text or type(zip_data).__name__)
-    try:
-        if parse_compression(fields.text("compression")) is None:
-            raise fault(fields.at("compression"), "the name of a compression", text)
-    except SchemaError as error:
-        raise IndexFileError(f"{fields.at('compression')}: {error.message}", where=fields.where) from error
-    return FileInfo.from_json(zip_data, where=fields.at("zip_data"), limit=_MAX_STORED_BYTES), text
-
-
-def _schema(fields: Fields) -> Schema:
+    Raises:
+        IndexFileError: They are not as they must be, or an encoding is unknown.
+    """
     names, encodings = fields.texts("column_names"), fields.texts("column_encodings")
     sizes = fields.get("column_sizes")
     if not isinstance(sizes, list) or not len(names) == len(encodings) == len(sizes):
         raise fault(fields.at("column_sizes"), "as many names, encodings and sizes", sizes)
-    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
-        raise fault(fields.at("column_names"), f"1 to {_MAX_COLUMNS} names, each once", f"{len(names)} names")
-    if any(size is not None and type(size) is not int for size in sizes):
+    if not _SIZE_TYPES.issuperset(map(type, sizes)):
         raise fault(fields.at("column_sizes"), "whole numbers and nulls", sizes)
     try:
         return _checked_schema(names, encodings, tuple(sizes))
@@ -179,10 +263,40 @@ def _schema(fields: Fields) -> Schema:
         raise IndexFileError(f"{fields.where}: {error.message}", where=fields.where, **error.facts) from error
 
 
+def _compression(fields: Fields) -> str | None:
+    text = fields.get("compression", None)
+    if text is None:
+        return None
+    try:
+        if parse_compression(fields.text("compression")) is None:
+            raise fault(fields.at("compression"), "the name of a compression", text)
+    except SchemaError as error:
+        raise IndexFileError(f"{fields.at('compression')}: {error.message}", where=fields.where) from error
+    return sys.intern(text)
+
+
+def _pair(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
+    """The uncompressed and the compressed form of the file called `part`."""
+    raw = FileInfo.from_json(fields.get(f"raw_{part}"), where=fields.at(f"raw_{part}"))
+    zipped = fields.get(f"zip_{part}", None)
+    if zipped is None:
+        return raw, None
+    return raw, FileInfo.from_json(zipped, where=fields.at(f"zip_{part}"), limit=MAX_STORED_BYTES)
+
+
+@lru_cache(maxsize=256)  # as for schemas
+def _same(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names
+
+
 @lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries must not mean a million copies
 def _checked_schema(names: tuple[str, ...], encodings: tuple[str, ...], sizes: tuple[int | None, ...]) -> Schema:
+    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
+        raise SchemaError(f"expected 1 to {_MAX_COLUMNS} columns, each name once, found {len(names)} names.")
     schema = Schema(names, encodings, sizes)
-    for name, size, codec in zip(names, sizes, schema.codecs(), strict=True):
+    if not all(map(is_utf8, names)):
+        raise SchemaError("a column has a name that UTF-8 cannot hold.")
+    for name, size, codec in zip(names, sizes, schema.codecs(allow_unsafe_types=True), strict=True):
         if size != codec.size:
             raise SchemaError(f"column {name!r}: {codec.name} takes {codec.size} bytes, and the index says {size}.")
     return schema

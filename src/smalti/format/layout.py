@@ -4,13 +4,11 @@ uint32 N | uint32 offset of each sample, and of the end | config as JSON | sampl
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.hashing import Buffer
 from smalti.format.info import VERSION
 from smalti.format.schema import Schema
 
@@ -33,18 +31,17 @@ def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, 
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 
-def assemble(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]", samples: Iterable[Buffer]) -> bytes:
-    """A whole shard file.
+def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
+    """What stands in front of the samples: their number, the table of offsets, and the config.
 
     Args:
         config: What `config_bytes` gives.
         lengths: Bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
-        samples: The samples' bytes, in any number of pieces.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     table = (ends + (4 + 4 * len(ends) + len(config))).astype(OFFSET)
-    return b"".join([len(lengths).to_bytes(4, "little"), table.tobytes(), config, *samples])
+    return b"".join([len(lengths).to_bytes(4, "little"), table.tobytes(), config])
 
 
 def read_offsets(data: memoryview, *, samples: int, what: str) -> Offsets:

@@ -1,5 +1,8 @@
 """Cheap checks that bytes are a whole JPEG or PNG file: marks and sizes only, no pixel is decoded. Pure."""
 
+MAX_PIXELS = 178_956_970
+"""Where Pillow itself refuses: twice a quarter of a gigabyte of RGB."""
+
 _JPEG_SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame, all processes
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})  # no length follows
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -14,6 +17,8 @@ def check_png(data: bytes) -> str | None:
         return "the header is missing"
     if not any(data[16:20]) or not any(data[20:24]):
         return "its width or height is 0"
+    if fault := too_many_pixels(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")):
+        return fault
     if data.rfind(_PNG_END) < 33:
         return "the end is missing: it was cut short"
     return None
@@ -41,6 +46,19 @@ def check_jpeg(data: bytes) -> str | None:
         if marker in _JPEG_SIZE_MARKERS:
             if len(data) < at + 9 or not any(data[at + 7 : at + 9]):
                 return "its width is 0"
+            if fault := too_many_pixels(_number(data, at + 7), _number(data, at + 5)):
+                return fault
             has_size = True
-        at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+        at += 2 + max(2, _number(data, at + 2))
     return "it ends before any pixels"
+
+
+def too_many_pixels(width: int, height: int) -> str | None:
+    """What is wrong with an image of this size, or None."""
+    if width * height <= MAX_PIXELS:
+        return None
+    return f"its {width} x {height} pixels are more than the {MAX_PIXELS} allowed"
+
+
+def _number(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 2], "big")

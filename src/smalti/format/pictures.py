@@ -1,5 +1,6 @@
 """The image encodings `pil` (raw pixels), `jpeg` and `png` (files). Fast decoding for training is done elsewhere."""
 
+import os
 from abc import abstractmethod
 from io import BytesIO
 from pathlib import Path
@@ -10,14 +11,13 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from smalti.errors import BadImageError, SchemaError
 from smalti.format.encoding import Encoding, kind_of
-from smalti.format.picture_headers import check_jpeg, check_png
+from smalti.format.picture_headers import check_jpeg, check_png, too_many_pixels
 
 # Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost.
 _MODE_BITS = {
     "1": 1, "L": 8, "LA": 16, "La": 16, "RGB": 24, "RGBA": 32, "RGBa": 32, "RGBX": 32, "CMYK": 32, "YCbCr": 24,
     "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
 }  # fmt: skip
-_MAX_PIXELS = 178_956_970  # where Pillow itself refuses: twice a quarter of a gigabyte of RGB
 
 
 class Pil(Encoding):
@@ -26,22 +26,27 @@ class Pil(Encoding):
     def encode(self, value: Any) -> bytes:
         """Header and pixels of a PIL image; bytes are taken where they are such a value already."""
         if isinstance(value, bytes):
-            try:
-                _parse_pil(value)
-            except BadImageError as error:
-                raise SchemaError(f"expected a raw image: {error}") from error
-            return value
+            return _check_raw(value)
         if not isinstance(value, Image.Image):
             raise SchemaError(f"expected a PIL image, found {kind_of(value)}.")
         if value.mode not in _MODE_BITS:
             raise SchemaError(f"raw pixels of mode {value.mode!r} do not hold the whole image; convert it first.")
         mode = value.mode.encode("ascii")
-        return b"".join(n.to_bytes(4, "little") for n in (*value.size, len(mode))) + mode + value.tobytes()
+        head = b"".join(n.to_bytes(4, "little") for n in (*value.size, len(mode))) + mode
+        return _check_raw(head + value.tobytes())
 
     def decode(self, data: bytes) -> Image.Image:
         """A PIL image."""
         mode, size, begin = _parse_pil(data)
         return Image.frombytes(mode, size, data[begin:])
+
+
+def _check_raw(data: bytes) -> bytes:
+    try:
+        _parse_pil(data)
+    except BadImageError as error:
+        raise SchemaError(f"expected a raw image: {error}") from error
+    return data
 
 
 def _parse_pil(data: bytes) -> tuple[str, tuple[int, int], int]:
@@ -50,7 +55,9 @@ def _parse_pil(data: bytes) -> tuple[str, tuple[int, int], int]:
     if len(data) < 12 or num_chars > 16 or mode not in _MODE_BITS:
         raise BadImageError("no header of a raw image.")
     expected = (width * _MODE_BITS[mode] + 7) // 8 * height
-    # Compared before anything is allocated: the header alone could ask for gigabytes.
+    # Both before anything is allocated: the header alone could ask for gigabytes.
+    if fault := too_many_pixels(width, height):
+        raise BadImageError(f"{fault}.")
     if len(data) - 12 - num_chars != expected:
         raise BadImageError(
             f"{width} x {height} pixels of {mode} take {expected} bytes, found {len(data) - 12 - num_chars}."
@@ -106,8 +113,8 @@ class ImageFile(Encoding):
             image = Image.open(BytesIO(data), formats=("JPEG", "PNG"))
         except Exception as error:
             raise BadImageError(f"not a readable JPEG or PNG file: {error}") from error
-        if image.width * image.height > _MAX_PIXELS:
-            raise BadImageError(f"{image.width} x {image.height} pixels are more than the {_MAX_PIXELS} allowed.")
+        if fault := too_many_pixels(image.width, image.height):
+            raise BadImageError(f"{fault}.")
         return image
 
 
@@ -120,12 +127,25 @@ class Jpeg(ImageFile):
         return check_jpeg(data)
 
     def _original(self, image: Image.Image) -> bytes | None:
-        # An image just opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
+        # An image opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
         name = image.filename if isinstance(image, JpegImageFile) else ""
         if not name:
             return None
-        path = Path(name.decode() if isinstance(name, bytes) else name)
-        return path.read_bytes() if path.is_file() else None
+        path = Path(os.fsdecode(name))
+        data = path.read_bytes() if path.is_file() else None
+        return data if data and _shows(data, image) else None
+
+
+def _shows(data: bytes, image: Image.Image) -> bool:
+    """Whether the file still is the image: thumbnails and drawings are made in place, and the file is not theirs."""
+    try:
+        with Image.open(BytesIO(data), formats=("JPEG",)) as file:
+            if (file.size, file.mode) != (image.size, image.mode):
+                return False
+            not_loaded_yet = bool(getattr(image, "tile", None))
+            return not_loaded_yet or file.tobytes() == image.tobytes()
+    except (OSError, SyntaxError, ValueError):
+        return False
 
 
 class Png(ImageFile):

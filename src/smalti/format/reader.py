@@ -1,20 +1,22 @@
 """Reading one uncompressed shard file through a memory map: samples, and batches by column."""
 
-import mmap
 import operator
-import sys
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from smalti.errors import ChecksumMismatch, FormatError
-from smalti.format.arrays import NdArray
-from smalti.format.encoding import Encoding
-from smalti.format.gather import Bytes, Cells, gather, locate
+from smalti.errors import FormatError
+from smalti.format.batching import Arrays, Picked, gather_batch, read_batch
+from smalti.format.decoding import DECODER_ERRORS, damaged
 from smalti.format.info import ShardInfo
-from smalti.format.layout import Offsets, read_offsets
-from smalti.format.scalars import Scalar
+from smalti.format.layout import read_offsets
+from smalti.format.mapping import MappedFile
+from smalti.format.plan import ReadPlan, read_plan
+
+_BEGIN_AND_END = struct.Struct("<2I").unpack_from
 
 
 class Shard:
@@ -23,12 +25,14 @@ class Shard:
     Nothing that it returns refers to the file afterwards: the file may be unlinked, and the shard closed, at any time.
     """
 
-    def __init__(self, data: mmap.mmap, offsets: Offsets, info: ShardInfo, codecs: tuple[Encoding, ...]) -> None:
+    __slots__ = ("_file", "_len", "info", "plan")
+
+    def __init__(self, file: MappedFile, info: ShardInfo, plan: ReadPlan) -> None:
         """Use `Shard.open`."""
         self.info = info
-        self._data: mmap.mmap | None = data
-        self._offsets = offsets
-        self._codecs = codecs
+        self.plan = plan
+        """The schema made ready for reading; the same object for shards of equal schemas."""
+        self._file: MappedFile | None = file
         self._len = info.samples
 
     @classmethod
@@ -46,21 +50,10 @@ class Shard:
             SchemaError: A column whose encoding is refused.
             OSError: The file cannot be opened.
         """
-        codecs = info.schema.codecs(allow_unsafe_types=allow_unsafe_types)
-        with path.open("rb") as file:
-            found = file.seek(0, 2)
-            if found != info.raw.num_bytes or found < 8:
-                raise ChecksumMismatch(
-                    f"{path}: expected {max(info.raw.num_bytes, 8)} bytes, found {found}; it is incomplete or belongs "
-                    "to another index. Fetch it again, or run the writer again.",
-                    expected=info.raw.num_bytes,
-                    found=found,
-                    hash="size",
-                )
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        offsets = read_offsets(memoryview(data), samples=info.samples, what=str(path))
-        # A copy, and aligned: the map is freed when the last reader lets go of it.
-        return cls(data, offsets.copy(), info, codecs)
+        plan = read_plan(info.schema, allow_unsafe_types)
+        file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
+        read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
+        return cls(file, info, plan)
 
     def __len__(self) -> int:
         return self._len
@@ -78,15 +71,33 @@ class Shard:
             number += self._len
         if not 0 <= number < self._len:
             raise IndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
-        data = self._mapped()
-        begin, end = int(self._offsets[number]), int(self._offsets[number + 1])
-        return self._decode(data[begin:end], number)
+        file, plan = self.mapped(), self.plan
+        data = file.map
+        begin, end = _BEGIN_AND_END(data, 4 + 4 * number)
+        if end > file.size or begin + plan.least_bytes > end:
+            raise self._too_short(number)
+        lengths = iter(plan.lengths(data, begin))
+        begin += plan.head_bytes
+        sample: dict[str, Any] = {}
+        for name, codec, decode, size in plan.steps:
+            after = begin + (next(lengths) if size is None else size)
+            if after > end:
+                raise self._too_short(number)
+            try:
+                sample[name] = decode(data[begin:after])
+            except DECODER_ERRORS as error:
+                where = f"{file.name}, sample {number}"
+                raise damaged(name, codec, where, error, sample=number) from error
+            begin = after
+        return sample
 
-    def batch(self, indices: "np.ndarray[Any, Any]") -> dict[str, Any]:
+    def batch(self, indices: "np.ndarray[Any, Any]", *, out: Arrays | None = None) -> dict[str, Any]:
         """The samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
+            out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape said
+                below; such a column's array is returned. What was written is undefined when an error is raised.
 
         Returns:
             Column to values: a fresh array of shape (n,) for numbers (`int` is int64), of shape (n, *shape) for
@@ -95,77 +106,55 @@ class Shard:
         Raises:
             IndexError: A number outside the shard.
             FormatError: Bytes of one of the samples are damaged.
+            SchemaError: An array of `out` has another dtype or shape, or cannot be written.
             ValueError: The shard is closed.
         """
+        return read_batch(self._pick(indices), out)
+
+    def gather(self, indices: "np.ndarray[Any, Any]", columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """The samples at `indices`, by column, undecoded: what processes send each other.
+
+        Args:
+            indices: As in `batch`.
+            columns: Names of the columns wanted; None for all.
+
+        Returns:
+            Column to values: arrays as in `batch`, and a `Ragged` for every other column.
+
+        Raises:
+            IndexError: A number outside the shard.
+            FormatError: One of the samples is damaged.
+            SchemaError: No such column.
+            ValueError: The shard is closed.
+        """
+        return gather_batch(self._pick(indices), columns)
+
+    def close(self) -> None:
+        """Let go of the file; reads that are under way finish."""
+        self._file = None
+
+    def mapped(self) -> MappedFile:
+        """The file's map, which lives as long as the result is held.
+
+        Raises:
+            ValueError: The shard is closed.
+        """
+        file = self._file
+        if file is None:
+            raise ValueError(f"shard {self.info.raw.basename} is closed")
+        return file
+
+    def _pick(self, indices: "np.ndarray[Any, Any]") -> Picked:
         wanted = np.asarray(indices)
         if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
             raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
             raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
-        mapped, rows = self._mapped(), wanted.astype(np.int64)
-        data: Bytes = np.frombuffer(mapped, np.uint8)
-        places = locate(data, self._offsets, rows, self.info.schema.sizes, what=self.info.raw.basename)
-        columns = zip(self.info.schema.names, self._codecs, places, strict=True)
-        return {name: self._column(mapped, data, (name, codec), cells, rows) for name, codec, cells in columns}
+        return Picked([self.mapped()], np.zeros(len(wanted), np.int64), wanted.astype(np.int64), self.plan)
 
-    def close(self) -> None:
-        """Let go of the file; reads that are under way finish."""
-        self._data = None
-
-    def _mapped(self) -> mmap.mmap:
-        data = self._data
-        if data is None:
-            raise ValueError(f"shard {self.info.raw.basename} is closed")
-        return data
-
-    def _decode(self, data: bytes, number: int) -> dict[str, Any]:
-        schema = self.info.schema
-        place = 4 * sum(size is None for size in schema.sizes)
-        heads = iter([int.from_bytes(data[at : at + 4], "little") for at in range(0, place, 4)])
-        ends = []
-        for size in schema.sizes:
-            place += next(heads) if size is None else size
-            ends.append(place)
-        if place > len(data):
-            raise FormatError(
-                f"{self.info.raw.basename}, sample {number}: its columns need {place} bytes and it has {len(data)}; "
-                "the shard is damaged. Fetch it again, or run the writer again.",
-                sample=number,
-            )
-        begin, sample = 4 * sum(size is None for size in schema.sizes), {}
-        for name, codec, end in zip(schema.names, self._codecs, ends, strict=True):
-            sample[name] = self._value((name, codec), data[begin:end], number)
-            begin = end
-        return sample
-
-    def _column(
-        self, mapped: mmap.mmap, data: Bytes, column: tuple[str, Encoding], cells: Cells, rows: "np.ndarray[Any, Any]"
-    ) -> Any:
-        codec = column[1]
-        if isinstance(codec, Scalar):
-            return _native(gather(data, cells.begin, codec.dtype))
-        if isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
-            blocks = gather(data, cells.begin, np.dtype((np.void, codec.size or 0)))
-            return _native(blocks.view(codec.dtype).reshape(len(rows), *codec.shape))
-        values = [mapped[begin:end] for begin, end in zip(cells.begin.tolist(), cells.end.tolist(), strict=True)]
-        if codec.is_image:
-            return values
-        return [self._value(column, value, row) for value, row in zip(values, rows, strict=True)]
-
-    def _value(self, column: tuple[str, Encoding], data: bytes, number: int) -> Any:
-        name, codec = column
-        try:
-            return codec.decode(data)
-        except (ValueError, ArithmeticError, RecursionError) as error:
-            raise FormatError(
-                f"{self.info.raw.basename}, sample {number}, column {name!r}: not a value of {codec.name} ({error}); "
-                "the shard is damaged. Fetch it again, or run the writer again.",
-                sample=int(number),
-                column=name,
-            ) from error
-
-
-def _native(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    if sys.byteorder == "little":
-        return values
-    return values.astype(values.dtype.newbyteorder("="))
+    def _too_short(self, number: int) -> FormatError:
+        return FormatError(
+            f"{self.info.raw.basename}, sample {number}: its columns need more bytes than it has; the shard is "
+            "damaged. Fetch it again, or run the writer again.",
+            sample=number,
+        )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.encoding import Encoding, kind_of
-from smalti.format.exact import cast_exact, little_endian
+from smalti.format.encoding import Bytes1d, Encoding, Offsets1d, damaged, kind_of
+from smalti.format.exact import Array, cast_exact, little_endian
 
 SCALAR_NAMES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -40,6 +40,14 @@ class Scalar(Encoding):
     def decode(self, data: bytes) -> Any:
         """A numpy scalar."""
         return np.frombuffer(data, self.dtype)[0]
+
+    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Array:
+        """An array of n numbers, for `int` too; a view of `data`."""
+        size = self.dtype.itemsize
+        wrong = np.diff(offsets) != size
+        if wrong.any():
+            raise damaged(int(wrong.argmax()), f"{self.dtype.name} takes {size} bytes.")
+        return data.view(self.dtype)
 
 
 class Int(Scalar):

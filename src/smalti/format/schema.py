@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from smalti.errors import SchemaError
+from smalti.format.custom import num_replaced
 from smalti.format.encoding import Encoding
 from smalti.format.registry import parse_encoding
 
@@ -32,7 +33,9 @@ class Schema:
         for name in names:
             other = folded.setdefault(name.casefold(), name)
             if other != name:
-                raise SchemaError(f"columns {other!r} and {name!r} differ in case alone; rename one.", column=name)
+                raise SchemaError(
+                    f"columns {other!r:.80} and {name!r:.80} differ in case alone; rename one.", column=name
+                )
         codecs = [_codec(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
         return cls(names, tuple(codec.name for codec in codecs), tuple(codec.size for codec in codecs))
 
@@ -46,11 +49,11 @@ class Schema:
         Raises:
             SchemaError: One is unknown or unsafe.
         """
-        return _codecs(self, allow_unsafe_types)
+        return _codecs(self, allow_unsafe_types, num_replaced())
 
 
 @lru_cache(maxsize=256)
-def _codecs(schema: Schema, allow_unsafe_types: bool) -> tuple[Encoding, ...]:  # noqa: FBT001 - private, cached
+def _codecs(schema: Schema, allow_unsafe_types: bool, _: int) -> tuple[Encoding, ...]:  # noqa: FBT001 - cached
     pairs = zip(schema.names, schema.encodings, strict=True)
     return tuple(_codec(name, encoding, allow_unsafe_types=allow_unsafe_types) for name, encoding in pairs)
 
@@ -59,13 +62,13 @@ def _codec(name: str, encoding: str, *, allow_unsafe_types: bool) -> Encoding:
     try:
         return parse_encoding(encoding, allow_unsafe_types=allow_unsafe_types)
     except SchemaError as error:
-        raise SchemaError(f"column {name!r}: {error.message}", column=name, encoding=encoding) from error
+        raise SchemaError(f"column {name!r:.80}: {error.message}", column=name, encoding=encoding) from error
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise SchemaError(f"a column's name must be text and not empty, found {name!r}.")
+        raise SchemaError(f"a column's name must be text and not empty, found {name!r:.80}.")
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise SchemaError(f"column {name!r}: the name cannot be written as UTF-8.", column=name) from error
+        raise SchemaError(f"column {name!r:.80}: the name cannot be written as UTF-8.", column=name) from error

@@ -48,3 +48,16 @@ def parse_size_limit(value: int | str | None) -> int | None:
             "offsets are 32 bit; ask for less."
         )
     return count or None
+
+
+def check_stored(data: bytes, size: int | None) -> bytes:
+    """`data`, if it can be a stored value of a column whose values have `size` bytes; None where they differ in length.
+
+    Raises:
+        SchemaError: It is not of that size, which only an encoding that a user registered can do, or it is too much.
+    """
+    if size is not None and len(data) != size:
+        raise SchemaError(f"the encoding says {size} bytes for every value, and gave {len(data)}; correct it.")
+    if len(data) > MAX_FILE_BYTES:
+        raise SchemaError("a value of 4 GiB and more does not fit a shard.")
+    return data

@@ -1,14 +1,14 @@
-"""Encodings of variable length that are bytes or text: `bytes`, `str`, `json` and numbers written as digits."""
+"""Encodings of variable length that are bytes or text: `bytes`, `str` and numbers written as digits."""
 
-import json
-import math
+from abc import abstractmethod
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from smalti.errors import SchemaError
-from smalti.format.encoding import Encoding, kind_of
+from smalti.errors import FormatError, SchemaError
+from smalti.format.encoding import Bytes1d, Encoding, Offsets1d, kind_of, split
 
 
 class Bytes(Encoding):
@@ -23,6 +23,10 @@ class Bytes(Encoding):
     def decode(self, data: bytes) -> bytes:
         """The bytes themselves."""
         return data
+
+    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
+        """A list of bytes."""
+        return split(data, offsets)
 
 
 class Str(Encoding):
@@ -44,12 +48,54 @@ class Str(Encoding):
         """Text."""
         return data.decode("utf-8")
 
+    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[str]:
+        """A list of texts."""
+        whole = data.tobytes()
+        if not whole.isascii():
+            texts: list[str] = super().decode_many(data, offsets)
+            return texts
+        # In ASCII the bytes are the characters: decoded at once, and cut afterwards.
+        text = whole.decode("ascii")
+        return [text[begin:end] for begin, end in pairwise(offsets.tolist())]
 
-class StrInt(Encoding):
-    """An integer of any size, as decimal digits."""
+
+class _Digits(Encoding):
+    """A number as text, as Python's `str` writes it."""
 
     def encode(self, value: Any) -> bytes:
-        """Decimal digits; no booleans, whose text no reader takes."""
+        """Digits; bytes are taken where they are the digits of such a number already."""
+        if not isinstance(value, bytes):
+            return self._write(value)
+        try:
+            number = self.decode(value)
+        except FormatError as error:
+            raise SchemaError("expected a number, found bytes that are not its digits.") from error
+        if self._write(number) != value:
+            raise SchemaError("expected a number, found bytes that are other digits than Python writes for it.")
+        return value
+
+    def decode(self, data: bytes) -> Any:
+        """A Python int, float or Decimal."""
+        try:
+            return self._read(data.decode("utf-8"))
+        except (ValueError, ArithmeticError) as error:
+            # Not what Python says about it, which would show the data.
+            raise FormatError(f"{len(data)} bytes that are not the digits of a number.") from error
+
+    @abstractmethod
+    def _write(self, value: Any) -> bytes:
+        """The digits of `value`; SchemaError where it is no such number."""
+
+    @abstractmethod
+    def _read(self, text: str) -> Any:
+        """The number; ValueError or ArithmeticError where `text` is none."""
+
+
+class StrInt(_Digits):
+    """An integer of any size, as decimal digits."""
+
+    def _write(self, value: Any) -> bytes:
+        # No booleans: no reader takes their text.
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise SchemaError(f"expected an integer, found {kind_of(value)}.")
         try:
@@ -57,85 +103,30 @@ class StrInt(Encoding):
         except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
             raise SchemaError(f"an integer with too many digits: {error}.") from error
 
-    def decode(self, data: bytes) -> int:
-        """A Python int."""
-        return int(data.decode("utf-8"))
+    def _read(self, text: str) -> int:
+        return int(text)
 
 
-class StrFloat(Encoding):
+class StrFloat(_Digits):
     """A float, as the shortest digits that give it back."""
 
-    def encode(self, value: Any) -> bytes:
-        """Digits; 16 and 32 bit floats are widened first, which is exact."""
+    def _write(self, value: Any) -> bytes:
+        # 16 and 32 bit floats are widened first, which is exact.
         if not isinstance(value, float | np.float16 | np.float32):
             raise SchemaError(f"expected a float, found {kind_of(value)}.")
         return str(float(value)).encode("ascii")
 
-    def decode(self, data: bytes) -> float:
-        """A Python float."""
-        return float(data.decode("utf-8"))
+    def _read(self, text: str) -> float:
+        return float(text)
 
 
-class StrDecimal(Encoding):
+class StrDecimal(_Digits):
     """A decimal number, with its scale."""
 
-    def encode(self, value: Any) -> bytes:
-        """Digits, as `str(Decimal)` writes them."""
+    def _write(self, value: Any) -> bytes:
         if not isinstance(value, Decimal):
             raise SchemaError(f"expected a Decimal, found {kind_of(value)}.")
         return str(value).encode("ascii")
 
-    def decode(self, data: bytes) -> Decimal:
-        """A Decimal."""
-        return Decimal(data.decode("utf-8"))
-
-
-class Json(Encoding):
-    """Anything that JSON can hold, without NaN or infinities."""
-
-    def encode(self, value: Any) -> bytes:
-        """JSON text; an array becomes nested lists; bytes are taken where they are strict JSON already."""
-        if value is None:
-            raise SchemaError("expected a value for JSON, found a null.")
-        try:
-            if isinstance(value, bytes):
-                json.loads(value.decode("utf-8"), parse_constant=_refuse_constant)
-                return value
-            if isinstance(value, np.ndarray):
-                value = value.tolist()
-            text = json.dumps(value, allow_nan=False)
-            if json.loads(text) != value:
-                _explain_difference(value, "$")
-        except SchemaError:
-            raise
-        except (ValueError, TypeError, RecursionError) as error:
-            raise SchemaError(f"a value that strict JSON cannot hold: {_without_content(error)}") from error
-        return text.encode("ascii")
-
-    def decode(self, data: bytes) -> Any:
-        """What `json.loads` gives."""
-        return json.loads(data.decode("utf-8"))
-
-
-def _refuse_constant(name: str) -> None:
-    raise SchemaError(f"{name} is not JSON.")
-
-
-def _without_content(error: Exception) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _explain_difference(value: Any, path: str) -> None:
-    """Raise if JSON changed more than tuples into lists: keys that are not text, or numbers that do not survive."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise SchemaError(f"the key of an object at {path} is {kind_of(key)}, and JSON would make it text.")
-            _explain_difference(item, f"{path}.*")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _explain_difference(item, f"{path}[*]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise SchemaError(f"a number at {path} is not finite.")
-    elif json.loads(json.dumps(value)) != value:
-        raise SchemaError(f"{kind_of(value)} at {path} does not come back from JSON as it was.")
+    def _read(self, text: str) -> Decimal:
+        return Decimal(text)

@@ -1,4 +1,4 @@
-"""Encoded images to RGB pixels and back; one image at a time or a batch into one array.
+"""Encoded images to RGB pixels and back, one image at a time; batches are `smalti.images.batches`'s.
 
 JPEG goes through libjpeg-turbo with scaled decoding; what that cannot read (PNG, GIF, BMP, WEBP, CMYK and odd
 JPEGs) goes through Pillow. All functions are pure and thread-safe, and both decoders release the interpreter lock.
@@ -7,7 +7,6 @@ JPEGs) goes through Pillow. All functions are pure and thread-safe, and both dec
 import io
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,8 @@ from PIL import Image
 from smalti.errors import BadImageError
 from smalti.images.exif import exif_orientation, turn_upright
 from smalti.images.header import ImageHeader, probe_image
+
+Pixels = npt.NDArray[np.uint8]
 
 # Every kind of error that a Pillow plugin was seen to raise on damaged bytes.
 _DECODER_ERRORS = (
@@ -38,7 +39,7 @@ class PreparedImage:
     """In pixels."""
 
 
-def decode_rgb(data: bytes, *, min_size: int | None = None) -> npt.NDArray[np.uint8]:
+def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:
     """The pixels of an encoded image, uint8 (height, width, 3), as stored: EXIF orientation is not applied.
 
     Args:
@@ -49,22 +50,55 @@ def decode_rgb(data: bytes, *, min_size: int | None = None) -> npt.NDArray[np.ui
     Raises:
         BadImageError: not a whole image; see `probe_image` for what is refused unread.
     """
-    return _decode(data, probe_image(data), min_size)
+    return decode_probed(data, probe_image(data), min_size)
 
 
-def _decode(data: bytes, header: ImageHeader, min_size: int | None) -> npt.NDArray[np.uint8]:
-    if header.format == "JPEG" and header.color in ("YCbCr", "Gray", "RGB"):
-        least = min(min_size or 0, header.width, header.height)
-        try:
-            pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
-                data, "RGB", fastdct=True, min_height=least, min_width=least
-            )
+def decode_probed(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
+    """The same, for an image whose header was checked already."""
+    if is_fast(header):
+        pixels = decode_fast(data, header, min_size=min(min_size or 0, header.width, header.height))
+        if pixels is not None:
             return pixels
-        except ValueError as error:
-            # Pillow passes over harmless oddities (bytes before a marker); missing pixels are not harmless.
-            if "remature end" in str(error):
-                raise _broken(header, data, error) from error
     return _decode_with_pillow(data, header, min_size)
+
+
+def is_fast(header: ImageHeader) -> bool:
+    """Whether libjpeg-turbo turns the image into RGB."""
+    return header.format == "JPEG" and header.color in ("YCbCr", "Gray", "RGB")
+
+
+def decode_fast(
+    data: bytes, header: ImageHeader, *, min_size: int = 0, out: Pixels | None = None, smooth: bool = True
+) -> Pixels | None:
+    """The pixels of a JPEG by libjpeg-turbo; None when it does not take it and Pillow may.
+
+    Args:
+        data: The file.
+        header: Its checked header, for which `is_fast` holds.
+        min_size: As for `decode_rgb`; at most either side. 0 for the stored size.
+        out: C-ordered array of the size that comes out, to decode into.
+        smooth: whether colours, stored at half the size, are interpolated; otherwise each stands for its 2 x 2 pixels,
+            which takes a tenth less time.
+
+    Raises:
+        BadImageError: The file ends before its pixels do.
+    """
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(
+            data,
+            "RGB",
+            fastdct=True,
+            fastupsample=not smooth,
+            min_height=min_size,
+            min_width=min_size,
+            buffer=out,
+        )
+    except ValueError as error:
+        # Pillow passes over harmless oddities (bytes before a marker); missing pixels are not harmless.
+        if "remature end" in str(error):
+            raise _broken(header, data, error) from error
+        return None
+    return pixels
 
 
 def _broken(header: ImageHeader, data: bytes, error: Exception) -> BadImageError:
@@ -76,12 +110,21 @@ def _broken(header: ImageHeader, data: bytes, error: Exception) -> BadImageError
     )
 
 
-def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) -> npt.NDArray[np.uint8]:
+def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
     try:
         with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
+            if image.size != (header.width, header.height):  # a GIF's first frame makes Pillow's canvas grow
+                raise BadImageError(
+                    f"{header.format} header declares {header.width}x{header.height} pixels, and there are "
+                    f"{image.width}x{image.height}: the file is damaged, or made to take memory; replace it",
+                    num_bytes=len(data),
+                    format=header.format,
+                )
             if min_size and header.format == "JPEG":
                 image.draft(None, (min_size, min_size))
             return np.array(_to_rgb(image))  # a copy: a view of Pillow's memory would be read-only
+    except BadImageError:
+        raise
     except _DECODER_ERRORS as error:
         raise _broken(header, data, error) from error
 
@@ -96,7 +139,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def resize_square(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+def resize_square(pixels: Pixels, size: int) -> Pixels:
     """The centre square of (height, width, 3) pixels as (size, size, 3), bicubic with anti-aliasing."""
     height, width = pixels.shape[:2]
     if height == width == size:
@@ -108,7 +151,7 @@ def resize_square(pixels: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.ui
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
 
 
-def encode_jpeg(pixels: npt.NDArray[np.uint8], quality: int) -> bytes:
+def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     """Pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
     if not 1 <= quality <= 100:
         raise ValueError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
@@ -124,38 +167,3 @@ def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
     """
     pixels = turn_upright(decode_rgb(data, min_size=size), exif_orientation(data))
     return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size)
-
-
-def decode_batch(images: Sequence[bytes], *, size: int) -> npt.NDArray[np.uint8]:
-    """Encoded images as one array, uint8 (images, size, size, 3); each is its centre square, resized.
-
-    A JPEG that already has `size` pixels on each side is decoded straight into its place.
-
-    Raises:
-        BadImageError: with `index`, the place of the image in the batch.
-    """
-    batch: npt.NDArray[np.uint8] = np.empty((len(images), size, size, 3), np.uint8)
-    index = 0
-    try:
-        for index, data in enumerate(images):
-            header = probe_image(data)
-            if _fits(header, size):
-                _decode_into(data, header, batch[index])
-            else:
-                batch[index] = resize_square(_decode(data, header, size), size)
-    except BadImageError as error:
-        raise BadImageError(f"image {index} of the batch: {error}", index=index, **error.facts) from error
-    return batch
-
-
-def _fits(header: ImageHeader, size: int) -> bool:
-    return header.format == "JPEG" and header.width == header.height == size and header.color in ("YCbCr", "Gray")
-
-
-def _decode_into(data: bytes, header: ImageHeader, out: npt.NDArray[np.uint8]) -> None:
-    try:
-        simplejpeg.decode_jpeg(data, "RGB", fastdct=True, buffer=out)
-    except ValueError as error:
-        if "remature end" in str(error):
-            raise _broken(header, data, error) from error
-        out[...] = _decode_with_pillow(data, header, None)

@@ -178,7 +178,7 @@ def _uploader(plan: _Plan, split: str | None, attempt: Attempt) -> ShardUploader
     prefix = f"{plan.write_id}/{attempt.name}"
     if split is not None:
         prefix = f"{split}/{prefix}"
-    return ShardUploader(plan.store, prefix, plan.schema, plan.options, partition=split)
+    return ShardUploader(plan.store, prefix, ShardBuilder(plan.schema, plan.options), partition=split)
 
 
 def _check_split(column: str | None, split: str | None, count: int) -> None:

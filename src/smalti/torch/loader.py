@@ -3,13 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.dataset import Pass
 from smalti.errors import SmaltiError
+from smalti.order import StepBatch
 from smalti.torch.collate import columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
+from smalti.torch.packing import PackingCollate
+from smalti.torch.ring import Ring
+from smalti.torch.threads import ThreadedIterator, ThreadOptions
 
+WORKER_KINDS = ("auto", "thread", "process")
+_SPARE_SLOTS = 4  # batches that a consumer keeps of each worker, beside those ahead, before the next go the slow way
 _DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is not coming back
 
 
@@ -22,7 +30,10 @@ class StreamingDataLoader(DataLoader[Any]):
     Args:
         dataset: what to read. Overridden `__getitem__` and per-sample transforms are honoured, at a sample's price.
         batch_size: samples per rank and step; needed here or on the dataset.
-        num_workers: loader processes; 0 reads in this one.
+        num_workers: loader workers, threads or processes; 0 reads in the consumer's own thread.
+        worker_kind: `thread`, `process`, or `auto`: threads, which hand batches over for nothing, where only our own
+            code runs in them (no `collate_fn`, per-sample transform, overridden `__getitem__`, `worker_init_fn` or
+            `multiprocessing_context`, and a transform on batches only if it says `thread_safe = True`); else processes.
         collate_fn: makes a batch from a list of samples; by default columns become tensors without a detour.
         drop_last: leave out an incomplete last step; by default the dataset's `tail` decides.
         timeout: seconds to wait for a worker's batch; 0 means ten minutes, not for ever.
@@ -35,6 +46,7 @@ class StreamingDataLoader(DataLoader[Any]):
         batch_size: int | None = None,
         *,
         num_workers: int = 0,
+        worker_kind: str = "auto",
         collate_fn: Callable[[list[Any]], Any] | None = None,
         drop_last: bool = False,
         timeout: float = 0.0,
@@ -55,6 +67,8 @@ class StreamingDataLoader(DataLoader[Any]):
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
         self.streaming_dataset, self._view = dataset, view
+        self.worker_kind = _worker_kind(worker_kind, view, kwargs)
+        """What workers are: `thread` or `process`."""
         self._pass: Pass | None = None
         self._taken = 0
         collate: Callable[[Any], Any] = collate_fn or default_collate
@@ -81,7 +95,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._pass, self._taken = this_pass, 0
         self._view.loader_side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
-        batches: Iterator[Any] = super().__iter__() if planned else iter(())
+        batches = self._open(this_pass) if planned else iter(())
         try:
             for batch in batches:
                 self._taken += 1
@@ -89,6 +103,9 @@ class StreamingDataLoader(DataLoader[Any]):
         except Exception:
             self._end_workers(batches)
             raise
+        finally:
+            if isinstance(batches, ThreadedIterator):
+                batches.close()
         if self._taken != planned:
             raise SmaltiError(
                 f"epoch {this_pass.start.epoch} ended after {self._taken} of {planned} planned batches on rank "
@@ -96,6 +113,11 @@ class StreamingDataLoader(DataLoader[Any]):
                 planned=planned,
                 delivered=self._taken,
             )
+
+    def check_worker_number_rationality(self) -> None:
+        """Torch's warning about more worker processes than processors; threads are none."""
+        if self.worker_kind == "process":
+            super().check_worker_number_rationality()
 
     def __len__(self) -> int:
         """Steps of a whole epoch, equal on all ranks."""
@@ -119,9 +141,71 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         self.streaming_dataset.load_state_dict(state)
 
+    def _open(self, this_pass: Pass) -> Iterator[Any]:
+        if self.num_workers and self.worker_kind == "process":
+            return self._processes()
+        # Torch draws a seed for worker processes here: random numbers must not depend on what the workers are.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        if not self.num_workers:
+            return map(self._reader(), self._view.planned(this_pass))
+        options = ThreadOptions(self.num_workers, self.num_workers * (self.prefetch_factor or 1), self.timeout)
+        return ThreadedIterator(self._view.planned(this_pass, num_readers=self.num_workers), self._reader(), options)
+
+    def _processes(self) -> Iterator[Any]:
+        """Torch's worker processes; those that begin now get a ring for what they send."""
+        if self._iterator is not None:  # persistent workers have one
+            return super().__iter__()
+        collate = self.collate_fn
+        ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
+        if ring is not None:
+            self.collate_fn = PackingCollate(collate, ring)
+        try:
+            return super().__iter__()
+        finally:
+            self.collate_fn = collate
+
+    def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
+        """Reads one planned batch to the end, in whichever thread."""
+        view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
+        columns = view.loader_side.columns
+
+        def read(planned: tuple[StepBatch, Any]) -> Any:
+            batch = collate(view.read(*planned, columns=columns))
+            return batch if pinned is None else pinned(batch)
+
+        return read
+
     def _end_workers(self, batches: Iterator[Any]) -> None:
         """Ends the workers of a failed epoch now: the traceback would keep them, and a fork inherits what is kept."""
         self._iterator = None  # persistent workers are not asked again
         shut_down = getattr(batches, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
+
+
+def _worker_kind(asked: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
+    """Threads or processes, for one who asked for either or left it to us."""
+    if asked not in WORKER_KINDS:
+        raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {asked!r}.")
+    needing = [name for name in ("worker_init_fn", "multiprocessing_context") if options.get(name) is not None]
+    if asked == "thread" and needing:
+        raise ValueError(f"`{needing[0]}` is for worker processes; leave it out, or give worker_kind='process'.")
+    if asked != "auto":
+        return asked
+    transform = view.transform
+    ours = view.loader_side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    return "thread" if ours and not needing else "process"
+
+
+def _pinning() -> Callable[[Any], Any] | None:
+    """Copies a batch into page-locked memory for the device that is current here; None where there is none."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == "mps":
+        return None
+    device = torch.accelerator.current_device_index()
+
+    def pinned(batch: Any) -> Any:
+        torch.accelerator.set_device_index(device)  # a thread of its own would begin with device 0, and a context there
+        return pin_memory(batch)  # type: ignore[no-untyped-call]  # torch's own
+
+    return pinned

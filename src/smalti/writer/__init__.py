@@ -2,6 +2,7 @@
 
 from smalti.writer.mds import MDSWriter
 from smalti.writer.queue import UploadOptions
+from smalti.writer.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 from smalti.writer.uploader import ShardUploader
 
-__all__ = ["MDSWriter", "ShardUploader", "UploadOptions"]
+__all__ = ["CSVWriter", "JSONWriter", "MDSWriter", "ShardUploader", "TSVWriter", "UploadOptions", "XSVWriter"]

@@ -1,18 +1,21 @@
-"""Puts that run on threads while the writer goes on: bounded, checked, and none forgotten. Knows no shards.
+"""Shards that are sealed and put on threads while the writer goes on: bounded, checked, and none forgotten.
 
 Intended behaviour; anything else is a bug:
-1. At most `max_workers` puts are under way; a further one blocks the writer, so memory is bounded.
+1. At most `max_workers` shards are under way; a further one blocks the writer, so memory is bounded.
 2. A put counts when the store has it with its full size, asked for afterwards: stores have taken empty bodies before.
-3. The first failure is raised by the next `put` or `drain`, and by every one after it.
-4. Every wait ends: a put has the store's deadlines, and waiting for one has `timeout_seconds` on top.
+3. The first failure is told at once through `on_failure`, and raised by the next `put` or `drain` and every one after.
+4. Every wait ends: a put has the store's deadlines, and waiting for a shard has `timeout_seconds` on top.
+5. `drain` gives the shards in the order in which they were put, however their threads overtook each other.
 """
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
+from smalti.format import FilledShard, ShardInfo
 from smalti.format.hashing import Buffer
 from smalti.storage import Store
 
@@ -22,97 +25,160 @@ class UploadOptions:
     """How shards travel."""
 
     max_workers: int = 4
-    """Puts at the same time; each holds its shard in memory."""
+    """Shards hashed, compressed and uploaded at the same time; each is in memory."""
     attempts: int = 2
     """Tries per object and store, on top of the retries of the store itself."""
     timeout_seconds: float = 900.0
-    """Longest wait for one put to end."""
+    """Longest wait for one shard to be stored."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the shards of one writer go."""
+
+    stores: tuple[Store, ...]
+    """One or more, which all get the same objects."""
+    prefix: str = ""
+    """The folder for them, which no other writer may use; empty for the root."""
+    partition: str | None = None
+    """The split that the shards belong to; the prefix should then start with it."""
+
+    def place(self, info: ShardInfo) -> ShardInfo:
+        """The shard as it lies there."""
+        return replace(info.with_prefix(self.prefix), partition=self.partition)
 
 
 class UploadQueue:
-    """Puts into one or more stores that hold the same objects; used by one thread."""
+    """Shards on their way into one destination; used by one thread."""
 
-    def __init__(self, stores: tuple[Store, ...], options: UploadOptions) -> None:
-        self._stores = stores
+    def __init__(
+        self,
+        destination: Destination,
+        options: UploadOptions,
+        *,
+        on_failure: Callable[[], None] | None = None,
+        on_stored: Callable[[ShardInfo], None] | None = None,
+    ) -> None:
+        """Start no thread yet.
+
+        Args:
+            destination: Where the shards go.
+            options: How many at a time, and how patiently.
+            on_failure: Called once, on the failing thread, as soon as a shard has failed for good.
+            on_stored: Called on its thread with every shard that the stores have whole.
+        """
+        self._destination = destination
         self._options = options
+        self._on_failure = on_failure
+        self._on_stored = on_stored
         self._pool: ThreadPoolExecutor | None = None
-        self._running: deque[tuple[str, Future[None]]] = deque()
+        self._running: deque[Future[ShardInfo]] = deque()
+        self._stored: list[ShardInfo] = []
+        self._lock = threading.Lock()
         self._keys: list[str] = []
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
 
-    def put(self, key: str, data: Buffer) -> None:
-        """Have `data` put under `key` soon; blocks while too many wait.
+    def put(self, shard: FilledShard) -> None:
+        """Have the shard sealed and stored soon; blocks while too many are under way.
 
         Raises:
-            StoreError: This or an earlier put failed, or does not end.
+            StoreError: This or an earlier shard failed, or does not end.
         """
-        while self._running and (self._running[0][1].done() or len(self._running) >= self._options.max_workers):
+        while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
             self._settle()
-        self._raise_failure()
+        self.raise_failure()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
-        self._keys.append(key)
-        self._running.append((key, self._pool.submit(self._put_everywhere, key, data)))
+        self._running.append(self._pool.submit(self._store, [shard]))
 
-    def drain(self) -> None:
-        """Return when every put has ended well.
+    def drain(self) -> list[ShardInfo]:
+        """Every shard, in order, when all of them are stored.
 
         Raises:
             StoreError: One failed, or does not end.
         """
         while self._running:
             self._settle()
-        self._raise_failure()
+        self.raise_failure()
         self._close()
+        return list(self._stored)
 
     def cancel(self) -> tuple[str, ...]:
         """Stop, wait for what runs, and delete what was put; returns the addresses that could not be deleted."""
         self._cancelled.set()
-        for _, future in self._running:
+        for future in self._running:
             future.cancel()
-        wait([future for _, future in self._running], timeout=self._options.timeout_seconds)
+        wait(self._running, timeout=self._options.timeout_seconds)
         self._running.clear()
         self._close()
-        left = [store.locate(key) for store in self._stores for key in self._keys if not _deleted(store, key)]
-        self._keys.clear()
-        return tuple(left)
+        with self._lock:
+            keys, self._keys = self._keys, []
+            self._failure = None  # told already: what comes now is a use after the end
+        stores = self._destination.stores
+        return tuple(store.locate(key) for store in stores for key in keys if not _deleted(store, key))
 
-    def _settle(self) -> None:
-        key, future = self._running.popleft()
-        done = wait([future], timeout=self._options.timeout_seconds).done
-        if not done:
-            self._failure = self._failure or StoreTimeout(
-                f"{self._stores[0].locate(key)}: the put did not end within {self._options.timeout_seconds} s; "
-                "look at the store and the network, and write again.",
-                key=key,
-            )
-        elif not future.cancelled():
-            self._failure = self._failure or future.exception()
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
+        """Return only if no shard has failed so far."""
         if self._failure is not None:
             raise self._failure
+
+    def _settle(self) -> None:
+        future = self._running.popleft()
+        if not wait([future], timeout=self._options.timeout_seconds).done:
+            place = self._destination.stores[0].locate(self._destination.prefix)
+            self._fail(
+                StoreTimeout(
+                    f"{place}: a shard was not stored within {self._options.timeout_seconds} s; look at the store and "
+                    "the network, and write again.",
+                    key=self._destination.prefix,
+                )
+            )
+        elif not future.cancelled() and future.exception() is None:
+            self._stored.append(future.result())
+        self.raise_failure()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        if self._on_failure is not None:
+            self._on_failure()
 
     def _close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _put_everywhere(self, key: str, data: Buffer) -> None:
-        for store in self._stores:
-            for attempt in range(1, self._options.attempts + 1):
-                if self._cancelled.is_set():
-                    return
-                try:
-                    _put_checked(store, key, data)
-                    break
-                except StoreAuthError:
+    def _store(self, holder: list[FilledShard]) -> ShardInfo:
+        try:
+            built = holder.pop().seal()  # popped, so that the unfinished form is free once there is the finished one
+            info = self._destination.place(built.info)
+            for file, payload in zip(info.stored_files, built.payloads, strict=True):
+                with self._lock:
+                    self._keys.append(file.basename)
+                for store in self._destination.stores:
+                    self._put(store, file.basename, payload)
+            if self._on_stored is not None and not self._cancelled.is_set():
+                self._on_stored(info)
+            return info
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _put(self, store: Store, key: str, data: Buffer) -> None:
+        for attempt in range(1, self._options.attempts + 1):
+            if self._cancelled.is_set():
+                return
+            try:
+                _put_checked(store, key, data)
+                return
+            except StoreAuthError:
+                raise
+            except StoreError:
+                if attempt == self._options.attempts:
                     raise
-                except StoreError:
-                    if attempt == self._options.attempts:
-                        raise
 
 
 def _put_checked(store: Store, key: str, data: Buffer) -> None:

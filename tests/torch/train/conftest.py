@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smalti.catalog import Draft, Manifest, new_write_id, publish
-from smalti.format import Schema, ShardOptions
+from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
 from smalti.storage import open_store
 from smalti.torch.train.config import TrainConfig
@@ -30,9 +30,8 @@ def publish_squares(root, *, train: int = TRAIN, mode: str = "create", label=lam
     schema = Schema.from_columns({"image": "jpeg", "label": "int"})
     shards = []
     for split, numbers in (("train", range(train)), ("validation", range(1000, 1000 + EVAL))):
-        uploader = ShardUploader(
-            store, f"{split}/{write_id}/0", schema, ShardOptions(size_limit=8_000), partition=split
-        )
+        builder = ShardBuilder(schema, ShardOptions(size_limit=8_000))
+        uploader = ShardUploader(store, f"{split}/{write_id}/0", builder, partition=split)
         for number in numbers:
             uploader.write({"image": square(number), "label": label(number)})
         shards += uploader.finish()

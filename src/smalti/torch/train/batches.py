@@ -21,7 +21,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class DecodeImages:
+class PixelsAndLabels:
     """A batch transform that turns the encoded images of one column into uint8 pixels of shape (n, size, size, 3)."""
 
     image_column: str
@@ -30,6 +30,8 @@ class DecodeImages:
 
     on_batches = True
     """The dataset hands over whole column batches."""
+    thread_safe = True
+    """Loaders may call it from several threads: it keeps nothing."""
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The pixels, labels and ids of the batch; other columns are dropped, as nothing reads them.

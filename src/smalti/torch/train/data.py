@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from smalti.errors import CursorError, SchemaError
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.train.batches import DecodeImages
+from smalti.torch.train.batches import PixelsAndLabels
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
 
@@ -48,7 +48,7 @@ class RunData:
             batch_size=config.batch_per_rank(self._ranks.num_ranks),
             shuffle=shuffle,
             shuffle_seed=config.seed,
-            transform=DecodeImages(config.image_column, config.label_column, config.image_size),
+            transform=PixelsAndLabels(config.image_column, config.label_column, config.image_size),
             include_ids=True,
             world=self._ranks.world,
             storage_options=dict(config.storage_options),

@@ -1,4 +1,4 @@
-"""StreamingDataset, the part that needs no torch: options, epochs and cursors, and batches in the planned order.
+"""StreamingDataset, the part that needs no torch: samples by id, epochs and cursors, batches in the planned order.
 
 Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `smalti.torch` makes it a torch dataset.
 """
@@ -6,7 +6,7 @@ Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `sm
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor
-from smalti.errors import CursorError
+from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress, check_same_order
+from smalti.format import check_readable
+from smalti.format.indexing import pick
 from smalti.order import (
     TAILS,
     Division,
@@ -29,38 +31,7 @@ from smalti.world import World, detect_world
 
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
 
-DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that a notebook that names none means the same
 _MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
-
-
-@dataclass(frozen=True)
-class OrderOptions:
-    """What the user chose about the order; None lets the saved cursor, or else the default, decide."""
-
-    shuffle: bool = False
-    seed: int = DEFAULT_SEED
-    canonical_nodes: int | None = None
-    block_size: int | None = None
-    tail: str = "pad"
-
-
-@dataclass
-class Progress:
-    """Where a dataset's iterations stand; shared by the views that loaders make of it."""
-
-    next_epoch: int = 0
-    resume: Cursor | None = None
-    adopted: Cursor | None = None
-    """The loaded state, whose seed, canonical nodes and block size hold for all epochs that follow."""
-    set_by_user: bool = field(default=False)
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One iteration over (the rest of) an epoch: where it begins and who divides it."""
-
-    start: Cursor
-    world: World
 
 
 class StreamingDataset:
@@ -144,7 +115,7 @@ class StreamingDataset:
         self.transform = transform
         self.include_ids = include_ids
         self._world = world
-        self._stream: Stream | None = None
+        self._opened = Opened()
         self._progress = Progress()
 
     # ------------------------------------------------------------------ what there is
@@ -152,9 +123,12 @@ class StreamingDataset:
     @property
     def stream(self) -> Stream:
         """The opened shard set; the first use opens it."""
-        if self._stream is None:
-            self._stream = Stream(self._stream_options)
-        return self._stream
+        stream = self._opened.stream
+        if stream is None:
+            stream = Stream(self._stream_options)
+            check_readable(stream.shards, allow_unsafe_types=self._stream_options.allow_unsafe_types)
+            self._opened.stream = stream
+        return stream
 
     @property
     def manifest(self) -> Manifest:
@@ -166,10 +140,8 @@ class StreamingDataset:
         """Samples of the set, or of the split."""
         return len(self.stream)
 
-    @property
-    def num_samples(self) -> int:
-        """The same as `size`, under MosaicML's name."""
-        return self.size
+    num_samples = size
+    """The same, under MosaicML's name."""
 
     @property
     def num_shards(self) -> int:
@@ -185,17 +157,27 @@ class StreamingDataset:
         """Ranks and hosts that share the epoch."""
         return self._world if self._world is not None else detect_world()
 
-    def __getitem__(self, sample_id: int) -> Any:
-        """One sample, transformed; negative ids count from the end.
+    def __getitem__(self, at: Any) -> Any:
+        """The sample with this id, transformed, or lists of samples for a slice, a list (maybe of lists) or an array.
+
+        Negative ids count from the end. A subclass may override this, or `get_item`; loaders honour it.
 
         Raises:
             IndexError: no such sample.
+            ValueError: `at` is none of these.
         """
-        size = self.size
-        if not -size <= sample_id < size:
-            raise IndexError(f"sample {sample_id} of {self._stream_options.root}: it has samples 0 to {size - 1}.")
-        sample = self.stream.sample(int(sample_id) % size)
-        return self.transform(sample) if self.transform is not None and not self._transforms_batches else sample
+        if type(at) is int and at >= 0:  # the common case, in the fewest steps
+            return self.get_item(at)
+        return pick(at, self.size, self.get_item, self._stream_options.root)
+
+    def get_item(self, sample_id: int) -> Any:
+        """One sample, transformed; `sample_id` in [0, size), else an IndexError."""
+        stream = self._opened.stream or self.stream
+        if not 0 <= sample_id < len(stream):
+            root, last = self._stream_options.root, len(stream) - 1
+            raise IndexError(f"sample {sample_id} of {root}: it has samples 0 to {last}.")
+        sample = stream.sample(sample_id)
+        return sample if self.transform is None or self._transforms_batches else self.transform(sample)
 
     # ------------------------------------------------------------------ epochs and cursors
 
@@ -248,7 +230,7 @@ class StreamingDataset:
             CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
         """
         cursor = Cursor.from_state(state)
-        self._check(cursor)
+        check_same_order(cursor, self._fresh_cursor(cursor.epoch), self._order_options)
         self._progress.resume = self._progress.adopted = cursor
 
     def begin_pass(self) -> Pass:
@@ -276,34 +258,6 @@ class StreamingDataset:
             block_size=options.block_size or default_block_size(nodes),
         )
 
-    def _check(self, saved: Cursor) -> None:
-        """Refuses a cursor that would silently continue in another order."""
-        here, options = self._fresh_cursor(saved.epoch), self._order_options
-        asked: list[tuple[str, Any, Any]] = [
-            ("data set digest", saved.digest, here.digest),
-            ("split", saved.split, here.split),
-            ("epoch size", saved.epoch_size, here.epoch_size),
-            ("shuffle", saved.shuffle, here.shuffle),
-            ("order algorithm", saved.algorithm, here.algorithm),
-            ("order algorithm version", saved.algorithm_version, here.algorithm_version),
-        ]
-        if options.seed != DEFAULT_SEED:
-            asked.append(("shuffle_seed", saved.seed, options.seed))
-        if options.canonical_nodes is not None:
-            asked.append(("num_canonical_nodes", saved.canonical_nodes, options.canonical_nodes))
-        if options.block_size is not None:
-            asked.append(("shuffle_block_size", saved.block_size, options.block_size))
-        for what, then, now in asked:
-            if then != now:
-                raise CursorError(
-                    f"cannot resume from this state: it was saved with {what} {then!r}, and this dataset has {now!r}. "
-                    "Open the version and give the options that the state was saved with, or start a new epoch with "
-                    "`set_epoch`.",
-                    what=what,
-                    saved=then,
-                    found=now,
-                )
-
     # ------------------------------------------------------------------ iteration
 
     def __iter__(self) -> Iterator[Any]:
@@ -317,8 +271,8 @@ class StreamingDataset:
 
     @property
     def reads_columns(self) -> bool:
-        """Whether batches can be read as columns: no per-sample transform and no overridden `__getitem__`."""
-        own = type(self).__getitem__ is StreamingDataset.__getitem__
+        """Whether batches can be read as columns: no per-sample transform, no overridden way to a sample."""
+        own = all(getattr(type(self), way) is getattr(StreamingDataset, way) for way in ("__getitem__", "get_item"))
         return own and (self.transform is None or self._transforms_batches)
 
     @property
@@ -330,18 +284,33 @@ class StreamingDataset:
         return 0, 1
 
     def _batches(self, this_pass: Pass, *, columns: bool) -> Iterator[Any]:
+        for step, ids in self.planned(this_pass, *self._worker()):
+            yield self.read(step, ids, columns=columns)
+
+    def planned(
+        self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
+    ) -> Iterator[tuple[StepBatch, NDArray[np.int64]]]:
+        """The steps of one loader worker and the sample ids to read at each; shards are fetched as it goes.
+
+        Args:
+            this_pass: which part of which epoch.
+            worker: number of the worker; it takes steps worker, worker + num_workers, ...
+            num_workers: workers that share the rank's steps.
+            num_readers: threads that read this worker's steps at once, each of which looks ahead.
+        """
         division = self.division(this_pass)
         plan = self.plan(this_pass.start)
-        worker, num_workers = self._worker()
-        ahead = self._look_ahead(division)
-        span = ahead * num_workers
+        span = self._look_ahead(division) * num_readers * num_workers
         upcoming = self._looked_up(division, plan, worker, span, num_workers)
         for first in range(worker, division.num_steps, span):
             current = upcoming
             # The next span's shards are on their way while this one is read.
             upcoming = self._looked_up(division, plan, first + span, first + 2 * span, num_workers)
-            for step, ids in current:
-                yield self._read_columns(step, ids) if columns else self._read_samples(step, ids)
+            yield from current
+
+    def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
+        """One batch, transformed: columns, or a list of samples. Thread-safe where the transform is."""
+        return self._read_columns(step, ids) if columns else self._read_samples(step, ids)
 
     def division(self, this_pass: Pass) -> Division:
         """Who reads what in a pass."""
@@ -395,9 +364,9 @@ class StreamingDataset:
 
     def close(self) -> None:
         """Lets go of open shards and fetching threads; the dataset opens again when used."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        if self._opened.stream is not None:
+            self._opened.stream.close()
+            self._opened.stream = None
 
     def view(self: _Dataset) -> _Dataset:
         """A copy that shares the opened shard set and the progress, for a loader to change."""

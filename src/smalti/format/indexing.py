@@ -1,0 +1,39 @@
+"""The forms in which samples are asked for: a number, a slice, lists and arrays of numbers. Knows no shards."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
+    """What `get` returns for a number, or lists of it for more than one, nested as `at` is.
+
+    Args:
+        at: An integer, negative ones count from the end; a slice; a list, maybe of lists; an array of integers.
+        size: How many there are.
+        get: Takes a number in [0, size).
+        what: The thing that is indexed, for messages.
+
+    Raises:
+        IndexError: No such number.
+        ValueError: `at` is something else.
+    """
+    if isinstance(at, int | np.integer) and not isinstance(at, bool):
+        number = operator.index(at)
+        if not -size <= number < size:
+            there = f"samples 0 to {size - 1}" if size else "no samples"
+            raise IndexError(f"sample {number} of {what}: it has {there}.")
+        return get(number % size)
+    if isinstance(at, slice):
+        return [get(number) for number in range(*at.indices(size))]
+    if isinstance(at, np.ndarray) and at.ndim and (at.dtype.kind in "iu" or not at.size):
+        at = at.tolist()
+    if isinstance(at, list):
+        return [pick(item, size, get, what) for item in at]
+    raise ValueError(
+        f"{what} takes an integer, a slice, or lists or arrays of integers, found {type(at).__name__}"
+        + (f" of {at.dtype}" if isinstance(at, np.ndarray) else "")
+        + "."
+    )

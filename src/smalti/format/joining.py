@@ -1,0 +1,88 @@
+"""Batches out of several shards of whatever formats and schemas: as if they were one, or an error that says why not."""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import SchemaError
+from smalti.format.batching import Arrays, Picked, check_out, gather_batch, read_batch
+from smalti.format.mapping import Int64s
+from smalti.format.opening import AnyShard
+from smalti.format.ragged import Ragged
+from smalti.format.reader import Shard
+
+_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: nothing is done to each that C does not do
+
+
+def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Arrays | None = None) -> dict[str, Any]:
+    """Samples of several shards by column, in the order asked for; what comes back is as `Shard.batch` says.
+
+    Args:
+        shards: At least one.
+        which: For each row of the batch its shard's place in `shards`, int64, shape (n,).
+        rows: For each row its sample in that shard, int64, shape (n,), each in [0, len(shard)): not checked again.
+        out: Arrays to fill, by name; see `Shard.batch`.
+
+    Raises:
+        FormatError: Bytes of one of the samples are damaged.
+        SchemaError: Two of the shards have other columns or encodings; or as `Shard.batch` says.
+        ValueError: One of the shards is closed.
+    """
+    picked = _alike(shards, which, rows)
+    if picked is not None:
+        return read_batch(picked, out)
+    columns = _merged(shards, which, lambda shard, places: shard.batch(rows[places]))
+    for name, array in (out or {}).items():
+        found = columns.get(name)
+        if isinstance(found, np.ndarray):
+            check_out(array, name, found.shape, found.dtype)[...] = found
+            columns[name] = array
+    return columns
+
+
+def gather_of(
+    shards: Sequence[AnyShard], which: Int64s, rows: Int64s, columns: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The same undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
+    picked = _alike(shards, which, rows)
+    if picked is not None:
+        return gather_batch(picked, columns)
+    return _merged(shards, which, lambda shard, places: shard.gather(rows[places], columns))
+
+
+def _alike(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> Picked | None:
+    """All of them read as one, when they are MDS shards of one schema: nearly always."""
+    alike = [shard for shard in shards if isinstance(shard, Shard)]
+    plans = set(map(_PLAN, alike))
+    if len(plans) != 1 or len(alike) != len(shards):
+        return None
+    return Picked([shard.mapped() for shard in alike], which, rows, plans.pop())
+
+
+def _merged(
+    shards: Sequence[AnyShard], which: Int64s, read: Callable[[AnyShard, Any], dict[str, Any]]
+) -> dict[str, Any]:
+    first = shards[0].info
+    for shard in shards[1:]:
+        if shard.info.schema.columns() != first.schema.columns():
+            raise SchemaError(
+                f"shards {first.raw.basename} and {shard.info.raw.basename} have different columns: "
+                f"{first.schema.columns()} and {shard.info.schema.columns()}; a batch by column needs the same ones. "
+                "Read such a set sample by sample, or write it again with one schema.",
+                shard=shard.info.raw.basename,
+            )
+    groups = [np.flatnonzero(which == place) for place in range(len(shards))]
+    parts = [read(shard, group) for shard, group in zip(shards, groups, strict=True)]
+    order = np.argsort(np.concatenate(groups), kind="stable")
+    return {name: _in_order([part[name] for part in parts], order) for name in parts[0]}
+
+
+def _in_order(parts: list[Any], order: Int64s) -> Any:
+    """The rows of all parts, one behind the other and then picked in this order."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)[order]
+    rows = [row for part in parts for row in (part.tolist() if isinstance(part, np.ndarray) else part)]
+    picked = [rows[place] for place in order.tolist()]
+    return Ragged.from_values(picked) if all(isinstance(part, Ragged) for part in parts) else picked

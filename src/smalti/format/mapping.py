@@ -1,0 +1,102 @@
+"""Mapped files, and several of them as one run of bytes, so that one numpy call gathers from all. Knows no contents."""
+
+import mmap
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import ChecksumMismatch
+
+Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
+Bytes = np.ndarray[Any, "np.dtype[np.uint8]"]
+
+
+_ADDRESS, _SIZE = attrgetter("address"), attrgetter("size")
+
+
+class MappedFile:
+    """A file's bytes in memory, read-only; unmapped when nobody refers to this or to `array` any more.
+
+    The file may be unlinked at any time. It must not be cut short by others: like every reader of a map, the process
+    would get SIGBUS.
+    """
+
+    __slots__ = ("address", "array", "map", "name", "size")
+
+    def __init__(self, data: mmap.mmap, name: str) -> None:
+        """Use `open`."""
+        self.map = data
+        self.array: Bytes = np.frombuffer(data, np.uint8)
+        self.address: int = self.array.__array_interface__["data"][0]
+        self.size = len(data)
+        self.name = name
+        """For messages."""
+
+    @classmethod
+    def open(cls, path: Path, *, num_bytes: int, name: str) -> "MappedFile":
+        """Map a file that must have this size, and at least eight bytes.
+
+        Raises:
+            ChecksumMismatch: It has another size.
+            OSError: It cannot be opened.
+        """
+        with path.open("rb") as file:
+            found = file.seek(0, 2)
+            if found != num_bytes or found < 8:
+                raise ChecksumMismatch(
+                    f"{path}: expected {max(num_bytes, 8)} bytes, found {found}; it is incomplete or belongs "
+                    "to another index. Fetch it again, or run the writer again.",
+                    expected=num_bytes,
+                    found=found,
+                    hash="size",
+                )
+            return cls(mmap.mmap(file.fileno(), found, access=mmap.ACCESS_READ), name)
+
+
+class Source:
+    """The mapped files that a batch is read from, and in which of them each row of the batch lies.
+
+    With several files, `data` begins at the lowest of their addresses and reaches over all of them: whatever lies
+    between them in this process's memory too. So everything that is read must lie in [base, limit) of its row, and
+    the caller checks that, in 64 bit, before it reads.
+    """
+
+    __slots__ = ("base", "data", "files", "limit", "which")
+
+    def __init__(self, files: Sequence[MappedFile], which: Int64s) -> None:
+        """Keep the files mapped while this lives.
+
+        Args:
+            files: At least one.
+            which: For each row its place in `files`, int64, shape (n,).
+        """
+        self.files = files
+        self.which = which
+        self.data: Bytes = files[0].array
+        self.base: Int64s | int = 0
+        """Where each row's file begins in `data`."""
+        self.limit: Int64s | int = files[0].size
+        """Where it ends."""
+        if len(files) > 1:
+            begins = np.fromiter(map(_ADDRESS, files), np.int64, len(files))
+            ends = begins + np.fromiter(map(_SIZE, files), np.int64, len(files))
+            lowest = int(begins.min())
+            self.data = np.asarray(_Memory(lowest, int(ends.max()) - lowest, files))
+            self.base = (begins - lowest)[which]
+            self.limit = (ends - lowest)[which]
+
+    def maps(self) -> list[mmap.mmap]:
+        """The map that each row lies in."""
+        maps = [file.map for file in self.files]
+        return maps * len(self.which) if len(maps) == 1 else [maps[place] for place in self.which.tolist()]
+
+
+class _Memory:
+    """What numpy asks for to make a read-only array over addresses; the array keeps it, and so the files, alive."""
+
+    def __init__(self, address: int, num_bytes: int, files: Sequence[MappedFile]) -> None:
+        self.files = files
+        self.__array_interface__ = {"data": (address, True), "shape": (num_bytes,), "typestr": "|u1", "version": 3}

@@ -1,0 +1,82 @@
+"""What reading needs to know about a schema, worked out once: no shard, no file, no bytes."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from smalti.format.arrays import NdArray
+from smalti.format.encoding import Encoding
+from smalti.format.scalars import Scalar
+from smalti.format.schema import Schema
+from smalti.format.texts import Bytes
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """How the values of one column are found and what they become."""
+
+    name: str
+    codec: Encoding
+    size: int | None
+    """Bytes of each value; None where its length stands in front of the sample."""
+    dtype: "np.dtype[Any] | None"
+    """Element type, little-endian, when a batch of the column is one array; else None."""
+    shape: tuple[int, ...]
+    """Shape of one value of such a column."""
+    is_verbatim: bool
+    """Whether batches carry the stored bytes themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPlan:
+    """A schema made ready for reading; one object for equal schemas."""
+
+    schema: Schema
+    columns: tuple[ColumnPlan, ...]
+    steps: tuple[tuple[str, Encoding, Callable[[bytes], Any], int | None], ...]
+    """Name, encoding, decoder and size of each column, for single samples."""
+    head_bytes: int
+    """Bytes of the lengths in front of each sample."""
+    lengths: Callable[..., tuple[int, ...]]
+    """Unpacks them from a buffer at an offset."""
+    least_bytes: int
+    """Bytes of a sample whose columns of varying length are all empty."""
+
+
+@lru_cache(maxsize=256)
+def read_plan(schema: Schema, allow_unsafe_types: bool) -> ReadPlan:  # noqa: FBT001 - one call, and a cache's key
+    """The plan of a schema.
+
+    Raises:
+        SchemaError: A column's encoding is unknown or unsafe.
+    """
+    codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
+    columns = tuple(map(_column, schema.names, codecs, schema.sizes))
+    num_lengths = schema.sizes.count(None)
+    return ReadPlan(
+        schema,
+        columns,
+        tuple((column.name, column.codec, column.codec.decode, column.size) for column in columns),
+        4 * num_lengths,
+        struct.Struct(f"<{num_lengths}I").unpack_from,
+        4 * num_lengths + sum(size for size in schema.sizes if size is not None),
+    )
+
+
+def _column(name: str, codec: Encoding, size: int | None) -> ColumnPlan:
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+    if isinstance(codec, Scalar):
+        dtype = codec.dtype
+    elif isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
+        dtype, shape = codec.dtype, codec.shape
+    return ColumnPlan(name, codec, size, dtype, shape, is_verbatim(codec))
+
+
+def is_verbatim(codec: Encoding) -> bool:
+    """Whether batches carry the stored bytes themselves, as they do for bytes and image files."""
+    return codec.is_image or isinstance(codec, Bytes)

@@ -1,0 +1,151 @@
+"""One sample at a time to its stored bytes; knows no shards.
+
+A sample is encoded when it is given, not later: a refused one is refused at its own call, and callers may reuse their
+buffers. There are two ways to the same bytes. The short way is made for the schema, takes values of the plain types
+alone, and only where they are stored unchanged. Whatever it does not take goes the long way, where the encodings accept
+or explain.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from smalti.errors import SchemaError
+from smalti.format.encoding import Encoding
+from smalti.format.plain import plain_way
+from smalti.format.schema import Schema
+from smalti.format.sizes import check_stored
+
+_MAX_COLUMNS = 1000  # the text grows with them, and so does the time to compile it
+Encode = Callable[[Mapping[str, Any]], bytes]
+
+
+class LongWay:
+    """Samples to bytes through the encodings; every refusal names its column and sample."""
+
+    def __init__(self, schema: Schema, codecs: tuple[Encoding, ...]) -> None:
+        self._columns = list(zip(schema.names, codecs, strict=True))
+        self._names = frozenset(schema.names)
+        self._pack_lengths = struct.Struct(f"<{schema.sizes.count(None)}I").pack
+
+    def encode(self, sample: Mapping[str, Any], *, row: int) -> bytes:
+        """The stored bytes of a sample.
+
+        Args:
+            sample: Exactly the columns of the schema.
+            row: The number of the sample, for messages.
+
+        Raises:
+            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
+        """
+        if not hasattr(sample, "keys"):
+            raise SchemaError(f"sample {row}: expected a dict of columns, found {type(sample).__name__}.", row=row)
+        if sample.keys() != self._names:
+            missing, extra = sorted(self._names - sample.keys()), sorted(map(str, sample.keys() - self._names))
+            raise SchemaError(
+                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly "
+                "the columns of the data set.",
+                row=row,
+                column=(missing or extra)[0],
+            )
+        lengths: list[int] = []
+        parts: list[bytes] = []
+        try:
+            for name, codec in self._columns:
+                data = check_stored(codec.encode(sample[name]), codec.size)
+                if codec.size is None:
+                    lengths.append(len(data))
+                parts.append(data)
+        except SchemaError as error:
+            name, codec = self._columns[len(parts)]  # the number of columns done is the place of the one that failed
+            raise SchemaError(
+                f"column {name!r} ({codec.name}), sample {row}: {error.message}",
+                **{**error.facts, "column": name, "row": row},
+            ) from error
+        return b"".join([self._pack_lengths(*lengths), *parts])
+
+
+def short_way(schema: Schema, codecs: tuple[Encoding, ...], otherwise: Encode) -> Encode:
+    """The short way for a schema: straight-line code without a loop over columns, a third of the time of one.
+
+    Args:
+        schema: The columns.
+        codecs: Their encodings.
+        otherwise: Gets the samples that the short way does not take.
+    """
+    if len(codecs) > _MAX_COLUMNS:
+        return otherwise
+    source = _Source(codecs)
+    space = {
+        "columns": itemgetter(*schema.names) if len(codecs) > 1 else _only(schema.names[0]),
+        "join": b"".join,
+        "otherwise": otherwise,
+        "unusual": (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error),
+        **source.space,
+    }
+    # Generated as dataclasses generate their methods. Nothing of the schema enters the text but numbers.
+    exec(source.text(), space)  # noqa: S102
+    encode: Encode = space["encode"]
+    return encode
+
+
+def _only(name: str) -> Callable[[Mapping[str, Any]], tuple[Any]]:
+    def columns(sample: Mapping[str, Any]) -> tuple[Any]:
+        return (sample[name],)
+
+    return columns
+
+
+class _Source:
+    """The text of the function, and what its names stand for.
+
+    For the columns a (bytes), b (int), c (str):
+
+        def encode(sample):
+            try:
+                if type(sample) is not dict or len(sample) != 3: raise TypeError
+                v0, v1, v2, = columns(sample)
+                if type(v0) is not kind0: raise TypeError
+                v2 = way2(v2)
+                return join((pack0(len(v0), len(v2)), v0, pack2(v1), v2))
+            except unusual: pass
+            return otherwise(sample)
+    """
+
+    def __init__(self, codecs: tuple[Encoding, ...]) -> None:
+        self.space: dict[str, Any] = {}
+        # A dict of another class may make up columns that it does not have, once it is asked for them.
+        guard = f"if type(sample) is not dict or len(sample) != {len(codecs)}: raise TypeError"
+        self._steps = [guard, "".join(f"v{place}, " for place in range(len(codecs))) + "= columns(sample)"]
+        self._parts: list[str] = []
+        variable = [place for place, codec in enumerate(codecs) if codec.size is None]
+        run = [("I", f"len(v{place})") for place in variable]
+        for place, codec in enumerate(codecs):
+            way = plain_way(codec)
+            if way.kind is not None:
+                self.space[f"kind{place}"] = way.kind
+                self._steps.append(f"if type(v{place}) is not kind{place}: raise TypeError")
+            if way.encode is not None:
+                self.space[f"way{place}"] = way.encode
+                self._steps.append(f"v{place} = way{place}(v{place})")
+            if way.code is not None:
+                run.append((way.code, f"v{place}"))
+                continue
+            self._end(run)
+            run = []
+            self._parts.append(f"v{place}")
+        self._end(run)
+
+    def _end(self, run: list[tuple[str, str]]) -> None:
+        """Neighbouring numbers are packed by one call."""
+        if not run:
+            return
+        name = f"pack{len(self._parts)}"
+        self.space[name] = struct.Struct("<" + "".join(code for code, _ in run)).pack
+        self._parts.append(f"{name}({', '.join(value for _, value in run)})")
+
+    def text(self) -> str:
+        result = " + ".join(self._parts) if len(self._parts) < 3 else f"join(({', '.join(self._parts)}))"
+        lines = "".join(f"        {line}\n" for line in [*self._steps, f"return {result}"])
+        return f"def encode(sample):\n    try:\n{lines}    except unusual: pass\n    return otherwise(sample)\n"

@@ -1,0 +1,227 @@
+"""One sample as a line of text, written without loss and read strictly. Knows no files and no offsets."""
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.encoding import kind_of
+from smalti.format.text_layout import TextLayout
+
+# With these characters alone, `int` and `float` take plain numbers only: no 1_000, no spaces, no foreign digits.
+_INT_CHARS = frozenset("0123456789-")
+_FLOAT_CHARS = frozenset("0123456789+-.eEinfa")
+
+
+class Lines(ABC):
+    """How samples become lines and come back; stateless, so thread-safe.
+
+    A law: `decode(encode(sample))` equals `sample` with the same types, or `encode` raises.
+    """
+
+    def __init__(self, layout: TextLayout) -> None:
+        self.layout = layout
+        self.names = layout.schema.names
+        self.encodings = layout.schema.encodings
+
+    def encode(self, sample: Mapping[str, Any], row: int) -> bytes:
+        """The line, with its end.
+
+        Args:
+            sample: Exactly the columns of the layout.
+            row: Number of the sample, for messages.
+
+        Raises:
+            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
+        """
+        if len(sample) != len(self.names) or any(name not in sample for name in self.names):
+            known, given = set(self.names), set(sample)
+            missing, extra = sorted(known - given), sorted(map(str, given - known))
+            raise SchemaError(
+                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly the columns "
+                "of the data set.",
+                row=row,
+                column=(missing or extra)[0],
+            )
+        values = []
+        for name, encoding in zip(self.names, self.encodings, strict=True):
+            try:
+                values.append(plain_value(encoding, sample[name]))
+            except SchemaError as error:  # noqa: PERF203 - the place of the fault is known only here
+                raise self._refusal(name, row, error.message) from error
+        return self._line(values, row)
+
+    @abstractmethod
+    def _line(self, values: list[Any], row: int) -> bytes:
+        """The line of plain values, in the order of the columns."""
+
+    @abstractmethod
+    def decode(self, lines: list[str]) -> list[list[Any]]:
+        """The columns of lines that had their ends cut off: Python values, one list for each column.
+
+        Raises:
+            FormatError: A line is not as it must be; `line` is its place in `lines`, and the caller says which shard
+                it is.
+        """
+
+    def _longest(self, values: list[Any]) -> str:
+        """The column of the integer with the most digits."""
+        bits = [value.bit_length() if isinstance(value, int) else 0 for value in values]
+        return self.names[bits.index(max(bits))]
+
+    def _refusal(self, name: str, row: int, reason: str) -> SchemaError:
+        encoding = self.encodings[self.names.index(name)]
+        return SchemaError(f"column {name!r} ({encoding}), sample {row}: {reason}", column=name, row=row)
+
+
+def make_lines(layout: TextLayout) -> Lines:
+    """The lines of a layout."""
+    return JsonLines(layout) if layout.separator is None else SeparatedLines(layout)
+
+
+def plain_value(encoding: str, value: Any) -> Any:
+    """`value` as the Python type that the line is made of.
+
+    Raises:
+        SchemaError: It is of another type, or a text that UTF-8 cannot hold; the message names no place.
+    """
+    if encoding == "str" and isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise SchemaError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}.") from error
+        return str(value)
+    if encoding == "int" and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if encoding == "float" and isinstance(value, float | np.float16 | np.float32):
+        return float(value)
+    wanted = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
+    raise SchemaError(f"expected {wanted}, found {kind_of(value)}.")
+
+
+class JsonLines(Lines):
+    """A JSON object on each line, keys sorted, other characters than ASCII escaped."""
+
+    def __init__(self, layout: TextLayout) -> None:
+        super().__init__(layout)
+        self._write = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
+        # Pairs stay a tuple, which no JSON array becomes: a key that stands twice is seen.
+        self._read = json.JSONDecoder(object_pairs_hook=tuple, parse_float=_finite).decode
+
+    def _line(self, values: list[Any], row: int) -> bytes:
+        for name, value in zip(self.names, values, strict=True):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self._refusal(name, row, "a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
+        try:
+            text = self._write(dict(zip(self.names, values, strict=True)))
+        except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
+            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+        return (text + self.layout.newline).encode("ascii")
+
+    def decode(self, lines: list[str]) -> list[list[Any]]:
+        """The values of strict JSON objects with exactly the columns of the layout.
+
+        Floats that are not finite are taken where the column holds floats: MosaicML's writer lets them through.
+        """
+        rows = []
+        for i, line in enumerate(lines):
+            try:
+                pairs = self._read(line)
+            except (ValueError, RecursionError) as error:
+                raise FormatError("not readable JSON", line=i) from error
+            if not isinstance(pairs, tuple) or len(pairs) != len(self.names):
+                raise FormatError(f"not an object of {len(self.names)} columns", line=i)
+            row = dict(pairs)
+            for name, encoding in zip(self.names, self.encodings, strict=True):
+                row[name] = _read_json(encoding, row.get(name), (name, i))
+            if len(row) != len(self.names):
+                raise FormatError("other columns than the index says, or one of them twice", line=i)
+            rows.append(row)
+        return [[row[name] for row in rows] for name in self.names]
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is too large for a float")
+    return value
+
+
+def _read_json(encoding: str, value: Any, place: tuple[str, int]) -> Any:
+    kind = type(value)
+    if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
+        return value
+    if encoding == "int" and kind is bool:  # MosaicML's writer takes booleans for integers
+        return int(value)
+    if encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
+        return float(value)
+    raise FormatError(f"column {place[0]!r}: not a value of {encoding}", line=place[1], column=place[0])
+
+
+class SeparatedLines(Lines):
+    """Values with a separator between them, neither quoted nor escaped."""
+
+    def _line(self, values: list[Any], row: int) -> bytes:
+        separator, newline = self.layout.separator or "", self.layout.newline
+        try:
+            texts = [str(value) for value in values]
+        except ValueError as error:  # as for JSON
+            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+        text = separator.join(texts)
+        # One comparison for everything, also for separators of several characters that form across two values.
+        if newline in text or text.split(separator) != texts:
+            self._explain(texts, row)
+        return (text + newline).encode("utf-8")
+
+    def _explain(self, texts: list[str], row: int) -> None:
+        separator, newline = self.layout.separator or "", self.layout.newline
+        bad = [n for n, text in zip(self.names, texts, strict=True) if separator in text or newline in text]
+        if not bad:  # the separator forms of a value's end and what follows: the first value that does not come back
+            found = separator.join(texts).split(separator)
+            bad = [n for n, text, got in zip(self.names, texts, found, strict=False) if text != got]
+        reason = "holds the separator or the line end, and such lines have no quotes; use `JSONWriter` or `MDSWriter`."
+        raise self._refusal((bad or self.names)[0], row, f"the text {reason}")
+
+    def decode(self, lines: list[str]) -> list[list[Any]]:
+        """The values of lines with exactly as many values as columns, each a plain number where it must be one."""
+        separator, width = self.layout.separator, len(self.names)
+        rows = [line.split(separator) for line in lines]
+        for i, (line, row) in enumerate(zip(lines, rows, strict=True)):
+            if len(row) != width or self.layout.newline in line:
+                raise FormatError(f"not one line of {width} values", line=i)
+        columns = zip(self.names, self.encodings, zip(*rows, strict=True), strict=True) if rows else ()
+        return [_read_texts(encoding, texts, name) for name, encoding, texts in columns] or [[] for _ in self.names]
+
+
+def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:
+    if encoding == "str":
+        return list(texts)
+    allowed, read = (_INT_CHARS, int) if encoding == "int" else (_FLOAT_CHARS, float)
+    try:
+        if allowed.issuperset("".join(texts)):
+            values: list[Any] = list(map(read, texts))
+            if encoding == "int" or all(map(math.isfinite, values)) or not _overflowed(texts, values):
+                return values
+    except ValueError:
+        pass  # which one it was is found below
+    for i, text in enumerate(texts):
+        if not _is_plain(encoding, text):
+            raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)
+    raise FormatError(f"column {name!r}: not values of {encoding}", line=0, column=name)
+
+
+def _overflowed(texts: tuple[str, ...], values: list[float]) -> bool:
+    return any(math.isinf(value) and "inf" not in text for text, value in zip(texts, values, strict=True))
+
+
+def _is_plain(encoding: str, text: str) -> bool:
+    try:
+        if encoding == "int":
+            return _INT_CHARS.issuperset(text) and isinstance(int(text), int)
+        return _FLOAT_CHARS.issuperset(text) and not _overflowed((text,), [float(text)])
+    except ValueError:
+        return False

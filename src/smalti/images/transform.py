@@ -1,0 +1,93 @@
+"""`DecodeImages`: a transform of batches that turns columns of encoded images into arrays of pixels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from smalti.errors import BadImageError, SchemaError
+from smalti.images.batches import Crop, Layout, Target, decode_batch
+
+_HEADS = {b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"}  # of the five formats that are decoded
+
+
+@dataclass(frozen=True)
+class DecodeImages:
+    """Columns of encoded images become uint8 arrays of pixels; all other columns stay as they are.
+
+        StreamingDataset(remote=..., transform=DecodeImages(size=224, crop="center"))
+
+    Decoding is libjpeg-turbo's, at its fastest settings, and Pillow's for what that cannot read; see `decode_batch`.
+    """
+
+    size: int
+    """Pixels on each side."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns; None for every column of bytes most of whose values begin like an image."""
+    crop: Crop = "resize"
+    """`resize` or `center`; see `Target.crop`."""
+    layout: Layout = "hwc"
+    """`hwc` for arrays of shape (n, size, size, 3), `chw` for (n, 3, size, size)."""
+    num_threads: int = 1
+    """Threads that decode one batch."""
+
+    on_batches: ClassVar[bool] = True
+    """Takes columns, not samples."""
+    thread_safe: ClassVar[bool] = True
+    """Loader threads may share it."""
+
+    def __post_init__(self) -> None:
+        Target(self.size, self.crop, self.layout)
+        if type(self.num_threads) is not int or self.num_threads < 1:
+            raise ValueError(f"`num_threads` is a number of threads from 1, found {self.num_threads!r}.")
+        if isinstance(self.columns, str):
+            raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma behind it.")
+
+    def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch whose image columns are arrays of pixels.
+
+        Raises:
+            BadImageError: an image does not decode; `column` and `index`, its place in the batch, say which, and
+                `sample_id` when the batch has ids.
+            SchemaError: a column that was named is not there, or holds no bytes.
+        """
+        found = dict(columns)
+        for name in self._chosen(columns):
+            try:
+                found[name] = decode_batch(
+                    columns[name], size=self.size, crop=self.crop, layout=self.layout, num_threads=self.num_threads
+                )
+            except BadImageError as error:  # noqa: PERF203 - a batch has few columns
+                raise _named(error, name, columns) from error
+        return found
+
+    def _chosen(self, columns: Mapping[str, Any]) -> list[str]:
+        if self.columns is None:
+            return [name for name, values in columns.items() if _is_images(values)]
+        for name in self.columns:
+            if name not in columns:
+                raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(columns)}.", column=name)
+            if not _is_bytes(columns[name]):
+                raise SchemaError(
+                    f"column {name!r} holds {type(columns[name]).__name__}, not a list of encoded images; name columns "
+                    "of encoding jpeg, png or bytes.",
+                    column=name,
+                )
+        return list(self.columns)
+
+
+def _is_bytes(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, bytes) for value in values)
+
+
+def _is_images(values: Any) -> bool:
+    """Most of them, not all: a damaged image must be an error, and not make the column another one."""
+    return _is_bytes(values) and 2 * sum(value[:2] in _HEADS for value in values) > len(values)
+
+
+def _named(error: BadImageError, column: str, columns: Mapping[str, Any]) -> BadImageError:
+    facts = error.facts | {"column": column}
+    where = f"column {column!r}"
+    if "_sample_id" in columns:
+        facts["sample_id"] = int(columns["_sample_id"][error.index])
+        where = f"sample {facts['sample_id']}, {where}"
+    return BadImageError(f"{where}: {error.message}", **facts)

@@ -1,0 +1,78 @@
+"""LocalDataset, the part that needs no torch: a complete shard set in a local folder, by number of the sample."""
+
+from pathlib import Path
+from typing import Any
+
+from smalti.errors import StoreError
+from smalti.format import ShardInfo, check_readable
+from smalti.format.indexing import pick
+from smalti.storage import LocalStore, open_store
+from smalti.stream import Stream, StreamOptions
+
+
+class LocalDataset:
+    """The samples of a shard set that lies whole in a local folder; thread-safe, picklable, safe under fork.
+
+    Uncompressed shards are mapped where they lie; compressed ones are unpacked once to the user's cache folder. Every
+    file is verified before its first use in a process.
+
+    Args:
+        local: Folder of the set: of any format, published by Smalti or written by MosaicML's writers.
+        split: Split to read, such as `train`; None for the whole set.
+        allow_unsafe_types: Read `pkl` columns, which can run code.
+
+    Raises:
+        StoreNotFound: No set is there.
+        StoreError: `local` is not a local folder, or cannot be read.
+        FormatError: The index cannot be trusted.
+        SchemaError: A column is unsafe and `allow_unsafe_types` is not given.
+    """
+
+    def __init__(self, local: str | Path, split: str | None = None, *, allow_unsafe_types: bool = False) -> None:
+        if not isinstance(open_store(local), LocalStore):
+            raise StoreError(
+                f"{local} is not a local folder; use `StreamingDataset` to read from a store", url=str(local)
+            )
+        self.local = str(local)
+        self.split = split
+        options = StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types)
+        self._stream = Stream(options)
+        check_readable(self._stream.shards, allow_unsafe_types=allow_unsafe_types)
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+    @property
+    def size(self) -> int:
+        """Samples of the set, or of the split."""
+        return len(self._stream)
+
+    @property
+    def num_samples(self) -> int:
+        """The same as `size`, under MosaicML's other name."""
+        return len(self._stream)
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the set, or of the split."""
+        return len(self._stream.shards)
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """What the index says about each shard."""
+        return tuple(self._stream.shards)
+
+    def get_item(self, sample_id: int) -> dict[str, Any]:
+        """One sample, column to value; `sample_id` in [0, size)."""
+        return self._stream.sample(sample_id)
+
+    def __getitem__(self, at: Any) -> Any:
+        """The sample with this number, or lists of samples for a slice, a list (maybe of lists) or an array of numbers.
+
+        Raises:
+            IndexError: No such sample.
+            ValueError: `at` is none of these.
+            FormatError: The sample's shard is damaged.
+            ShardNotFound: The sample's shard is not there.
+        """
+        return pick(at, len(self._stream), self.get_item, self.local)

@@ -1,0 +1,175 @@
+"""One version of a shard set, from the first sample to its publication; what every writer of a format shares."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from smalti.catalog import Draft, Manifest, new_write_id, publish
+from smalti.catalog.publishing import check_target
+from smalti.errors import CommitConflict, DatasetExists
+from smalti.format import Schema
+from smalti.storage import Store, open_store
+from smalti.writer.progress import Progress
+from smalti.writer.queue import UploadOptions
+from smalti.writer.uploader import SampleBuilder, ShardUploader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Place = str | Path
+Writer = TypeVar("Writer", bound="VersionWriter")
+
+
+@dataclass(frozen=True)
+class WriterOptions:
+    """Where a writer's version goes, and how; the arguments that MosaicML's writers share, and Smalti's own."""
+
+    out: Place | tuple[Place, Place]
+    """A local folder or a URL; or both as (local, remote)."""
+    keep_local: bool = False
+    """With (local, remote), whether the set is written to the local folder as well."""
+    exist_ok: bool = False
+    """Whether a set that is there already is replaced: by a new version, the old ones stay readable."""
+    max_workers: int | None = None
+    """Shards hashed, compressed and uploaded at the same time, each in memory; by default one per core and 4 more, at
+    most 8."""
+    retry: int = 2
+    """Tries per upload, at least 1."""
+    progress_bar: bool = False
+    """Whether stored shards and bytes are counted on the error stream."""
+    storage_options: Mapping[str, Any] | None = None
+    """For the file system of the URL."""
+    metadata: Mapping[str, Any] | None = None
+    """Kept with the version; JSON."""
+
+    def uploads(self) -> UploadOptions:
+        """The part that the uploader takes.
+
+        Raises:
+            ValueError: A number below 1.
+        """
+        if self.retry < 1:
+            raise ValueError(f"`retry` is the number of tries, at least 1, found {self.retry}")
+        if self.max_workers is not None and self.max_workers < 1:
+            raise ValueError(f"`max_workers` is the number of threads, at least 1, found {self.max_workers}")
+        return UploadOptions(self.max_workers or min(8, (os.cpu_count() or 1) + 4), attempts=self.retry)
+
+    def stores(self) -> tuple[Store, ...]:
+        """The stores to write to, the one that decides first.
+
+        Raises:
+            StoreError: A URL that cannot be opened.
+        """
+        if not isinstance(self.out, tuple):
+            return (open_store(self.out, self.storage_options),)
+        local, remote = self.out
+        stores = [open_store(remote, self.storage_options)]
+        if self.keep_local:
+            stores.append(open_store(local))
+        return tuple(stores)
+
+
+class VersionWriter:
+    """Writes one version of a shard set; used by one thread. The base of the writers, each of which brings a builder.
+
+    The version becomes visible when the `with` block ends well, all at once. When the block raises, nothing is
+    published and what had been uploaded is deleted.
+    """
+
+    def __init__(self, schema: Schema, builder: SampleBuilder, options: WriterOptions) -> None:
+        """Check the options, and that `options.out` can take the version.
+
+        Raises:
+            DatasetExists: There is a set already and `exist_ok` is not given, or it is not one of Smalti's.
+            StoreError: `out` cannot be read.
+            ValueError: An option that cannot be used.
+        """
+        uploads = options.uploads()
+        self.write_id = new_write_id()
+        self.manifest: Manifest | None = None
+        """What was published; None before."""
+        self._schema = schema
+        self._metadata = dict(options.metadata or {})
+        self._mode: Literal["create", "overwrite"] = "overwrite" if options.exist_ok else "create"
+        self._stores = options.stores()
+        for store in self._stores:
+            check_target(store, self._mode)
+        self._progress = Progress() if options.progress_bar else None
+        self._uploader = ShardUploader(
+            self._stores[0],
+            f"{self.write_id}/0",
+            builder,
+            uploads=uploads,
+            mirrors=self._stores[1:],
+            on_stored=self._progress.add if self._progress else None,
+        )
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Take one sample in: exactly the columns of the set.
+
+        Raises:
+            SchemaError: The sample does not fit; it was not taken in.
+            StoreError: An upload failed.
+            ValueError: Finished already.
+        """
+        self._uploader.write(sample)
+
+    def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
+        """Take every row of an Arrow batch or table in, column by column; otherwise as `write`.
+
+        A table is taken batch by batch, and a batch of more than 64 MiB in parts, so that memory stays bounded.
+
+        Raises:
+            SchemaError: A row does not fit; nothing was taken in of the batch or part with that row.
+        """
+        self._uploader.write_batch(batch)
+
+    def finish(self) -> Manifest:
+        """Upload the rest and publish the version; leaving the `with` block does it.
+
+        Raises:
+            StoreError: An upload failed; nothing was published, and what had been uploaded was deleted.
+            CommitConflict: Somebody else published first; as above.
+            CommitUnknown: The store stopped answering while publishing; nothing was deleted.
+        """
+        try:
+            shards = self._uploader.finish()
+        except BaseException as error:
+            self._abort(error)
+            raise
+        self._close_progress()
+        draft = Draft(write_id=self.write_id, schema=self._schema, shards=tuple(shards), metadata=self._metadata)
+        try:
+            self.manifest = publish(self._stores[0], draft, mode=self._mode)
+        except (CommitConflict, DatasetExists) as error:
+            # Only these say for sure that no version names our shards.
+            self._abort(error)
+            raise
+        for store in self._stores[1:]:
+            publish(store, draft, mode=self._mode)
+        return self.manifest
+
+    def __enter__(self: Writer) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort(error)
+        elif self.manifest is None:
+            self.finish()
+
+    def _abort(self, error: BaseException) -> None:
+        left = self._uploader.abort()
+        self._close_progress()
+        if left and hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"{len(left)} uploaded objects could not be deleted; no version names them: {left[0]} ...")
+
+    def _close_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None

@@ -1,0 +1,47 @@
+"""Text shards in a folder, for tests of reading."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from smalti.format import FileInfo, ShardInfo, ShardOptions, TextShardBuilder, digest_bytes, layout_of, text_schema
+
+COLUMNS = {"id": "int", "name": "str", "x": "float"}
+KINDS = {"json": None, "csv": ",", "tsv": "\t", "xsv": "||"}
+
+
+def builder(kind: str, columns: Any = None, *, newline: str = "\n", **options: Any) -> TextShardBuilder:
+    """A builder of one format."""
+    layout = layout_of(kind, text_schema(columns or COLUMNS), newline, KINDS[kind])
+    return TextShardBuilder(layout, ShardOptions(**options))
+
+
+def one_shard(folder: Path, kind: str, samples: Any, columns: Any = None, **options: Any) -> ShardInfo:
+    """The samples as one uncompressed shard in `folder`."""
+    made = builder(kind, columns, size_limit=None, **options)
+    for sample in samples:
+        assert not made.add(sample)
+    (filled,) = made.finish()
+    built = filled.seal()
+    for file, data in zip(built.info.stored_files, built.payloads, strict=True):
+        (folder / file.basename).write_bytes(data)
+    return built.info
+
+
+def rewritten(folder: Path, info: ShardInfo, *, data: bytes | None = None, meta: bytes | None = None) -> ShardInfo:
+    """The entry of a shard whose files were replaced, with sizes and hashes that fit: only their content can tell."""
+
+    def put(file: FileInfo, content: bytes) -> FileInfo:
+        (folder / file.basename).write_bytes(content)
+        return replace(file, num_bytes=len(content), hashes=digest_bytes(content, file.hashes))
+
+    if data is not None:
+        info = replace(info, raw=put(info.raw, data))
+    if meta is not None and info.meta is not None:
+        info = replace(info, meta=put(info.meta, meta))
+    return info
+
+
+def paths(folder: Path, info: ShardInfo) -> list[Path]:
+    """Where its uncompressed files lie."""
+    return [folder / file.basename for file in info.raw_files]

@@ -1,0 +1,72 @@
+"""Damaged files by the ten thousand, each ending in a value that keeps its promises or in a typed error.
+
+A run of CI takes 100,000 index files and manifests, 50,000 shards, and some images; the quick tests take one in twenty
+of them.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.harness import Cases, run
+from tests.hostile.kinds import KINDS
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS = {
+    "mds-index": 60_000,
+    "text-index": 30_000,
+    "manifest": 10_000,
+    "shard": 35_000,
+    "text-shard": 10_000,
+    "packed": 5_000,
+    "picture": 8_000,
+}
+RUN_SECONDS = 150
+
+
+def test_a_run_of_ci_is_as_large_as_promised():
+    assert COUNTS.keys() == KINDS.keys()
+    assert sum(COUNTS[name] for name in ("mds-index", "text-index", "manifest")) == 100_000
+    assert sum(COUNTS[name] for name in ("shard", "text-shard", "packed")) == 50_000
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_one_case_in_twenty_ends_in_a_value_or_a_typed_error(name, tmp_path):
+    ended = run(KINDS[name], Cases(count=COUNTS[name] // 20), tmp_path)
+    assert _is_telling(ended)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_case_ends_in_a_value_or_a_typed_error_within_its_memory_and_time(name, tmp_path):
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.hostile.harness", name]
+    command += ["--count", str(COUNTS[name]), "--folder", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    last = int.from_bytes((tmp_path / f"{name}.at").read_bytes(), "little")
+    assert done.returncode == 0, f"case {last} of {name}: {done.stderr[-3000:]}"
+    ended = {way: int(times) for times, way in re.findall(r"^ *(\d+)  (.+)$", done.stdout, re.MULTILINE)}
+    assert sum(ended.values()) == COUNTS[name]
+    assert _is_telling(ended)
+    if sys.platform == "linux":
+        assert "memory limit: yes" in done.stdout
+
+
+def _is_telling(ended):
+    """Whether the damage is neither so slight that all passes nor so coarse that the first check ends it."""
+    total = sum(ended.values())
+    refused = sum(times for way, times in ended.items() if way.startswith("refused"))
+    return 0.1 < refused / total < 0.95

@@ -1,0 +1,220 @@
+"""One shard set opened for reading: samples, batches and gathered batches by id, verified before the first byte."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smalti.errors import ChecksumMismatch, SchemaError
+from smalti.format import Ragged
+from smalti.stream import Stream, StreamOptions
+from smalti.writer import MDSWriter
+from tests.shard_sets import sample, write_set
+
+
+def open_set(root, **options) -> Stream:
+    return Stream(StreamOptions(remote=str(root), **options))
+
+
+def shard_files(root) -> list[Path]:
+    return sorted(Path(root).rglob("*.mds"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_set(tmp_path / "set", 95)
+
+
+def test_a_batch_holds_the_samples_asked_for_in_that_order(root):
+    stream = open_set(root)
+    ids = np.array([94, 0, 50, 50, 13, 1])
+    batch = stream.batch(ids)
+    assert len(stream.shards) > 5
+    assert batch["id"].tolist() == ids.tolist()
+    assert batch["text"] == [sample(i)["text"] for i in ids.tolist()]
+    assert (batch["vector"] == np.stack([sample(i)["vector"] for i in ids.tolist()])).all()
+    assert [stream.sample(i)["id"] for i in ids.tolist()] == ids.tolist()
+
+
+def test_every_id_is_found_in_its_shard(root):
+    stream = open_set(root)
+    assert len(stream) == 95
+    assert [stream.sample(i)["id"] for i in range(95)] == list(range(95))
+    assert stream.batch(np.arange(95))["id"].tolist() == list(range(95))
+
+
+def test_gathered_columns_decode_to_the_batch(root):
+    stream = open_set(root)
+    ids = np.array([3, 90, 41])
+    gathered = stream.gather(ids)
+    assert isinstance(gathered["text"], Ragged)
+    assert gathered["text"].tolist() == [sample(i)["text"].encode() for i in ids.tolist()]
+    decoded = stream.decoded(gathered)
+    assert decoded["text"] == stream.batch(ids)["text"]
+    assert decoded["vector"] is gathered["vector"]
+    assert list(stream.gather(ids, ["id"])) == ["id"]
+
+
+def test_out_is_filled_over_many_shards(root):
+    out = {"vector": np.zeros((4, 3), np.float32)}
+    batch = open_set(root).batch(np.array([80, 2, 33, 2]), out=out)
+    assert batch["vector"] is out["vector"]
+    assert out["vector"][:, 0].tolist() == [80, 2, 33, 2]
+
+
+def test_a_batch_of_nothing_has_every_column(root):
+    batch = open_set(root).batch(np.array([], np.int64))
+    assert batch["id"].shape == (0,)
+    assert batch["vector"].shape == (0, 3)
+    assert batch["text"] == []
+
+
+def test_a_pickled_column_is_refused_when_the_set_is_opened(root):
+    index = json.loads((root / "index.json").read_text())
+    plain = root.parent / "plain"
+    plain.mkdir()
+    for shard in index["shards"]:
+        shard["column_encodings"] = ["int", "pkl", "ndarray:float32:3"]
+    (plain / "index.json").write_text(json.dumps({"shards": index["shards"], "version": 2}))
+    with pytest.raises(SchemaError, match="pkl"):
+        open_set(plain)
+
+
+def test_bytes_of_another_encoding_are_never_decoded_as_the_first_shard_s(tmp_path):
+    """A set of others may change an encoding from shard to shard; then only who reads a shard knows its bytes."""
+    entries = []
+    for place, (kind, value) in enumerate((("str", "a"), ("bytes", b"b"))):
+        write_one(tmp_path / str(place), {"x": kind}, {"x": value})
+        entry = json.loads((tmp_path / str(place) / "index.json").read_text())["shards"][0]
+        entry["raw_data"]["basename"] = f"{place}/{entry['raw_data']['basename']}"
+        entries.append(entry)
+    (tmp_path / "index.json").write_text(json.dumps({"shards": entries, "version": 2}))
+    stream = open_set(tmp_path)
+    assert [stream.sample(i)["x"] for i in range(2)] == ["a", b"b"]
+    assert [stream.batch(np.array([i]))["x"] for i in range(2)] == [["a"], [b"b"]]
+    assert stream.decoded(stream.gather(np.array([0])))["x"] == ["a"]
+    for read, ids in ((stream.gather, [1]), (stream.gather, [0, 1]), (stream.batch, [0, 1])):
+        with pytest.raises(SchemaError, match=r"shard\.00000\.mds"):
+            read(np.array(ids))
+
+
+def write_one(root, columns, row):
+    with MDSWriter(out=str(root), columns=columns) as writer:
+        writer.write(row)
+
+
+# ---------------------------------------------------------------- verified
+
+READS = {
+    "sample": lambda stream: stream.sample(3),
+    "batch": lambda stream: stream.batch(np.array([3])),
+    "gather": lambda stream: stream.gather(np.array([3])),
+}
+
+
+CHANGES = {"cut": lambda data: data[:-1], "longer": lambda data: data + b"\0", "empty": lambda data: b""}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_every_byte_that_differs_is_noticed_before_a_value_is_returned(tmp_path, read):
+    """One flipped bit anywhere in a small shard, its header and padding too."""
+    root = write_set(tmp_path / "set", 5)
+    (file,) = shard_files(root)
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        file.write_bytes(damaged)
+        stream = open_set(root)
+        for _ in range(2):  # and the next request notices again
+            with pytest.raises(ChecksumMismatch, match="shard 0 "):
+                read(stream)
+    file.write_bytes(whole)
+    read(open_set(root))
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_shard_of_another_size_is_never_read(tmp_path, read, change):
+    root = write_set(tmp_path / "set", 5, hashes=[])
+    (file,) = shard_files(root)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(ChecksumMismatch):
+        read(open_set(root))
+
+
+def test_a_shard_that_changed_is_not_read_by_a_batch_that_touches_it(root):
+    stream = open_set(root)
+    file = shard_files(root)[4]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(ChecksumMismatch, match=r"shard 4 \(.*shard.00004.mds\)"):
+        stream.batch(np.arange(95))
+    first = int(stream.shard_sizes[:4].sum())
+    assert stream.batch(np.arange(first))["id"].tolist() == list(range(first))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts what the process reads in /proc")
+def test_a_second_epoch_reads_and_hashes_no_file_again(tmp_path):
+    root = write_set(tmp_path / "set", 3000, size_limit=20_000)
+    num_bytes = sum(file.stat().st_size for file in shard_files(root))
+    stream, ids = open_set(root), np.random.default_rng(0).permutation(3000)
+
+    def epoch() -> int:
+        before = bytes_read()
+        for begin in range(0, 3000, 100):
+            stream.batch(ids[begin : begin + 100])
+        return bytes_read() - before
+
+    first, second = epoch(), epoch()
+    assert first >= num_bytes  # hashed once
+    assert second < num_bytes / 20  # what other threads of the test process may have read
+
+
+def bytes_read() -> int:
+    """Bytes that this process asked the kernel for by read calls, from the page cache or not."""
+    facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(facts["rchar"])
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_many_threads_read_one_stream(root):
+    stream, wrong = open_set(root), []
+
+    def read(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            ids = rng.integers(0, 95, 30)
+            if stream.batch(ids)["id"].tolist() != ids.tolist() or stream.gather(ids)["id"].tolist() != ids.tolist():
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert wrong == []
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_batches_go_on_when_few_files_may_be_open_at_once(root):
+    """Shards are let go of between batches; one batch may hold more of them than the cache keeps."""
+    stream = open_set(root)
+    stream._cache._max_open = 2
+    for seed in range(3):
+        ids = np.random.default_rng(seed).permutation(95)
+        assert stream.batch(ids)["id"].tolist() == ids.tolist()
+        assert stream.sample(int(ids[0]))["id"] == ids[0]
+    assert len(stream._cache._open) <= 2
+
+
+def test_columns_come_in_stored_order(tmp_path):
+    with MDSWriter(out=str(tmp_path / "s"), columns={"z": "int", "a": "int"}) as writer:
+        writer.write({"z": 1, "a": 2})
+    assert list(open_set(tmp_path / "s").batch(np.array([0]))) == ["a", "z"]

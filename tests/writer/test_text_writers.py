@@ -1,0 +1,98 @@
+"""The writers of text shards: MosaicML's arguments, one version all at once or nothing at all."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from smalti import CSVWriter, JSONWriter, LocalDataset, TSVWriter, XSVWriter, load_manifest, open_dataset, verify
+from smalti.errors import DatasetExists, SchemaError
+from smalti.testing import MemoryStore
+
+COLUMNS = {"id": "int", "name": "str", "x": "float"}
+KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {}), (XSVWriter, {"separator": "||"})]
+
+
+def rows(count):
+    return [{"id": i, "name": f"n{i}", "x": i / 4} for i in range(count)]
+
+
+def write_all(out, samples):
+    with CSVWriter(columns=COLUMNS, out=out, size_limit=100) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_rows_and_batches_become_one_version(kind, options, tmp_path):
+    with kind(columns=COLUMNS, out=tmp_path, size_limit="300b", hashes=["sha1", "xxh64"], **options) as writer:
+        for row in rows(10):
+            writer.write(row)
+        writer.write_batch(pa.Table.from_pylist(rows(30)[10:]))
+    assert load_manifest(tmp_path) == writer.manifest
+    assert writer.manifest.version == 1
+    assert (
+        writer.manifest.shards[0].raw.hashes.keys() == writer.manifest.shards[0].meta.hashes.keys() == {"sha1", "xxh64"}
+    )
+    assert verify(tmp_path).ok
+    assert LocalDataset(tmp_path)[:] == rows(30)
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_a_published_set_is_read_in_batches_from_a_store(kind, options, tmp_path):
+    with kind(columns=COLUMNS, out=tmp_path / "set", size_limit=200, compression="zstd", **options) as writer:
+        for row in rows(40):
+            writer.write(row)
+    dataset = open_dataset(str(tmp_path / "set"), local=str(tmp_path / "cache"), batch_size=8, shuffle=True)
+    assert sorted(sample["id"] for sample in dataset) == list(range(40))
+    stream = dataset.stream
+    ids = np.random.default_rng(0).permutation(40)
+    columns = stream.batch(ids)
+    assert columns["id"].tolist() == ids.tolist()
+    assert columns["name"] == [f"n{i}" for i in ids]
+    assert columns["x"].tolist() == (ids / 4).tolist()
+    found = stream.decoded(stream.gather(ids))
+    assert (found["id"].tolist(), found["name"]) == (ids.tolist(), columns["name"])
+
+
+def test_a_block_that_raises_publishes_nothing_and_leaves_nothing():
+    store = MemoryStore()
+    bad = {"id": 1, "name": "a,b", "x": 0.0}
+    with pytest.raises(SchemaError, match="sample 50"):
+        write_all(store, [*rows(50), bad])
+    assert store.objects == {}
+
+
+def test_a_set_that_is_there_is_replaced_only_when_asked(tmp_path):
+    for options in ({}, {"exist_ok": True}):
+        with JSONWriter(columns=COLUMNS, out=tmp_path, **options) as writer:
+            writer.write(rows(1)[0])
+    assert load_manifest(tmp_path).version == 2
+    with pytest.raises(DatasetExists):
+        TSVWriter(columns=COLUMNS, out=tmp_path)
+
+
+def test_a_pair_of_places_gets_the_same_files(tmp_path):
+    with CSVWriter(columns=COLUMNS, out=(tmp_path / "a", tmp_path / "b"), keep_local=True) as writer:
+        writer.write(rows(1)[0])
+    for place in "ab":
+        assert LocalDataset(tmp_path / place)[0] == rows(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(CSVWriter, {"columns": {"a": "ndarray"}}), (CSVWriter, {"columns": {}}), (CSVWriter, {"newline": ","}),
+     (JSONWriter, {"newline": "x"}), (XSVWriter, {"separator": "\n"}), (JSONWriter, {"compression": "lzma"}),
+     (TSVWriter, {"hashes": ["crc32"]}), (TSVWriter, {"size_limit": 1 << 40})],
+)  # fmt: skip
+def test_options_that_cannot_be_used_are_refused_at_once(kind, options):
+    store = MemoryStore()
+    with pytest.raises(SchemaError):
+        kind(**{"columns": COLUMNS, "out": store, **options})
+    assert store.objects == {}
+
+
+def test_unknown_arguments_are_refused():
+    with pytest.raises(TypeError):
+        XSVWriter(columns=COLUMNS, out=MemoryStore(), separator="|", sep=",")
+    with pytest.raises(TypeError):
+        XSVWriter(columns=COLUMNS, out=MemoryStore())
