@@ -1,0 +1,24 @@
+"""What is timed, inside a fresh process; one module per kind. Each takes a Task and gives the figures by name."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.measures.access import measure_access
+from benchmarks.measures.opening import measure_opening
+from benchmarks.measures.preparing import multiply_set, prepare_set
+from benchmarks.measures.reading import drain, measure_reading
+from benchmarks.measures.system_calls import measure_system_calls
+from benchmarks.measures.writing import measure_writing
+from benchmarks.task import Figures, Task
+
+MEASURES: Mapping[str, Callable[[Task], Figures]] = {
+    "access": measure_access,
+    "drain": drain,
+    "multiply": multiply_set,
+    "open": measure_opening,
+    "prepare": prepare_set,
+    "read": measure_reading,
+    "system-calls": measure_system_calls,
+    "write": measure_writing,
+}
+
+__all__ = ["MEASURES"]

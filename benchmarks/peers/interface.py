@@ -1,0 +1,76 @@
+"""What the harness asks of a library: write this, read that, open it, take one sample.
+
+A method that a library has no counterpart for raises `Unsupported` with the reason, which is printed in its place.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import Data, Workload
+
+
+class Unsupported(Exception):  # noqa: N818 - an answer, not a fault
+    """The library has no counterpart for what was asked."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How to write."""
+
+    form: str = "rows"
+    """`rows` (dicts) or `batches` (Arrow record batches)."""
+    zstd: bool = False
+    """Compressed with zstd at level 3 and hashed, where the library can."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read."""
+
+    batch_size: int
+    workers: int = 0
+    shuffle: bool = True
+    decode: bool = False
+    """Pictures become uint8 pixels, 224 x 224 from their centre; otherwise columns as they were written."""
+
+
+class Peer:
+    """One library; every method may raise `Unsupported`."""
+
+    imports: tuple[str, ...] = ()
+    """What a program imports before it opens anything."""
+
+    def prepare_input(self, data: Data, options: WriteOptions) -> Any:
+        """The samples in the form that `write` takes them; made before the clock starts."""
+        return data.batches() if options.form == "batches" else data.rows
+
+    def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
+        """A complete set in an empty folder."""
+        raise Unsupported("no writer")
+
+    def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
+        """Batches; each iteration over it is one epoch. Opens the set."""
+        raise Unsupported("no loader")
+
+    def columns(self, batch: Any) -> Mapping[str, Sequence[Any]]:
+        """A batch as columns, to check what came."""
+        columns: Mapping[str, Sequence[Any]] = batch
+        return columns
+
+    def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
+        """A function from sample id to sample."""
+        raise Unsupported("no random access")
+
+    def multiply(self, source: Path, folder: Path, copies: int) -> None:
+        """A set made of `copies` hard links of the one shard of the set `source`."""
+        raise Unsupported("no sets of linked shards")
+
+
+def link_copies(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Hard links of one file under many names."""
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.hardlink_to(source)

@@ -1,0 +1,60 @@
+"""LitData: at its defaults, whose shuffle keeps stored neighbours together, and with the full shuffle in each chunk."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.peers.decoding import decode_sample
+from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.workloads import Workload
+
+
+class Litdata(Peer):
+    """litdata at its defaults."""
+
+    imports = ("litdata",)
+    _options: ClassVar[dict[str, Any]] = {}
+
+    def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
+        """Through `BinaryWriter`: the public `optimize()` adds the start of processes."""
+        from litdata.streaming.writer import BinaryWriter
+
+        writer = BinaryWriter(cache_dir=str(folder), chunk_bytes=1 << 26, compression="zstd" if options.zstd else None)
+        for number, sample in enumerate(samples):
+            writer.add_item(number, sample)
+        writer.done()
+        writer.merge(1)
+
+    def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
+        """Its dataset under its own loader."""
+        from litdata import StreamingDataLoader, StreamingDataset
+
+        transform = decode_sample if options.decode else None
+        dataset = StreamingDataset(
+            str(folder), shuffle=options.shuffle, drop_last=False, transform=transform, **self._options
+        )
+        loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+        return loader
+
+    def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
+        """`dataset[i]`."""
+        from litdata import StreamingDataset
+
+        take: Callable[[int], Any] = StreamingDataset(str(folder)).__getitem__
+        return take
+
+    def multiply(self, source: Path, folder: Path, copies: int) -> None:
+        """Its index file with one chunk per link."""
+        index = json.loads((source / "index.json").read_text())
+        (chunk,) = index["chunks"]
+        names = [f"chunk-0-{number}.bin" for number in range(copies)]
+        link_copies(source / chunk["filename"], folder, names)
+        index["chunks"] = [{**chunk, "filename": name} for name in names]
+        (folder / "index.json").write_text(json.dumps(index))
+
+
+class LitdataFull(Litdata):
+    """The same set, shuffled sample by sample within chunks."""
+
+    _options: ClassVar[dict[str, Any]] = {"item_shuffle_window": 0, "batch_decode": 0}

@@ -1,0 +1,1 @@
+"""Only the package of `functional`."""

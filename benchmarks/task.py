@@ -1,0 +1,68 @@
+"""One measurement as a value: what the parent asks of a child process, and what it is told."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import Data, Workload
+
+Figures = dict[str, Any]
+"""Names of figures, with the unit in the name, to numbers."""
+
+_WRITERS = {"litfull": "litdata", "smalti-plain": "smalti", "sol": "solb", "decode": "solb"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one child process does."""
+
+    measure: str
+    """A key of `benchmarks.measures.MEASURES`."""
+    peer: str
+    """A key of `benchmarks.peers.KNOWN`."""
+    workload: str
+    samples: int
+    work_dir: str
+    """Folder for sets and scratch files."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For the measure; JSON."""
+
+    @property
+    def work(self) -> Path:
+        """The folder as a path."""
+        return Path(self.work_dir)
+
+    @property
+    def scratch(self) -> Path:
+        """Folder on the measured disk that is emptied before and after every task, however it ended."""
+        return self.work / "scratch"
+
+    @property
+    def data(self) -> Data:
+        """The samples."""
+        return Data(self.kind, self.work / "cache")
+
+    @property
+    def kind(self) -> Workload:
+        """The workload at this size."""
+        return Workload(self.workload, self.samples)
+
+    @property
+    def set_folder(self) -> Path:
+        """Where the set that this task reads lies: written once, before anything is measured."""
+        return self.work / "sets" / f"{self.writer}-{self.workload}-{self.samples}"
+
+    @property
+    def writer(self) -> str:
+        """Who writes that set: some read what another one has written."""
+        return _WRITERS.get(self.peer, self.peer)
+
+    def linked_folder(self, copies: int) -> Path:
+        """Where the set of that many links of one shard lies."""
+        return self.work / "sets" / f"{self.peer}-{self.workload}-{self.samples}x{copies}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As a child process gets it."""
+        return dataclasses.asdict(self)
