@@ -7,22 +7,21 @@ from pathlib import Path
 
 from benchmarks.peers import WriteOptions, find
 from benchmarks.task import Figures, Task
-from benchmarks.workloads import Data, Workload
-
-_WARM_UP_SAMPLES = 256
 
 
 def measure_writing(task: Task) -> Figures:
-    """Rates of one write; a small one before it pays for imports, as a long-lived writer pays once."""
-    peer, options = find(task.peer), WriteOptions(**task.options)
-    small = Data(Workload(task.workload, _WARM_UP_SAMPLES), task.work / "cache")
-    data = task.data
+    """Rates of a process's second write of the same set.
+
+    The first pays for imports and for memory that the machine hands to this process for the first time, which on
+    virtual machines costs several times what later use does; a writer of a few gigabytes pays it once.
+    """
+    peer, options, data = find(task.peer), WriteOptions(**task.options), task.data
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
         warm, target = Path(scratch, "warm"), Path(scratch, "target")
         warm.mkdir()
         target.mkdir()
-        peer.write(peer.prepare_input(small, options), small.workload, warm, options)
         samples = peer.prepare_input(data, options)
+        peer.write(samples, data.workload, warm, options)
         shutil.rmtree(warm)
         begin = time.perf_counter()
         peer.write(samples, data.workload, target, options)

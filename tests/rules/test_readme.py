@@ -29,6 +29,15 @@ def test_the_quick_start_runs_as_it_is_printed(tmp_path):
     assert versions.startswith("[VersionInfo(version=1,")
 
 
+def test_the_example_without_spark_runs_as_it_is_printed(tmp_path):
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    script = tmp_path / "example.py"
+    script.write_text(code.replace("/tmp/tokens", str(tmp_path / "tokens")))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "torch.Size([100, 128]) 7\n"
+
+
 def test_every_make_command_of_the_readme_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", README))

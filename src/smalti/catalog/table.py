@@ -24,6 +24,7 @@ from smalti.format import (
     parse_compression,
     parse_size_limit,
 )
+from smalti.format.collecting import uncollected
 from smalti.format.fields import Fields
 from smalti.format.info import MAX_STORED_BYTES, parse_schema
 from smalti.format.sizes import MAX_FILE_BYTES
@@ -81,6 +82,7 @@ def emit_table(shards: Sequence[ShardInfo]) -> bytes:
     return sink.getvalue()
 
 
+@uncollected()
 def parse_table(data: bytes, *, sha256: str, where: str) -> tuple[ShardInfo, ...]:
     """The shards of an Arrow file, checked against the digest that its header declares, and as an index file is.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smalti.errors import IndexFileError
+from smalti.format.collecting import uncollected
 from smalti.format.fields import Fields, fault
 from smalti.format.info import VERSION, ShardInfo, check_version
 
@@ -15,6 +16,7 @@ _MAX_DEPTH = 64
 _NESTED = (dict, list)
 
 
+@uncollected()
 def parse_index(data: bytes, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]:
     """The shards of an index file, and its other top-level keys (`"smalti"`, for example).
 
