@@ -105,6 +105,11 @@ def test_an_argument_out_of_range_is_named(argument, value):
         plan_epoch([4], **arguments)
 
 
+def test_no_canonical_nodes_are_named_also_where_the_block_size_would_follow_from_them():
+    with pytest.raises(ValueError, match="`canonical_nodes` must lie in"):
+        plan_epoch([4], seed=0, epoch=0, canonical_nodes=0)
+
+
 def test_a_negative_shard_size_is_named():
     with pytest.raises(ValueError, match="found -2 for shard 1"):
         plan_epoch([4, -2], seed=0, epoch=0, canonical_nodes=1)

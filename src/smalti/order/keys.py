@@ -17,12 +17,23 @@ class Purpose(IntEnum):
     PLACES = 2
     PIECES = 3
     WINDOW = 4
+    SHORTFALL = 5
+    DRAWS = 6
+    STREAMS = 7
+    BATCHES = 8
 
 
 def keyed_permutation(
     count: int, purpose: Purpose, *, seed: int, epoch: int = 0, run: int = 0, window: int = 0
 ) -> NDArray[np.int64]:
-    """A permutation of range(count) that depends on nothing but its arguments; int64, shape (count,).
+    """A permutation of range(count) that depends on nothing but its arguments; int64, shape (count,)."""
+    return stable_order(raw_keys(count, purpose, seed=seed, epoch=epoch, run=run, window=window))
+
+
+def raw_keys(
+    count: int, purpose: Purpose, *, seed: int, epoch: int = 0, run: int = 0, window: int = 0
+) -> NDArray[np.uint64]:
+    """Random words that depend on nothing but the arguments, `count` apart; uint64, shape (count,).
 
     The Philox key is (seed, epoch); the upper three words of its counter are (window, run, purpose), and the lowest
     one counts, so that no two streams overlap. `seed` and `epoch` lie in [0, 2^64).
@@ -31,7 +42,7 @@ def keyed_permutation(
         counter=np.array([0, window, run, int(purpose)], dtype=np.uint64),
         key=np.array([seed, epoch], dtype=np.uint64),
     )
-    return stable_order(bits.random_raw(count))
+    return bits.random_raw(count)
 
 
 def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -77,7 +77,7 @@ def plan_epoch(
         raise ValueError(
             f"`shard_sizes` must not be negative, found {int(sizes.min())} for shard {int(sizes.argmin())}."
         )
-    block = default_block_size(canonical_nodes) if shuffle_block_size is None else shuffle_block_size
+    block = default_block_size(max(1, canonical_nodes)) if shuffle_block_size is None else shuffle_block_size
     for name, value, low in (
         ("seed", seed, 0),
         ("epoch", epoch, 0),

@@ -148,7 +148,9 @@ def make_partition(
         raise ValueError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
     if start < 0:
         raise ValueError(f"`start` must be at least 0, found {start}.")
-    if start > num_samples + shape.num_ranks - num_samples % shape.num_ranks:
+    # The peer stops at the first of these, although samples may stand between it and the second.
+    rows = -(-num_samples // max(1, canonical_nodes))
+    if start > max(num_samples + shape.num_ranks - num_samples % shape.num_ranks, rows * canonical_nodes):
         raise CursorError(
             f"cannot resume at sample {start}: the epoch has {num_samples}. The state was saved with another data set "
             "or epoch size: open those again, or begin a new epoch.",

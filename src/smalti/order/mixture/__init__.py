@@ -1,0 +1,24 @@
+"""Mixtures of streams in the `window` order, version 1: planned from shards and weights, never from samples.
+
+`plan_mixture` gives one epoch as a `MixturePlan`, which `smalti.order.Division` divides as it does an `EpochPlan`.
+MosaicML's own mixtures are in `smalti.order.mosaic`.
+"""
+
+from smalti.order.mixture.options import BATCHINGS, SAMPLINGS, MixtureOptions, StreamShare
+from smalti.order.mixture.plan import MixturePlan
+from smalti.order.mixture.planning import plan_mixture
+from smalti.order.mosaic.weights import StreamWeight
+
+MIXTURE_VERSION = 1
+"""Version of what an epoch takes of each stream, and of how batches are made of it. The order is `window`'s."""
+
+__all__ = [
+    "BATCHINGS",
+    "MIXTURE_VERSION",
+    "SAMPLINGS",
+    "MixtureOptions",
+    "MixturePlan",
+    "StreamShare",
+    "StreamWeight",
+    "plan_mixture",
+]

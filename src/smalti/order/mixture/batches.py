@@ -1,0 +1,140 @@
+"""Batches of streams as places in the streams' own orders; a position's stream and place are arithmetic.
+
+`random` needs nothing from here: all streams are one. With streams a and b, a global batch of 4 and 2 ranks of 2, which
+take the positions in turn:
+
+    stratified           every batch has the same number of each         a0 b0 a1 a2 | a3 a5 a4 b1 | ...
+    per_stream           a batch is of one stream                        b0 b1 b2 b3 | a0 a1 a2 a3 | ...
+    device_per_stream    a rank's batch is of one stream                 a0 b0 a1 b1 | a2 a4 a3 a5 | ...
+
+What the streams have left when no more batches can be made comes last, woven evenly: nothing is lost.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from smalti.errors import WorldMismatch
+from smalti.order.mixture.scatter import Words, mixed, scattered
+from smalti.order.mixture.weave import Weave
+from smalti.order.window import Ids
+
+
+class Batches(Protocol):
+    """Whole batches, one after the other."""
+
+    @cached_property
+    def used(self) -> Ids:
+        """Samples of each stream that whole batches hold; int64, shape (streams,)."""
+        ...
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Stream of each position below the sum of `used`, and place in that stream's order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Stratified:
+    """Batches with the same number of every stream."""
+
+    portions: Ids
+    """Samples of each stream in a batch; int64, shape (streams,)."""
+    num_batches: int
+    key: Words | None
+    """Chooses the order within each batch, shape (1,); None for stream after stream."""
+
+    @cached_property
+    def used(self) -> Ids:
+        """Samples of each stream that whole batches hold."""
+        return self.portions * self.num_batches
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Stream and place of each position."""
+        ends = np.cumsum(self.portions)
+        batch, within = np.divmod(positions, int(ends[-1]))
+        if self.key is not None:
+            keys = mixed(self.key + batch.astype(np.uint64))
+            within = scattered(within, np.full(within.shape, ends[-1], dtype=np.int64), keys)
+        stream = np.searchsorted(ends, within, side="right")
+        portion = self.portions[stream]
+        return stream, batch * portion + within - (ends[stream] - portion)
+
+
+@dataclass(frozen=True, eq=False)
+class OneStream:
+    """Batches of one stream each, for one reader or for several that take the positions in turn."""
+
+    weave: Weave
+    """The streams' whole batches."""
+    batch_size: int
+    """Samples of one batch and reader."""
+    readers: int
+    """1 where the batch is a global one, else the ranks."""
+
+    @cached_property
+    def used(self) -> Ids:
+        """Samples of each stream that whole steps hold."""
+        whole = len(self.weave) // self.readers * self.readers
+        counts: Ids = self.weave.counts_before(np.array([whole], dtype=np.int64))[0]
+        return counts * self.batch_size
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Stream and place of each position."""
+        step, within = np.divmod(positions, self.batch_size * self.readers)
+        sample, reader = np.divmod(within, self.readers)
+        stream, batch = self.weave.locate(step * self.readers + reader)
+        return stream, batch * self.batch_size + sample
+
+
+def stratified(taken: Ids, global_batch: int, key: Words | None) -> Stratified:
+    """As many batches as the scarcest stream allows.
+
+    Each stream's part of a batch is its part of the epoch, rounded down; the streams that lose most by it (the first of
+    equals) get one sample more, until the batch is full.
+
+    Raises:
+        WorldMismatch: the part of a stream of which samples are taken would be none.
+    """
+    total = int(taken.sum())
+    exact = [count * global_batch for count in taken.tolist()]  # in samples times `total`
+    portions = [share // total for share in exact]
+    order = sorted(range(len(exact)), key=lambda stream: (-(exact[stream] % total), stream))
+    for stream in order[: global_batch - sum(portions)]:
+        portions[stream] += 1
+    for stream, portion in enumerate(portions):
+        if not portion and exact[stream]:
+            raise WorldMismatch(
+                f"batching 'stratified': stream {stream} would have no sample in a global batch of {global_batch}; "
+                "enlarge the batch, or the stream's weight.",
+                stream=stream,
+                global_batch=global_batch,
+            )
+    steps = min(count // portion for count, portion in zip(taken.tolist(), portions, strict=True) if portion)
+    return Stratified(np.array(portions, dtype=np.int64), steps, key)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """An epoch of whole batches and what is left."""
+
+    batches: Batches
+    rest: Weave
+    """What the streams have left."""
+
+    @cached_property
+    def num_batched(self) -> int:
+        """Positions that whole batches take."""
+        return int(self.batches.used.sum())
+
+    def locate(self, positions: Ids) -> tuple[Ids, Ids]:
+        """Stream of each position of the epoch, and place in that stream's order; int64, shape (n,)."""
+        streams, places = np.empty_like(positions), np.empty_like(positions)
+        late = positions >= self.num_batched
+        if not late.all():
+            streams[~late], places[~late] = self.batches.locate(positions[~late])
+        if late.any():
+            stream, place = self.rest.locate(positions[late] - self.num_batched)
+            streams[late], places[late] = stream, place + self.batches.used[stream]
+        return streams, places

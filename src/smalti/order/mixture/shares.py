@@ -1,0 +1,74 @@
+"""How many samples each stream gives to an epoch: exact arithmetic on the weights as they are written.
+
+`repeat=0.7` of 10 samples is 7, although the float nearest to 0.7 lies below it, and proportions of any size share out
+exactly the epoch: every stream gets its part rounded down, and some of those with a fraction left get one more, by key.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from smalti.order.keys import Purpose, keyed_permutation
+from smalti.order.mosaic.weights import StreamWeight
+
+
+def samples_taken(
+    totals: Sequence[int], weights: Sequence[StreamWeight], *, epoch_size: int | None, seed: int
+) -> list[int]:
+    """Samples that an epoch takes of each stream. Pure, and the same in every epoch.
+
+    Args:
+        totals: Samples of each stream.
+        weights: Weight of each stream.
+        epoch_size: Samples of an epoch, with proportions or without any weight; None for as many as there are.
+        seed: Base seed: it chooses the streams that rounding gives one sample more.
+
+    Raises:
+        ValueError: relative and absolute weights are mixed, `epoch_size` is given with absolute ones, a weight is not
+            finite, or samples are to be taken of a stream that has none.
+    """
+    relative = [weight.proportion is not None for weight in weights]
+    if any(relative) and not all(relative):
+        raise ValueError(
+            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
+            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
+        )
+    if all(relative):
+        parts = [_written("proportion", weight.proportion or 0) for weight in weights]
+        taken = _shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
+    elif epoch_size is None:
+        taken = [_taken(total, weight) for total, weight in zip(totals, weights, strict=True)]
+    elif any(weight != StreamWeight() for weight in weights):
+        raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
+    else:
+        taken = _shared_out(epoch_size, [Fraction(total) for total in totals], seed)
+    for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
+        if count and not total:
+            raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
+    return taken
+
+
+def _taken(total: int, weight: StreamWeight) -> int:
+    if weight.choose is not None:
+        return weight.choose
+    return total if weight.repeat is None else math.floor(_written("repeat", weight.repeat) * total)
+
+
+def _shared_out(epoch_size: int, parts: Sequence[Fraction], seed: int) -> list[int]:
+    whole = sum(parts)
+    if not whole:
+        raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
+    exact = [epoch_size * part / whole for part in parts]
+    taken = [math.floor(share) for share in exact]
+    lacking = epoch_size - sum(taken)
+    order = keyed_permutation(len(parts), Purpose.SHORTFALL, seed=seed).tolist()
+    for stream in [stream for stream in order if exact[stream] != taken[stream]][:lacking]:
+        taken[stream] += 1
+    return taken
+
+
+def _written(name: str, value: float) -> Fraction:
+    """The number that the user wrote, not the float that stands for it."""
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, found {value}.")
+    return Fraction(repr(float(value)))

@@ -1,0 +1,110 @@
+"""What an epoch takes of a stream, as units: copies and drawn parts of shards, which the order treats as shards.
+
+    shard of 4, 10 taken      units of 4, 4 and 2      samples 0 1 2 3 | 0 1 2 3 | 3 0
+
+The drawn part of a stream is an arc of a circle on which all samples of the stream stand, each shard's spread over it.
+`balanced` begins an epoch's arc where the last one ended, so after any number of epochs each sample was drawn equally
+often, or once more than the others. Within a shard the samples stand in an order of their own, which is a keyed
+permutation. Memory is O(units), and there is no work for samples that are not asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from smalti.order.keys import Purpose, raw_keys
+from smalti.order.mixture.scatter import Words, scattered
+from smalti.order.mixture.weave import Weave
+from smalti.order.window import Ids
+
+_WHOLE = -1  # in place of where a drawn part begins
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """What draws a stream's part of an epoch."""
+
+    seed: int
+    epoch: int
+    """0 for a part that is the same in every epoch."""
+    stream: int
+    granularity: int
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The units of one epoch, laid end to end."""
+
+    sizes: Ids
+    """Samples in each unit, from 0; int64, shape (units,)."""
+    shards: Ids
+    """The shard of each unit."""
+    begins: Ids
+    """Where in its shard's own order a drawn part begins, round which it may go; -1 for a whole copy."""
+    shard_sizes: Ids
+    """Samples in each shard; int64, shape (shards,)."""
+    first_ids: Ids
+    """Sample id of each shard's first sample."""
+    keys: Words
+    """What chooses each shard's own order."""
+
+    @cached_property
+    def ends(self) -> Ids:
+        """Where each unit ends."""
+        return np.cumsum(self.sizes)
+
+    def sample_ids(self, places: Ids) -> Ids:
+        """Sample ids at the given places of the units, each below the last end; int64, shape (n,)."""
+        unit = np.searchsorted(self.ends, places, side="right")
+        offset = places - (self.ends[unit] - self.sizes[unit])
+        shard, begin = self.shards[unit], self.begins[unit]
+        drawn = np.flatnonzero(begin != _WHOLE)
+        if drawn.size:
+            shards = shard[drawn]
+            sizes = self.shard_sizes[shards]
+            offset[drawn] = scattered((begin[drawn] + offset[drawn]) % sizes, sizes, self.keys[shards])
+        return self.first_ids[shard] + offset
+
+
+def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> Units:
+    """The units of one stream of which an epoch takes so many samples: whole copies, then a part of every shard."""
+    total = int(shard_sizes.sum())
+    copies, part = divmod(taken, total) if total else (0, 0)
+    # A stream that is read once has a unit for every shard, empty ones too, as `plan_epoch` has.
+    shards = np.tile(np.arange(shard_sizes.size), copies if total else 1)
+    sizes, begins = shard_sizes[shards], np.full(shards.size, _WHOLE, dtype=np.int64)
+    keys = np.zeros(shard_sizes.size, dtype=np.uint64)
+    if part:
+        keys = raw_keys(shard_sizes.size, Purpose.DRAWS, seed=drawing.seed, run=drawing.stream)
+        part_begins, part_sizes = _drawn(Weave(shard_sizes, keys, drawing.granularity), part, drawing.epoch)
+        shards = np.concatenate((shards, np.arange(shard_sizes.size)))
+        sizes = np.concatenate((sizes, part_sizes))
+        begins = np.concatenate((begins, part_begins))
+    return Units(sizes, shards, begins, shard_sizes, first_id + np.cumsum(shard_sizes) - shard_sizes, keys)
+
+
+def joined(parts: Sequence[Units]) -> Units:
+    """The units of several streams as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [part.shard_sizes.size for part in parts]
+    shifts = np.cumsum(counts) - counts
+    return Units(
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.shards + shift for part, shift in zip(parts, shifts.tolist(), strict=True)]),
+        np.concatenate([part.begins for part in parts]),
+        np.concatenate([part.shard_sizes for part in parts]),
+        np.concatenate([part.first_ids for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+    )
+
+
+def _drawn(circle: Weave, count: int, epoch: int) -> tuple[Ids, Ids]:
+    """Where in each shard's own order the epoch's arc of the circle begins, and how many samples it has there."""
+    begin = epoch * count % len(circle)
+    end = begin + count
+    turns, end = divmod(end, len(circle))
+    low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))
+    return low, high - low + turns * circle.lengths
