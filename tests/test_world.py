@@ -54,6 +54,41 @@ def test_a_rank_beyond_the_world_is_refused(launched):
         detect_world()
 
 
+def test_a_world_without_a_rank_is_refused(launched):
+    """Lightning's own launcher sets no RANK: every process would read what the first one reads."""
+    launched(WORLD_SIZE=2, LOCAL_RANK=1)
+    with pytest.raises(WorldMismatch, match="WORLD_SIZE is 2 and RANK is not set"):
+        detect_world()
+
+
+def every_rank(hosts, ranks_on_host):
+    return [World.of_blocks(rank, hosts * ranks_on_host, hosts) for rank in range(hosts * ranks_on_host)]
+
+
+def test_consecutive_ranks_are_one_reader_and_keep_their_host():
+    found = [world.replicated(2) for world in every_rank(2, 4)]
+    first, second = World(0, 4, 0, 2, 0, 2), World(1, 4, 0, 2, 1, 2)
+    third, fourth = World(2, 4, 1, 2, 0, 2), World(3, 4, 1, 2, 1, 2)
+    assert found == [first, first, second, second, third, third, fourth, fourth]
+
+
+@pytest.mark.parametrize("replication", [4, 8])
+def test_groups_that_span_hosts_are_hosts_of_their_own(replication):
+    groups = 8 // replication
+    found = [world.replicated(replication) for world in every_rank(4, 2)]
+    assert found == [World.flat(rank // replication, groups) for rank in range(8)]
+
+
+def test_groups_across_a_hosts_border_are_hosts_of_their_own():
+    assert [world.replicated(2) for world in every_rank(2, 3)] == [World.flat(rank // 2, 3) for rank in range(6)]
+
+
+@pytest.mark.parametrize("replication", [0, 3, 5])
+def test_a_replication_that_does_not_divide_the_ranks_is_refused(replication):
+    with pytest.raises(WorldMismatch, match=f"`replication` is {replication}, expected a divisor of the 4 ranks"):
+        World.flat(0, 4).replicated(replication)
+
+
 def test_hosts_are_told_apart_by_identity_in_order_of_their_first_rank():
     names = ["b", "a", "b", "a"]
     assert World.from_identities(2, names) == World(2, 4, host=0, num_hosts=2, host_rank=1, ranks_on_host=2)

@@ -79,6 +79,33 @@ class World:
             ranks_on_host=len(mine),
         )
 
+    def replicated(self, replication: int) -> "World":
+        """The world of the groups of `replication` consecutive ranks, which read the same samples; this rank's group.
+
+        Groups that fill hosts evenly keep them as hosts; otherwise each group counts as a host of its own. It follows
+        from the rank's number alone, so that all ranks divide alike.
+
+        Raises:
+            WorldMismatch: `replication` does not divide the ranks.
+        """
+        if replication < 1 or self.num_ranks % replication:
+            raise WorldMismatch(
+                f"`replication` is {replication}, expected a divisor of the {self.num_ranks} ranks: that many "
+                "consecutive ranks read the same samples.",
+                replication=replication,
+                num_ranks=self.num_ranks,
+            )
+        if replication == 1:
+            return self
+        groups, inside = self.num_ranks // replication, self.ranks_on_host % replication == 0
+        return World.of_blocks(self.rank // replication, groups, self.num_hosts if inside else groups)
+
+    @classmethod
+    def of_blocks(cls, rank: int, num_ranks: int, num_hosts: int) -> "World":
+        """A world whose hosts hold consecutive ranks, equally many each."""
+        each = num_ranks // num_hosts
+        return cls(rank, num_ranks, rank // each, num_hosts, rank % each, each)
+
 
 def detect_world() -> World:
     """The world as RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE tell it (torchrun's names); alone without them.
@@ -94,6 +121,12 @@ def detect_world() -> World:
     local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
     if num_ranks == 1:
         return World()
+    if "RANK" not in os.environ:  # every process would take itself for the first one
+        raise WorldMismatch(
+            f"WORLD_SIZE is {num_ranks} and RANK is not set, so that no process can tell which of them it is. Give the "
+            "dataset `rank` and `num_ranks` or `world`, or make the process group first.",
+            num_ranks=num_ranks,
+        )
     if local_size < 1 or num_ranks % local_size or local_rank >= local_size:
         return World.flat(rank, num_ranks)
     return World(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from smalti.dataset import StreamingDataset, open_dataset
 from smalti.errors import CursorError, SchemaError, StoreNotFound
 from smalti.order import plan_epoch
-from smalti.world import World
 from smalti.writer import MDSWriter
+from tests.dataset.every_rank import global_order, ranks_of
 from tests.shard_sets import sample, write_set
 
 
@@ -22,28 +22,6 @@ def root(tmp_path_factory):
 
 def read_ids(dataset):
     return [s["id"] for s in dataset]
-
-
-def ranks_of(root, hosts, ranks_on_host, **options):
-    worlds = [
-        World(r, hosts * ranks_on_host, r // ranks_on_host, hosts, r % ranks_on_host, ranks_on_host)
-        for r in range(hosts * ranks_on_host)
-    ]
-    return [StreamingDataset(remote=str(root), include_ids=True, world=world, **options) for world in worlds]
-
-
-def global_order(datasets, steps=None):
-    """Sample ids by global position, read by all ranks; padding left out, a position read twice is a failure."""
-    order = {}
-    for dataset in datasets:
-        for step, batch in enumerate(dataset.batches()):
-            if steps is not None and step >= steps:
-                break
-            for position, sample_id in zip(batch["_position"].tolist(), batch["_sample_id"].tolist(), strict=True):
-                if position >= 0:
-                    assert position not in order
-                    order[position] = sample_id
-    return order
 
 
 def test_construction_opens_nothing():
@@ -210,7 +188,22 @@ def test_a_place_with_no_data_set_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("batch_size", 0), ("batch_size", 2.0), ("shuffle_seed", -1), ("tail", "wrap"), ("num_canonical_nodes", 0)],
+    [
+        ("batch_size", 0),
+        ("batch_size", 2.0),
+        ("shuffle_seed", -1),
+        ("tail", "wrap"),
+        ("tail", ""),
+        ("num_canonical_nodes", 0),
+        ("num_canonical_nodes", (1 << 20) + 1),
+        ("shuffle_block_size", (1 << 62) + 1),
+        ("shuffle_seed", 1 << 63),
+        ("shuffle_algo", "py1b"),
+        ("partition_algo", "strict"),
+        ("replication", 0),
+        ("rank", -1),
+        ("num_ranks", 0),
+    ],
 )
 def test_an_option_out_of_range_is_named(option, value):
     with pytest.raises(ValueError, match=f"`{option}` must be"):
@@ -223,19 +216,61 @@ def test_neither_remote_nor_local_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "says"),
     [
-        ({"shuffle": False}, "shuffle"),
-        ({"shuffle": True, "shuffle_seed": 4}, "shuffle_seed"),
-        ({"shuffle": True, "num_canonical_nodes": 3}, "num_canonical_nodes"),
-        ({"shuffle": True, "shuffle_block_size": 3}, "shuffle_block_size"),
+        ({"shuffle": False}, "with shuffle True, and this dataset has False. .* give `shuffle=True`"),
+        ({"shuffle_algo": "py1e"}, "with order algorithm 'window', .* has 'py1e'. .* give `shuffle_algo='window'`"),
+        ({"shuffle_seed": 4}, "with shuffle_seed 8, and this dataset has 4. .* give `shuffle_seed=8`, or leave it out"),
+        ({"num_canonical_nodes": 3}, "with num_canonical_nodes 1, .* has 3. .* give `num_canonical_nodes=1`"),
+        ({"shuffle_block_size": 3}, "with shuffle_block_size 1048576, .* give `shuffle_block_size=1048576`"),
     ],
 )
-def test_a_state_of_another_order_is_refused_with_both_sides(root, options, what):
+def test_a_state_of_another_order_is_refused_with_both_sides_and_what_to_do(root, options, says):
     state = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, batch_size=4).state_dict()
-    with pytest.raises(CursorError, match="was saved with") as caught:
-        StreamingDataset(remote=str(root), batch_size=4, **options).load_state_dict(state)
-    assert caught.value.what == what
+    with pytest.raises(CursorError, match=f"was saved {says}.* call `set_epoch`"):
+        StreamingDataset(remote=str(root), batch_size=4, **{"shuffle": True, **options}).load_state_dict(state)
+
+
+def test_a_state_of_another_version_of_the_order_is_refused(root):
+    state = StreamingDataset(remote=str(root), batch_size=4).state_dict()
+    state["smalti"]["algorithm_version"] = 1
+    with pytest.raises(CursorError, match="order algorithm version 1, and this dataset has 2") as caught:
+        StreamingDataset(remote=str(root), batch_size=4).load_state_dict(state)
+    assert (caught.value.saved, caught.value.found) == (1, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["window", "py1e", "py1br", "py1s", "py2s", "naive"])
+def test_what_an_option_can_be_a_state_can_hold(root, algorithm):
+    options = {"shuffle": True, "shuffle_algo": algorithm, "batch_size": 137}
+    most = {"shuffle_seed": (1 << 63) - 1, "shuffle_block_size": 1 << 62}
+    resumed = StreamingDataset(local=str(root), **options)
+    resumed.load_state_dict(StreamingDataset(local=str(root), **options, **most, num_canonical_nodes=3).state_dict())
+    assert set(read_ids(resumed)) == set(range(137))
+    resumed.load_state_dict(StreamingDataset(local=str(root), **options, num_canonical_nodes=1 << 20).state_dict())
+    assert resumed.cursor().canonical_nodes == 1 << 20
+
+
+def test_after_a_refused_state_a_new_epoch_can_be_begun(root):
+    dataset = StreamingDataset(remote=str(root), shuffle=True, batch_size=137)
+    with pytest.raises(CursorError):
+        dataset.load_state_dict(StreamingDataset(remote=str(root), batch_size=4).state_dict())
+    dataset.set_epoch(3)
+    assert sorted(read_ids(dataset)) == list(range(137))
+    assert dataset.next_epoch == 4
+
+
+def test_a_state_is_asked_for_as_mosaicml_does_in_the_middle_of_an_iteration(root):
+    dataset = StreamingDataset(remote=str(root), batch_size=4)
+    samples = iter(dataset)
+    for _ in range(12):
+        next(samples)
+    state = dataset.state_dict(12)
+    assert (state["epoch"], state["sample_in_epoch"]) == (0, 12)
+    resumed = StreamingDataset(remote=str(root), batch_size=4)
+    resumed.load_state_dict(state)
+    rest = iter(resumed)
+    assert [next(rest)["id"] for _ in range(4)] == [12, 13, 14, 15]
+    assert resumed.state_dict(4) == dataset.state_dict(16) == resumed.state_dict(16, from_beginning=True)
 
 
 def test_a_state_of_another_data_set_is_refused(root, tmp_path):

@@ -158,6 +158,15 @@ def test_without_a_free_slot_a_batch_travels_as_ever(ring):
     assert [int(b["a"][99]) for b in kept] == [0, 1, 2]
 
 
+def test_a_batch_that_cannot_be_packed_keeps_no_slot(ring):
+    endless = [torch.zeros(100)]
+    endless.append(endless)
+    for _ in range(4):
+        with pytest.raises(RecursionError):
+            pack(endless, ring, 0)
+    assert slots_free(ring) == 3
+
+
 def test_each_worker_has_slots_of_its_own(ring):
     kept = [sent({"a": torch.full((100,), n)}, ring, worker=n % 2)[0] for n in range(6)]
     assert [int(b["a"][0]) for b in kept] == [0, 1, 2, 3, 4, 5]
@@ -224,6 +233,18 @@ def test_batches_that_the_consumer_keeps_stay_as_they_are(root, persistent):
             batch["vector"].fill_(-1)
     assert [int(n) for batch in kept for n in batch["id"]] == list(range(300))
     assert [float(row[0]) for batch in kept for row in batch["vector"]] == list(range(300))
+
+
+@pytest.mark.process
+def test_forks_between_the_epochs_of_living_workers_do_not_cost_the_ring_for_good(root):
+    loader, kept = keep_batches(root, persistent_workers=True, prefetch_factor=1)
+    for epoch in range(3):
+        assert not any(batch["vector"].is_shared() for batch in kept), f"epoch {epoch} came through torch's own sharing"
+        child = multiprocessing.get_context("fork").Process(target=int)
+        child.start()  # it sees every batch that is kept
+        child.join(20)
+        kept = list(loader)
+    assert [int(n) for batch in kept for n in batch["id"]] == list(range(300))
 
 
 @pytest.mark.process

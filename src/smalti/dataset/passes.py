@@ -6,22 +6,25 @@ Plain values; a saved cursor is compared here with the dataset that should conti
 from dataclasses import dataclass
 from typing import Any
 
-from smalti.cursor import Cursor
+from smalti.cursor import WINDOW, Cursor
 from smalti.errors import CursorError
 from smalti.stream import Stream
 from smalti.world import World
 
 DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that a notebook that names none means the same
 
+_OPEN_THE_SAME = "open the version and split that the state was saved with (`version=`, `split=`)"
 _MUST_AGREE = {
-    "data set digest": "digest",
-    "split": "split",
-    "epoch size": "epoch_size",
-    "shuffle": "shuffle",
-    "order algorithm": "algorithm",
-    "order algorithm version": "algorithm_version",
+    "data set digest": ("digest", _OPEN_THE_SAME),
+    "split": ("split", _OPEN_THE_SAME),
+    "epoch size": ("epoch_size", _OPEN_THE_SAME),
+    "shuffle": ("shuffle", "give `shuffle={saved!r}`"),
+    "order algorithm": ("algorithm", "give `shuffle_algo={saved!r}`"),
+    "order algorithm version": ("algorithm_version", "use the Smalti that saved it"),
 }
-"""What a saved cursor and the dataset have in common, as messages name it, and the cursor's field."""
+"""What a saved cursor and the dataset have in common, as messages name it: the cursor's field, and what to do."""
+_MAY_BE_ASKED = {"shuffle_seed": "seed", "num_canonical_nodes": "canonical_nodes", "shuffle_block_size": "block_size"}
+"""What is taken over from a saved cursor unless the user asked for it, and the field of both."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,24 @@ class OrderOptions:
     seed: int = DEFAULT_SEED
     canonical_nodes: int | None = None
     block_size: int | None = None
-    tail: str = "pad"
+    tail: str | None = None
+    """What becomes of an incomplete last step; None for `pad`, with MosaicML's orders `short`."""
+    algorithm: str = WINDOW
+    """Our order, or one of MosaicML's."""
+    partition: str = "relaxed"
+    """How MosaicML's orders are dealt to hosts."""
+    replication: int = 1
+    """Consecutive ranks that read the same samples."""
+
+    @property
+    def last_step(self) -> str:
+        """`tail`, or the default for it."""
+        return self.tail or ("pad" if self.algorithm == WINDOW else "short")
+
+    def asked(self, name: str) -> Any:
+        """What the user asked for; None for nothing, and for the default seed."""
+        value = getattr(self, name)
+        return None if name == "seed" and value == DEFAULT_SEED else value
 
 
 @dataclass
@@ -43,6 +63,8 @@ class Progress:
     resume: Cursor | None = None
     adopted: Cursor | None = None
     """The loaded state, whose seed, canonical nodes and block size hold for all epochs that follow."""
+    begun: Cursor | None = None
+    """Where the latest iteration began; None after a state was loaded or an epoch chosen."""
     set_by_user: bool = False
 
 
@@ -59,6 +81,7 @@ class Pass:
 
     start: Cursor
     world: World
+    """Every rank, those included that read the same samples."""
 
 
 def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None:
@@ -72,22 +95,20 @@ def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None
     Raises:
         CursorError: they differ; the message names the first difference, with both sides.
     """
-    asked: list[tuple[str, Any, Any]] = [
-        (what, getattr(saved, name), getattr(here, name)) for what, name in _MUST_AGREE.items()
-    ]
-    if options.seed != DEFAULT_SEED:
-        asked.append(("shuffle_seed", saved.seed, options.seed))
-    if options.canonical_nodes is not None:
-        asked.append(("num_canonical_nodes", saved.canonical_nodes, options.canonical_nodes))
-    if options.block_size is not None:
-        asked.append(("shuffle_block_size", saved.block_size, options.block_size))
-    for what, then, now in asked:
-        if then != now:
-            raise CursorError(
-                f"cannot resume from this state: it was saved with {what} {then!r}, and this dataset has {now!r}. "
-                "Open the version and give the options that the state was saved with, or start a new epoch with "
-                "`set_epoch`.",
-                what=what,
-                saved=then,
-                found=now,
-            )
+    for what, (name, remedy) in _MUST_AGREE.items():
+        _check(what, getattr(saved, name), getattr(here, name), remedy)
+    for what, name in _MAY_BE_ASKED.items():
+        asked, then = options.asked(name), getattr(saved, name)
+        _check(what, then, then if asked is None else asked, f"give `{what}={{saved!r}}`, or leave it out")
+
+
+def _check(what: str, saved: Any, found: Any, remedy: str) -> None:
+    if saved != found:
+        raise CursorError(
+            f"cannot resume from this state: it was saved with {what} {saved!r}, and this dataset has {found!r}. To go "
+            f"on with that run, {remedy.format(saved=saved)}; to begin an epoch anew with what this dataset has, "
+            "call `set_epoch` instead.",
+            what=what,
+            saved=saved,
+            found=found,
+        )

@@ -13,19 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.catalog import Manifest
-from smalti.cursor import Cursor
-from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress, check_same_order
+from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor
+from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
+from smalti.dataset.reading import ALGORITHMS, Planned, Reading, first_cursor, reading_world, saved_cursor
 from smalti.format import check_readable
 from smalti.format.indexing import pick
-from smalti.order import (
-    TAILS,
-    Division,
-    EpochPlan,
-    StepBatch,
-    default_block_size,
-    default_canonical_nodes,
-    plan_epoch,
-)
+from smalti.order import TAILS, Division, EpochPlan, StepBatch
+from smalti.order.mosaic import PARTITIONS, MosaicPlan
 from smalti.stream import Stream, StreamOptions
 from smalti.world import World, detect_world
 
@@ -48,17 +42,24 @@ class StreamingDataset:
         version: version to read; by default the newest when first used.
         batch_size: samples per rank and step; needed to iterate.
         shuffle: whether to shuffle; otherwise samples come in stored order.
+        shuffle_algo: `window`, our order, or for runs that were begun with MosaicML Streaming one of its own, bit for
+            bit: `py1e`, `py1br`, `py1s`, `py2s`, `naive`. Its defaults then hold for what is not given.
         shuffle_seed: base seed, in [0, 2^63).
         num_canonical_nodes: runs that the order is woven from; by default 64, fewer for small sets.
+        partition_algo: how MosaicML's orders are dealt to hosts: `relaxed` or `orig`.
         shuffle_block_size: samples within which shuffling mixes; by default 2^20 over all runs, at least 4,096 each.
-        tail: an incomplete last step is filled with marked repeats (`pad`), left `short`, or left out (`drop`).
+        tail: an incomplete last step is filled with marked repeats (`pad`), left `short`, or left out (`drop`); by
+            default `pad`, and `short` with MosaicML's orders.
+        replication: consecutive ranks that read the same samples, as tensor or sequence parallelism needs it.
         download_retry: attempts per shard.
         download_timeout: seconds without progress after which fetching a shard fails.
         predownload: samples to look ahead when fetching; by default 8 batches.
         keep_zip: keep compressed shards in the cache after decompressing.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
         include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat).
-        world: ranks and hosts; by default what the launcher's environment says.
+        rank: number of this reader among `num_ranks`, such as the data-parallel coordinate of a device mesh.
+        num_ranks: how many readers divide the epoch; each counts as a host of its own.
+        world: ranks and hosts, instead of these two; by default what the launcher's environment says.
         storage_options: passed to fsspec's file system.
         allow_unsafe_types: read `pkl` columns, which can run code.
     """
@@ -72,32 +73,46 @@ class StreamingDataset:
         version: int | None = None,
         batch_size: int | None = None,
         shuffle: bool = False,
+        shuffle_algo: str = WINDOW,
         shuffle_seed: int = DEFAULT_SEED,
         num_canonical_nodes: int | None = None,
         shuffle_block_size: int | None = None,
-        tail: str = "pad",
+        partition_algo: str = "relaxed",
+        tail: str | None = None,
+        replication: int | None = None,
         download_retry: int = 2,
         download_timeout: float = 60.0,
         predownload: int | None = None,
         keep_zip: bool = False,
         transform: Callable[[Any], Any] | None = None,
         include_ids: bool = False,
+        rank: int | None = None,
+        num_ranks: int | None = None,
         world: World | None = None,
         storage_options: Mapping[str, Any] | None = None,
         allow_unsafe_types: bool = False,
     ) -> None:
-        for name, value, low in (
-            ("batch_size", batch_size, 1),
-            ("num_canonical_nodes", num_canonical_nodes, 1),
-            ("shuffle_block_size", shuffle_block_size, 1),
-            ("predownload", predownload, 0),
-            ("download_retry", download_retry, 1),
-            ("shuffle_seed", shuffle_seed, 0),
+        for name, value, low, high in (
+            ("batch_size", batch_size, 1, None),
+            ("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES),
+            ("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK),
+            ("predownload", predownload, 0, None),
+            ("download_retry", download_retry, 1, None),
+            ("shuffle_seed", shuffle_seed, 0, MOST_SEED),
+            ("replication", replication, 1, None),
+            ("rank", rank, 0, None),
+            ("num_ranks", num_ranks, 1, None),
         ):
-            if value is not None and (type(value) is not int or value < low):
-                raise ValueError(f"`{name}` must be a whole number from {low}, found {value!r}.")
-        if tail not in TAILS:
-            raise ValueError(f"`tail` must be one of {', '.join(TAILS)}, found {tail!r}.")
+            if value is not None and (type(value) is not int or not low <= value <= (high or value)):
+                limit = "" if high is None else f" to {high}"
+                raise ValueError(f"`{name}` must be a whole number from {low}{limit}, found {value!r}.")
+        for name, choice, allowed in (
+            ("tail", "pad" if tail is None else tail, TAILS),
+            ("shuffle_algo", shuffle_algo, ALGORITHMS),
+            ("partition_algo", partition_algo, PARTITIONS),
+        ):
+            if choice not in allowed:
+                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {choice!r}.")
         self._stream_options = StreamOptions(
             remote=None if remote is None else str(remote),
             local=None if local is None else str(local),
@@ -109,12 +124,21 @@ class StreamingDataset:
             storage_options=dict(storage_options or {}),
             allow_unsafe_types=allow_unsafe_types,
         )
-        self._order_options = OrderOptions(shuffle, shuffle_seed, num_canonical_nodes, shuffle_block_size, tail)
+        self._order_options = OrderOptions(
+            shuffle=shuffle,
+            seed=shuffle_seed,
+            canonical_nodes=num_canonical_nodes,
+            block_size=shuffle_block_size,
+            tail=tail,
+            algorithm=shuffle_algo,
+            partition=partition_algo,
+            replication=replication or 1,
+        )
         self.batch_size = batch_size
         self.predownload = predownload
         self.transform = transform
         self.include_ids = include_ids
-        self._world = world
+        self._world = _chosen_world(rank, num_ranks, world)
         self._opened = Opened()
         self._progress = Progress()
 
@@ -150,12 +174,17 @@ class StreamingDataset:
 
     def __len__(self) -> int:
         """Samples per rank and epoch."""
-        return math.ceil(self.size / self.world.num_ranks)
+        return math.ceil(self.size / reading_world(self.world, self._order_options).num_ranks)
 
     @property
     def world(self) -> World:
-        """Ranks and hosts that share the epoch."""
+        """Ranks and hosts that share the epoch, those included that read the same samples."""
         return self._world if self._world is not None else detect_world()
+
+    @property
+    def replication(self) -> int:
+        """Consecutive ranks that read the same samples."""
+        return self._order_options.replication
 
     def __getitem__(self, at: Any) -> Any:
         """The sample with this id, transformed, or lists of samples for a slice, a list (maybe of lists) or an array.
@@ -194,7 +223,7 @@ class StreamingDataset:
         """Makes the next iteration read `epoch` from its start."""
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"`epoch` must be a whole number from 0, found {epoch!r}.")
-        self._progress.next_epoch, self._progress.resume = epoch, None
+        self._progress.next_epoch, self._progress.resume, self._progress.begun = epoch, None, None
         self._progress.set_by_user = True
 
     def cursor(self) -> Cursor:
@@ -215,48 +244,54 @@ class StreamingDataset:
     def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
         """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
 
+        The epoch at hand is that of the latest iteration, or before the first one that of the next.
+
         Args:
-            num_samples: samples that all ranks together consumed.
-            from_beginning: counted from the epoch's start; otherwise from the cursor that was loaded.
+            num_samples: samples that all ranks together consumed, those of ranks that replicate others not counted.
+            from_beginning: counted from the epoch's start; otherwise from where the iteration began.
         """
-        cursor = self.cursor()
+        cursor = self._progress.begun or self.cursor()
         before = cursor.samples if from_beginning else 0
         return cursor.advanced(num_samples - before).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
 
+        With one of MosaicML's orders, a state that MosaicML Streaming saved is continued as well, in its order and
+        within its limits: `docs/resume.md`.
+
         Raises:
             CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
         """
-        cursor = Cursor.from_state(state)
-        check_same_order(cursor, self._fresh_cursor(cursor.epoch), self._order_options)
+        fresh, options = self._fresh_cursor(0), self._order_options
+        cursor = saved_cursor(state, fresh, options, reading_world(self.world, options).num_ranks)
         self._progress.resume = self._progress.adopted = cursor
+        self._progress.begun = None
 
     def begin_pass(self) -> Pass:
         """Settles where an iteration begins, and counts its epoch as begun."""
         start = self.cursor()
-        self._progress.resume = None
+        self._progress.resume, self._progress.begun = None, start
         self._progress.next_epoch = start.epoch + 1
         return Pass(start, self.world)
 
+    def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
+        """Where the run stands after so many steps of a pass; after all of them, the start of the next epoch."""
+        return self.reading(this_pass).cursor_after(steps)
+
     def _fresh_cursor(self, epoch: int) -> Cursor:
-        options, stream, adopted = self._order_options, self.stream, self._progress.adopted
+        adopted, stream = self._progress.adopted, self.stream
         if adopted is not None:
             return replace(adopted, epoch=epoch, samples=0)
-        nodes = options.canonical_nodes or default_canonical_nodes(len(stream))
-        return Cursor(
-            epoch=epoch,
-            samples=0,
-            seed=options.seed,
-            canonical_nodes=nodes,
-            initial_hosts=self.world.num_hosts,
+        options = self._order_options
+        first = first_cursor(
+            options,
+            reading_world(self.world, options),
             digest=stream.manifest.digest,
             split=self._stream_options.split,
             epoch_size=len(stream),
-            shuffle=options.shuffle,
-            block_size=options.block_size or default_block_size(nodes),
         )
+        return replace(first, epoch=epoch)
 
     # ------------------------------------------------------------------ iteration
 
@@ -289,7 +324,7 @@ class StreamingDataset:
 
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
-    ) -> Iterator[tuple[StepBatch, NDArray[np.int64]]]:
+    ) -> Iterator[Planned]:
         """The steps of one loader worker and the sample ids to read at each; shards are fetched as it goes.
 
         Args:
@@ -298,14 +333,14 @@ class StreamingDataset:
             num_workers: workers that share the rank's steps.
             num_readers: threads that read this worker's steps at once, each of which looks ahead.
         """
-        division = self.division(this_pass)
-        plan = self.plan(this_pass.start)
-        span = self._look_ahead(division) * num_readers * num_workers
-        upcoming = self._looked_up(division, plan, worker, span, num_workers)
-        for first in range(worker, division.num_steps, span):
+        reading = self.reading(this_pass)
+        num_steps = reading.division.num_steps
+        span = self._look_ahead(reading.division) * num_readers * num_workers
+        upcoming = self._looked_up(reading, worker, span, num_workers)
+        for first in range(worker, num_steps, span):
             current = upcoming
             # The next span's shards are on their way while this one is read.
-            upcoming = self._looked_up(division, plan, first + span, first + 2 * span, num_workers)
+            upcoming = self._looked_up(reading, first + span, first + 2 * span, num_workers)
             yield from current
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
@@ -313,41 +348,32 @@ class StreamingDataset:
         return self._read_columns(step, ids) if columns else self._read_samples(step, ids)
 
     def division(self, this_pass: Pass) -> Division:
-        """Who reads what in a pass."""
+        """Who reads what in a pass: which positions of the order this rank takes at which step."""
+        return self.reading(this_pass).division
+
+    def plan(self, this_pass: Pass) -> EpochPlan | MosaicPlan:
+        """The global order of a pass's epoch."""
+        return self.reading(this_pass).plan
+
+    def reading(self, this_pass: Pass) -> Reading:
+        """One rank's part of a pass: its steps and their sample ids; pure."""
         if self.batch_size is None:
             raise ValueError(
                 "`batch_size` is needed to iterate a StreamingDataset: who reads what depends on it. Give it to the "
                 "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
             )
-        start = this_pass.start
-        return Division(start.epoch_size, start.samples, self.batch_size, this_pass.world, self._order_options.tail)
-
-    def plan(self, start: Cursor) -> EpochPlan:
-        """The global order that a cursor stands in."""
-        return plan_epoch(
-            self.stream.shard_sizes,
-            seed=start.seed,
-            epoch=start.epoch,
-            canonical_nodes=start.canonical_nodes,
-            shuffle_block_size=start.block_size,
-            shuffle=start.shuffle,
-        )
+        return Reading(this_pass, self.stream.shard_sizes, self.batch_size, self._order_options)
 
     def _look_ahead(self, division: Division) -> int:
         """Steps of this worker that are planned, and whose shards are fetched, at once."""
         samples = max(8 * division.batch_size, _MIN_LOOKAHEAD) if self.predownload is None else self.predownload
         return max(1, -(-samples // division.batch_size))
 
-    def _looked_up(
-        self, division: Division, plan: EpochPlan, first: int, stop: int, stride: int
-    ) -> list[tuple[StepBatch, NDArray[np.int64]]]:
-        steps = division.steps(first, stop, stride)
-        if not steps:
-            return []
-        ids = plan.ids_at(np.concatenate([step.lookup for step in steps]))
-        self.stream.prefetch(ids)
-        cuts = np.cumsum([step.lookup.size for step in steps])[:-1]
-        return list(zip(steps, np.split(ids, cuts), strict=True))
+    def _looked_up(self, reading: Reading, first: int, stop: int, stride: int) -> list[Planned]:
+        planned = reading.steps(first, stop, stride)
+        if planned:
+            self.stream.prefetch(np.concatenate([ids for _, ids in planned]))
+        return planned
 
     def _read_columns(self, step: StepBatch, ids: NDArray[np.int64]) -> Any:
         columns = self.stream.batch(ids)
@@ -371,6 +397,14 @@ class StreamingDataset:
     def view(self: _Dataset) -> _Dataset:
         """A copy that shares the opened shard set and the progress, for a loader to change."""
         return copy.copy(self)
+
+
+def _chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:
+    if rank is None and num_ranks is None:
+        return world
+    if rank is None or num_ranks is None or world is not None:
+        raise ValueError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
+    return World.flat(rank, num_ranks)
 
 
 def open_dataset(url: str, *, version: int | None = None, split: str | None = None, **options: Any) -> StreamingDataset:

@@ -10,6 +10,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.errors import CursorError
+from smalti.torch.ranks import running_world
+from smalti.torch.samples import SampleIterator
+from smalti.world import World
+
+_MAY_CHANGE = ("epoch", "samples", "seed", "canonical_nodes", "block_size", "initial_hosts")
+"""Fields of a cursor that another pass, or a loaded state, may change while workers live."""
 
 
 @dataclass
@@ -21,24 +27,25 @@ class LoaderSide:
     this_pass: Pass | None = None
     """The pass that is being read."""
     shared_start: torch.Tensor | None = None
-    """Epoch and samples at which each pass begins, for workers that outlive it; int64, shape (2,), in shared memory."""
+    """What may differ between passes (`_MAY_CHANGE`), for workers that outlive one; int64, in shared memory."""
 
     def begin(self, this_pass: Pass) -> None:
         """Tells the view, and workers that live already, where the next pass begins."""
         self.this_pass = this_pass
         if self.shared_start is not None:
-            self.shared_start.copy_(torch.tensor([this_pass.start.epoch, this_pass.start.samples]))
+            self.shared_start.copy_(torch.tensor([getattr(this_pass.start, name) for name in _MAY_CHANGE]))
 
     def current(self) -> Pass:
         """The pass to read, in the loader's process and in its workers."""
         if self.this_pass is None:
             raise CursorError(
-                "this view of a StreamingDataset belongs to a loader: iterate the loader, or the dataset itself."
+                "this view of a StreamingDataset belongs to a loader: iterate the loader, or the dataset itself, and "
+                "leave the loader out of Accelerate's `prepare`: it divides its batches over the ranks already."
             )
         if self.shared_start is None:
             return self.this_pass
-        epoch, samples = self.shared_start.tolist()
-        return replace(self.this_pass, start=replace(self.this_pass.start, epoch=epoch, samples=samples))
+        begun = dict(zip(_MAY_CHANGE, self.shared_start.tolist(), strict=True))
+        return replace(self.this_pass, start=replace(self.this_pass.start, **begun))
 
 
 class StreamingDataset(CoreDataset, IterableDataset[Any]):
@@ -69,7 +76,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
             view._order_options = replace(view._order_options, tail="drop")
         view._loader = LoaderSide(columns=view.reads_columns and not per_sample)
         if workers_persist:
-            view._loader.shared_start = torch.zeros(2, dtype=torch.int64)
+            view._loader.shared_start = torch.zeros(len(_MAY_CHANGE), dtype=torch.int64)
             view._loader.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
         return view
 
@@ -83,8 +90,13 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Samples one by one; on a loader's view, whole batches."""
         if self._loader is None:
-            return super().__iter__()
+            return SampleIterator(self, self._worker())
         return self._batches(self._loader.current(), columns=self._loader.columns)
+
+    @property
+    def world(self) -> World:
+        """Ranks and hosts that share the epoch: those given, else as the launcher or a running process group says."""
+        return self._world if self._world is not None else running_world()
 
     def _worker(self) -> tuple[int, int]:
         info = get_worker_info()

@@ -1,6 +1,8 @@
 """StreamingDataLoader: a torch DataLoader that reads whole batches and counts what its consumer has taken."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +11,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.dataset import Pass
 from smalti.errors import SmaltiError
+from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
 from smalti.torch.collate import columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.packing import PackingCollate
+from smalti.torch.processes import end_of_worker
+from smalti.torch.recording import PassRecorder, open_ledger
 from smalti.torch.ring import Ring
 from smalti.torch.threads import ThreadedIterator, ThreadOptions
 
@@ -37,6 +42,9 @@ class StreamingDataLoader(DataLoader[Any]):
         collate_fn: makes a batch from a list of samples; by default columns become tensors without a detour.
         drop_last: leave out an incomplete last step; by default the dataset's `tail` decides.
         timeout: seconds to wait for a worker's batch; 0 means ten minutes, not for ever.
+        ledger: folder of the run's ledger, in which each step is recorded as it is taken, for `smalti ledger check`; a
+            folder for each loader of a run. The first iteration begins a new life there, which is collective where a
+            process group runs. Or this rank's own `LedgerWriter`.
         kwargs: DataLoader's other arguments. `shuffle`, `sampler` and `batch_sampler` belong to the dataset.
     """
 
@@ -50,6 +58,7 @@ class StreamingDataLoader(DataLoader[Any]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         drop_last: bool = False,
         timeout: float = 0.0,
+        ledger: str | Path | LedgerWriter | None = None,
         **kwargs: Any,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
@@ -69,6 +78,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self.streaming_dataset, self._view = dataset, view
         self.worker_kind = _worker_kind(worker_kind, view, kwargs)
         """What workers are: `thread` or `process`."""
+        self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
         collate: Callable[[Any], Any] = collate_fn or default_collate
@@ -90,29 +100,45 @@ class StreamingDataLoader(DataLoader[Any]):
 
         Raises:
             SmaltiError: fewer batches came than were planned.
+            RuntimeError: a worker process ended.
         """
         this_pass = self.streaming_dataset.begin_pass()
-        self._pass, self._taken = this_pass, 0
+        self._pass, self._taken, taken = this_pass, 0, 0
         self._view.loader_side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
-        batches = self._open(this_pass) if planned else iter(())
+        recorder = self._recorder(this_pass)
+        batches: Iterator[Any] = iter(())
         try:
+            if planned:
+                batches = self._open(this_pass)
             for batch in batches:
-                self._taken += 1
+                taken += 1
+                self._pass, self._taken = this_pass, taken  # another iteration may have been begun meanwhile
+                if recorder is not None:
+                    recorder.take()
                 yield batch
-        except Exception:
-            self._end_workers(batches)
+        except GeneratorExit:  # an early end; persistent workers live on
+            raise
+        except BaseException as error:
+            try:  # torch may tell of the death right in the middle of this
+                end = end_of_worker(error, _workers_of(batches if self._iterator is None else self._iterator))
+            finally:
+                self._end_workers(batches)
+            if end is not None:
+                raise end from error
             raise
         finally:
             if isinstance(batches, ThreadedIterator):
                 batches.close()
-        if self._taken != planned:
+        if taken != planned:
             raise SmaltiError(
-                f"epoch {this_pass.start.epoch} ended after {self._taken} of {planned} planned batches on rank "
+                f"epoch {this_pass.start.epoch} ended after {taken} of {planned} planned batches on rank "
                 f"{this_pass.world.rank}: a loader worker stopped early. Resume from the state after the last batch.",
                 planned=planned,
-                delivered=self._taken,
+                delivered=taken,
             )
+        if recorder is not None:
+            recorder.end()
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about more worker processes than processors; threads are none."""
@@ -128,10 +154,9 @@ class StreamingDataLoader(DataLoader[Any]):
         """The place after the last batch taken, as a small JSON-able dict, equal on all ranks."""
         if self._pass is None or self.streaming_dataset.resumes:
             return self.streaming_dataset.cursor().to_state()
-        division, start = self._view.division(self._pass), self._pass.start
-        left = start.epoch_size - start.samples
-        whole = self._taken >= division.num_steps
-        return start.advanced(left if whole else self._taken * division.global_batch).to_state()
+        if isinstance(self._ledger, LedgerWriter):
+            self._ledger.mark()  # a running sum is written where somebody may go on
+        return self._view.cursor_after(self._pass, self._taken).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
@@ -140,6 +165,13 @@ class StreamingDataLoader(DataLoader[Any]):
             CursorError: the state is damaged, or belongs to another data set, version, split, seed or order.
         """
         self.streaming_dataset.load_state_dict(state)
+
+    def _recorder(self, this_pass: Pass) -> PassRecorder | None:
+        if self._ledger is None:
+            return None
+        if not isinstance(self._ledger, LedgerWriter):
+            self._ledger = open_ledger(self._ledger, this_pass.world)
+        return PassRecorder(self._ledger, self._view.reading(this_pass))
 
     def _open(self, this_pass: Pass) -> Iterator[Any]:
         if self.num_workers and self.worker_kind == "process":
@@ -154,7 +186,9 @@ class StreamingDataLoader(DataLoader[Any]):
     def _processes(self) -> Iterator[Any]:
         """Torch's worker processes; those that begin now get a ring for what they send."""
         if self._iterator is not None:  # persistent workers have one
-            return super().__iter__()
+            if _can_go_on(self._iterator):
+                return super().__iter__()
+            self._end_workers(self._iterator)
         collate = self.collate_fn
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
@@ -177,10 +211,22 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def _end_workers(self, batches: Iterator[Any]) -> None:
         """Ends the workers of a failed epoch now: the traceback would keep them, and a fork inherits what is kept."""
-        self._iterator = None  # persistent workers are not asked again
-        shut_down = getattr(batches, "_shutdown_workers", None)
-        if shut_down is not None:
-            shut_down()
+        persistent, self._iterator = self._iterator, None  # they are not asked again
+        for each in (persistent, batches):
+            shut_down = getattr(each, "_shutdown_workers", None)
+            if shut_down is not None:
+                shut_down()
+
+
+def _workers_of(batches: Any) -> Sequence[BaseProcess]:
+    return getattr(batches, "_workers", ())
+
+
+def _can_go_on(persistent: Any) -> bool:
+    """Whether workers that rest are to read another epoch; an interrupt, which asks every process, has ended them."""
+    collate = persistent._collate_fn
+    is_worn = isinstance(collate, PackingCollate) and collate.ring.is_worn
+    return not is_worn and all(worker.is_alive() for worker in _workers_of(persistent))
 
 
 def _worker_kind(asked: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ class PackingCollate:
     """A collate function whose batches leave a worker process through a ring."""
 
     def __init__(self, collate: Callable[[Any], Any], ring: Ring) -> None:
-        self._collate, self._ring = collate, ring
+        self._collate, self.ring = collate, ring
 
     def __call__(self, samples: Any) -> Any:
         """The collated batch; in a worker, packed where a slot is free."""
@@ -38,7 +38,7 @@ class PackingCollate:
             return batch
         if sys.getswitchinterval() > _SWITCH_SECONDS:
             sys.setswitchinterval(_SWITCH_SECONDS)
-        return pack(batch, self._ring, worker.id)
+        return pack(batch, self.ring, worker.id)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,11 @@ def pack(batch: Any, ring: Ring, worker: int) -> Any:
     slot = ring.take(worker)
     if slot is None:
         return batch
-    return _Packed(ring.key, slot, _Filling(ring.memory(slot)).put(batch))
+    try:
+        return _Packed(ring.key, slot, _Filling(ring.memory(slot)).put(batch))
+    except BaseException:
+        ring.drop(slot)
+        raise
 
 
 def _unpack(key: str, slot: int, skeleton: Any) -> Any:

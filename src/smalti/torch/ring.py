@@ -7,7 +7,8 @@ Intended behaviour; anything else is a bug:
 1. The memory has no name: nothing is left behind by a process that is killed. It takes as much as was written.
 2. Each worker owns some slots. It fills one that is free and sends its number; the consumer frees the slot when the
    last tensor or array over it is gone. Memory that the consumer can still see is never written again.
-3. A fork of the consumer sees what its parent saw: slots in use at that moment are not used again.
+3. A fork of the consumer sees what its parent saw: slots in use at that moment are not used again. A ring that is worn
+   out by forks, under workers that live long, is replaced together with them.
 4. A worker without a free slot, or with a batch that fits none, takes torch's way instead. Nobody waits for a slot.
 """
 
@@ -74,6 +75,10 @@ class Ring:
                 return slot
         return None
 
+    def drop(self, slot: int) -> None:
+        """Frees a slot that was taken and not sent."""
+        self._states[slot] = _FREE
+
     def memory(self, slot: int) -> Bytes:
         """A slot's memory, uint8, shape (SLOT_BYTES,), writable."""
         return np.frombuffer(self._map, np.uint8, SLOT_BYTES, _HEADER + slot * SLOT_BYTES)
@@ -97,6 +102,13 @@ class Ring:
         """Makes the slots that are seen here never be used again."""
         for slot in tuple(self._leased):
             self._states[slot] = _RETIRED
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether some worker has lost more than half of its slots to forks."""
+        num_slots = (self._length - _HEADER) // SLOT_BYTES
+        retired = self._states[:num_slots].reshape(-1, self.slots_each) == _RETIRED
+        return bool((2 * retired.sum(axis=1) > self.slots_each).any())
 
     # ------------------------------------------------------------------ to a worker that is no fork
 

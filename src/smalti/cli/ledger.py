@@ -1,0 +1,90 @@
+"""`smalti ledger check FOLDER`: whether a run took every planned sample once."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.catalog import history
+from smalti.cursor import Cursor
+from smalti.dataset import open_dataset
+from smalti.errors import CursorError
+from smalti.ledger import LedgerReport, Plan, check_ledger
+from smalti.order import plan_epoch
+
+
+def add_ledger_commands(commands: Any) -> None:
+    """Adds `ledger` and what follows it to the parser's commands."""
+    text = "the ledger of a run: which samples its ranks took"
+    checks = commands.add_parser("ledger", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
+    text = "prove that each planned sample was taken once, over all lives of the run"
+    check = checks.add_parser("check", help=text, description=text)
+    check.add_argument("folder", help="folder of the ledger, as the loader was given it")
+    check.add_argument("--data", help="URL or folder of the shard set: compare every sample id with the plan")
+    check.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    check.set_defaults(run=_check)
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    report = check_ledger(chosen.folder, _planner(chosen.data) if chosen.data else None)
+    if chosen.json:
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        _tell(report)
+    return 0 if report.ok else 1
+
+
+def _tell(report: LedgerReport) -> None:
+    for life in report.lives:
+        print(f"life {life['life']:<5} ranks {life['num_ranks']:,}, hosts {life['num_hosts']:,}")
+    for epoch in report.epochs:
+        state = "" if epoch.is_finished else f" (open, of {epoch.size:,})"
+        repeats = f", {epoch.repeats:,} repeats to fill the last step" if epoch.repeats else ""
+        print(f"epoch {epoch.epoch:<4} {epoch.taken:,} of {epoch.expected:,} samples{state}{repeats}")
+    print(f"{report.superseded:,} samples superseded by a later life, {report.in_flight:,} in flight at the end")
+    compared = (
+        f"{report.compared:,} sample ids compared with the plan" if report.compared else "not compared; see --data"
+    )
+    print(f"plan       {compared}")
+    for note in report.notes:
+        print(f"note: {note}")
+    for problem in report.problems:
+        print(f"{problem.kind}: {problem.message}", file=sys.stderr)
+    found = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(report.counts.items()))
+    print("all good" if report.ok else f"not proven: {found}")
+
+
+def _planner(url: str) -> Callable[[Cursor], Plan]:
+    """The order that a cursor stands in, from the shard set's version with the cursor's digest."""
+
+    @lru_cache(maxsize=4)
+    def shard_sizes(digest: str, split: str | None) -> NDArray[np.int64]:
+        versions = [info.version for info in history(url) if info.digest == digest]
+        dataset = open_dataset(url, version=versions[-1] if versions else None, split=split)
+        if dataset.manifest.digest != digest:
+            raise CursorError(
+                f"the ledger's run read a data set with digest {digest[:16]}, and {url} holds no such version; its "
+                f"newest has {dataset.manifest.digest[:16]}. Name the data set that the run read, or leave out --data.",
+                digest=digest,
+                url=url,
+            )
+        sizes = dataset.stream.shard_sizes
+        dataset.close()
+        return sizes
+
+    def plan(cursor: Cursor) -> Plan:
+        return plan_epoch(
+            shard_sizes(cursor.digest, cursor.split),
+            seed=cursor.seed,
+            epoch=cursor.epoch,
+            canonical_nodes=cursor.canonical_nodes,
+            shuffle_block_size=cursor.block_size,
+            shuffle=cursor.shuffle,
+        )
+
+    return plan

@@ -1,0 +1,100 @@
+"""`smalti ledger check`, on the ledger of a run over a real shard set."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from smalti.cli import main
+from smalti.dataset import open_dataset
+from smalti.ledger import LedgerWriter, PassStart, claim_life
+from smalti.order import Division, plan_epoch
+from smalti.world import World
+from tests.shard_sets import write_set
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_set(tmp_path / "set", 40)
+
+
+def run(folder, data, *, spoil=None, seed=3):
+    """One epoch of two ranks in steps of 8; `spoil` is the rank and step whose first sample is another one."""
+    dataset = open_dataset(str(data), shuffle=True, shuffle_seed=seed)
+    cursor = dataset.cursor()
+    plan = plan_epoch(
+        dataset.stream.shard_sizes,
+        seed=seed,
+        epoch=0,
+        canonical_nodes=cursor.canonical_nodes,
+        shuffle_block_size=cursor.block_size,
+    )
+    life = claim_life(folder)
+    for rank in range(2):
+        world = World.flat(rank, 2)
+        with LedgerWriter(folder, life=life, world=world) as writer:
+            writer.begin_pass(PassStart(replace(cursor, initial_hosts=2), 4))
+            for step in Division(40, 0, 4, world).steps(0, 5):
+                ids = plan.ids_at(step.lookup)
+                if spoil == (rank, step.step):
+                    ids[0] = (ids[0] + 1) % 40
+                writer.record(step.step, 0, step.positions, ids)
+            writer.end_pass()
+    dataset.close()
+    return str(folder)
+
+
+def test_a_good_run_is_all_good_also_against_a_later_version_of_its_data(data, tmp_path, capsys):
+    ledger = run(tmp_path / "ledger", data)
+    write_set(data, 50, exist_ok=True)
+    assert main(["ledger", "check", ledger, "--data", str(data)]) == 0
+    said = capsys.readouterr()
+    assert "epoch 0    40 of 40 samples\n" in said.out
+    assert "40 sample ids compared with the plan" in said.out
+    assert said.out.endswith("all good\n")
+    assert said.err == ""
+
+
+def test_a_wrong_sample_fails_and_is_named(data, tmp_path, capsys):
+    ledger = run(tmp_path / "ledger", data, spoil=(1, 2))
+    assert main(["ledger", "check", ledger]) == 0
+    assert "not compared; see --data" in capsys.readouterr().out
+    assert main(["ledger", "check", ledger, "--data", str(data)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("wrong_id: position 17 of epoch 0: taken as sample ")
+    assert "by rank 1 at step 2 in life 1; the plan has sample" in said.err
+    assert said.out.endswith("not proven: 1 wrong id\n")
+
+
+def test_json_holds_the_whole_report(data, tmp_path, capsys):
+    ledger = run(tmp_path / "ledger", data)
+    (tmp_path / "ledger" / "life-00001" / "rank-00001.jsonl").unlink()
+    assert main(["ledger", "check", ledger, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert report["counts"] == {"missing_file": 1, "gap": 20}
+    assert report["epochs"] == [
+        {"epoch": 0, "size": 40, "expected": 40, "taken": 20, "repeats": 0, "is_finished": True}
+    ]
+
+
+def test_other_data_than_the_runs_are_refused(data, tmp_path, capsys):
+    ledger = run(tmp_path / "ledger", data)
+    other = write_set(tmp_path / "other", 41)
+    assert main(["ledger", "check", ledger, "--data", str(other)]) == 1
+    assert "holds no such version" in capsys.readouterr().err
+
+
+def test_no_ledger_is_one_line_to_a_person(tmp_path, capsys):
+    assert main(["ledger", "check", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"smalti: {tmp_path} holds no ledger: no life-00001/rank-00000.jsonl or later.\n"
+
+
+def test_numpy_of_the_plan_does_not_leak_into_json(data, tmp_path, capsys):
+    """Positions and ids of problems come from arrays; JSON takes plain numbers only."""
+    ledger = run(tmp_path / "ledger", data, spoil=(0, 0))
+    assert main(["ledger", "check", ledger, "--data", str(data), "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)["problems"][0]["facts"]
+    assert facts == {
+        "epoch": 0, "position": 0, "sample_id": facts["sample_id"], "rank": 0, "life": 1, "step": 0,
+    }  # fmt: skip

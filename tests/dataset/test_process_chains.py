@@ -1,0 +1,79 @@
+"""Lives of a run as processes, each on another world, most of them killed: every sample is counted once."""
+
+import json
+import multiprocessing
+import random
+
+import pytest
+
+from smalti.cursor import WINDOW
+from smalti.dataset import StreamingDataset
+from tests.dataset.lives import RankLife, live
+from tests.shard_sets import write_set
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+COUNT = 137
+DEADLINE = 60.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return str(write_set(tmp_path_factory.mktemp("set") / "root", COUNT))
+
+
+@pytest.fixture(scope="module")
+def processes():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.dataset.lives"])
+    return context
+
+
+def launch(processes, root, folder, world, options, steps):
+    """One life of all ranks; what each of them saved."""
+    hosts, ranks = world
+    started = []
+    for rank in range(hosts * ranks):
+        environment = {"RANK": rank, "WORLD_SIZE": hosts * ranks, "LOCAL_RANK": rank % ranks, "LOCAL_WORLD_SIZE": ranks}
+        told = RankLife(root, folder, {name: str(value) for name, value in environment.items()}, options, steps)
+        started.append(processes.Process(target=live, args=(told,)))
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(DEADLINE)
+        assert process.exitcode in (0, -9), f"rank ended with {process.exitcode}"
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(hosts * ranks)]
+
+
+def count(saved, consumed):
+    for rank in saved:
+        for positions, ids in rank["records"]:
+            for position, sample_id in zip(positions, ids, strict=True):
+                if position >= 0:
+                    assert position not in consumed, "a position is counted once"
+                    consumed[position] = sample_id
+
+
+@pytest.mark.parametrize("chain", range(25))
+def test_killed_lives_count_every_sample_once(processes, root, tmp_path, chain):
+    rng = random.Random(chain)
+    algorithm = rng.choice([WINDOW, "py1s", "py1br"])
+    order = {"shuffle": True, "shuffle_algo": algorithm, "num_canonical_nodes": 6, "shuffle_block_size": 64}
+    consumed, state, lives = {}, None, 0
+    while state is None or state["epoch"] == 0:
+        lives += 1
+        world = (rng.choice([1, 2, 3]), rng.choice([1, 2]))
+        options = {**order, "batch_size": rng.randint(1, 6)}
+        folder = tmp_path / str(lives)
+        folder.mkdir()
+        if state is not None:
+            (folder / "state.json").write_text(json.dumps(state))
+        saved = launch(processes, root, folder, world, options, None if lives == 3 else rng.randint(1, 8))
+        count(saved, consumed)
+        assert all(rank["state"] == saved[0]["state"] for rank in saved), "states are equal on all ranks"
+        state = saved[0]["state"]
+    assert lives <= 3
+    assert sorted(consumed.values()) == list(range(COUNT))
+    alone = StreamingDataset(local=root, batch_size=1, **order)
+    plan = alone.plan(alone.begin_pass())
+    assert consumed == {place: int(plan.sample_ids(place, place + 1)[0]) for place in consumed}

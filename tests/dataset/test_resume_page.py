@@ -1,0 +1,53 @@
+"""The drawn tables of docs/resume.md say what the code does."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from smalti.dataset.passes import OrderOptions, Pass
+from smalti.dataset.reading import Reading, first_cursor, reading_world
+from smalti.world import World
+
+PAGE = (Path(__file__).parents[2] / "docs" / "resume.md").read_text(encoding="utf-8")
+TABLES = re.findall(r"<!-- (read|ids): (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def reading(numbers, rank):
+    """What one rank reads of one shard: in our order, or with canonical nodes in MosaicML's."""
+    own = "nodes" not in numbers
+    options = OrderOptions(
+        algorithm="window" if own else "py1e",
+        canonical_nodes=numbers.get("nodes"),
+        replication=numbers.get("replication", 1),
+    )
+    hosts, samples = numbers["hosts"], numbers["samples"]
+    world = World.of_blocks(rank, hosts * numbers["ranks"], hosts)
+    begin = first_cursor(options, reading_world(world, options), digest="", split=None, epoch_size=samples)
+    start = replace(begin, samples=numbers["start"], initial_hosts=numbers.get("initial", hosts))
+    return Reading(Pass(start, world), [samples], numbers["batch"], options)
+
+
+def test_the_page_has_its_tables():
+    assert [kind for kind, _, _ in TABLES] == ["read"] * 4 + ["ids"] * 2
+
+
+@pytest.mark.parametrize(("kind", "setting", "table"), TABLES)
+def test_a_table_shows_what_every_rank_reads(kind, setting, table):
+    numbers = {name: int(value) for name, value in (part.split("=") for part in setting.split())}
+    rows = re.findall(r"host (\d+)  rank (\d+) ((?: +\d+\*?)+)", table)
+    assert len(rows) == numbers["hosts"] * numbers["ranks"]
+    for host, place, cells in rows:
+        rank = reading(numbers, int(host) * numbers["ranks"] + int(place))
+        expected = []
+        for step, ids in rank.steps(0, rank.division.num_steps):
+            shown = ids if kind == "ids" else step.lookup
+            marks = zip(shown.tolist(), step.positions.tolist(), strict=True)
+            expected += [f"{number}*" if position < 0 else str(number) for number, position in marks]
+        assert cells.split() == expected
+
+
+def test_the_page_names_every_key_of_a_state():
+    keys = first_cursor(OrderOptions(), World(), digest="", split=None, epoch_size=1).to_state()
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []

@@ -1,0 +1,167 @@
+"""Lightning's Trainer with a StreamingDataLoader: mid-epoch checkpoints and resume, every sample once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+
+from examples.lightning_resume import Life, Line, Trainer, main, run, seen_by, write_set
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.process,
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    # Lightning says so of any sized IterableDataset; the loader's batches do not depend on its workers.
+    pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
+]
+
+WORKERS = [(0, "auto"), (2, "thread"), (2, "process")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_set(tmp_path)
+    return tmp_path
+
+
+def flat(batches):
+    return [number for batch in batches for number in batch]
+
+
+@pytest.mark.parametrize("keep_place", [False, True])
+@pytest.mark.parametrize(("workers", "kind"), WORKERS)
+def test_the_second_life_reads_the_rest_in_the_order_of_a_run_that_never_stopped(folder, workers, kind, keep_place):
+    run(Life(folder, "whole", max_epochs=2))
+    options = {"num_workers": workers, "worker_kind": kind, "keep_place": keep_place}
+    checkpoint = run(Life(folder, "first", max_steps=6, **options))
+    run(Life(folder, "second", max_epochs=2, checkpoint=checkpoint, **options))
+    first, second = seen_by(folder, "first"), seen_by(folder, "second")
+    assert first + second == seen_by(folder, "whole")
+    assert (len(first), len(second)) == (6, 7 + 13)
+    assert set(flat(first + second[:7])) == set(range(50))
+
+
+def test_a_checkpoint_from_the_middle_of_the_second_epoch_goes_on_there(folder):
+    run(Life(folder, "whole", max_epochs=3))
+    checkpoint = run(Life(folder, "first", max_steps=18, max_epochs=3))
+    run(Life(folder, "second", max_epochs=3, checkpoint=checkpoint))
+    assert seen_by(folder, "first") + seen_by(folder, "second") == seen_by(folder, "whole")
+
+
+def test_steps_after_the_checkpoint_are_taken_again_and_no_others(folder):
+    run(Life(folder, "whole"))
+    checkpoint = run(Life(folder, "first", max_steps=8))  # checkpoints after 3 and 6 steps, and none after the last
+    assert "step=6" in checkpoint
+    run(Life(folder, "second", checkpoint=checkpoint))
+    assert seen_by(folder, "first")[:6] + seen_by(folder, "second") == seen_by(folder, "whole")
+
+
+@pytest.mark.parametrize("batch_size", [2, 8, 13])
+def test_the_batch_size_may_change_in_the_middle_of_an_epoch(folder, batch_size):
+    checkpoint = run(Life(folder, "first", max_steps=6))
+    run(Life(folder, "second", checkpoint=checkpoint, batch_size=batch_size))
+    second = seen_by(folder, "second")
+    assert len(second) == -(-26 // batch_size)
+    assert set(flat(seen_by(folder, "first") + second)) == set(range(50))
+    assert len(flat(second)[:26]) == len(set(flat(second)[:26])) == 26
+
+
+def test_a_checkpoint_after_the_last_step_of_an_epoch_begins_the_next_one(folder):
+    run(Life(folder, "whole", max_epochs=2))
+    checkpoint = run(Life(folder, "first", max_steps=13, checkpoint_every=13, max_epochs=2))
+    run(Life(folder, "second", checkpoint=checkpoint, checkpoint_every=13, max_epochs=2))
+    assert seen_by(folder, "first") + seen_by(folder, "second") == seen_by(folder, "whole")
+
+
+def test_a_checkpoint_from_an_epochs_end_goes_on_with_the_next_epoch(folder):
+    """Lightning's default checkpoints; without KeepPlace it gives the loader no state then, and epoch 0 comes again."""
+    run(Life(folder, "whole", max_epochs=3))
+    checkpoint = run(Life(folder, "first", checkpoint_every=None))
+    run(Life(folder, "second", max_epochs=3, checkpoint=checkpoint, checkpoint_every=None))
+    assert seen_by(folder, "first") + seen_by(folder, "second") == seen_by(folder, "whole")
+
+
+class Told(Line):
+    def train_dataloader(self):
+        loader = super().train_dataloader()
+        loader.streaming_dataset.set_epoch(self.trainer.current_epoch)
+        return loader
+
+
+def test_set_epoch_in_train_dataloader_helps_new_loaders_and_resuming_at_an_epochs_end(folder):
+    run(Life(folder, "whole", max_epochs=3))
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    first = Told(Life(folder, "first"))
+    trainer = Trainer(**quiet, max_epochs=2, reload_dataloaders_every_n_epochs=1)
+    trainer.fit(first)
+    second = Told(Life(folder, "second"))
+    trainer.save_checkpoint(folder / "end.ckpt")
+    Trainer(**quiet, max_epochs=3).fit(second, ckpt_path=folder / "end.ckpt")
+    assert first.seen + second.seen == seen_by(folder, "whole")
+
+
+# ---------------------------------------------------------------------- several processes
+
+LIVES = """
+import json, sys
+from pathlib import Path
+from examples.lightning_resume import Life, run
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    run(Life(**options | {"folder": Path(options["folder"])}))
+"""
+
+
+def live(folder, **options):
+    """One life in processes of its own, as Lightning launches them."""
+    script = folder / "life.py"
+    script.write_text(LIVES)
+    inherited = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
+    paths = os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps({"folder": str(folder)} | options)],
+        check=False,
+        env=inherited | CPU_ONLY | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_two_ranks_share_the_epoch_and_both_lives_give_every_sample_once(folder, strategy):
+    live(folder, name="first", devices=2, strategy=strategy, max_steps=3, num_workers=1)
+    live(folder, name="second", devices=2, strategy=strategy, checkpoint=str(folder / "first/step=3.ckpt"))
+    lives = [seen_by(folder, name, rank) for name in ("first", "second") for rank in range(2)]
+    assert [len(batches) for batches in lives] == [3, 3, 4, 4]
+    seen = flat(flat(lives))
+    assert len(seen) == 56  # 7 steps of 2 x 4: six repeats fill the last
+    assert set(seen) == set(range(50))
+    assert len(set(flat(flat(lives[:2])))) == 24
+
+
+@pytest.mark.slow
+def test_one_rank_begins_an_epoch_and_two_end_it(folder):
+    checkpoint = run(Life(folder, "first", max_steps=6))
+    live(folder, name="second", devices=2, strategy="ddp", checkpoint=checkpoint)
+    second = [seen_by(folder, "second", rank) for rank in range(2)]
+    assert [len(batches) for batches in second] == [4, 4]  # 26 left: 4 steps of 2 x 4, six repeats
+    first = flat(seen_by(folder, "first"))
+    assert set(first) | set(flat(flat(second))) == set(range(50))
+
+
+def test_the_example_runs(capsys):
+    main()
+    assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
