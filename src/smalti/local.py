@@ -13,8 +13,8 @@ from smalti.stream import Stream, StreamOptions
 class LocalDataset:
     """The samples of a shard set that lies whole in a local folder; thread-safe, picklable, safe under fork.
 
-    Uncompressed shards are mapped where they lie; compressed ones are unpacked once to the user's cache folder. Every
-    file is verified before its first use in a process.
+    Uncompressed shards are mapped where they lie, also those that MosaicML's reader unpacked there; compressed ones are
+    unpacked once to the user's cache folder. Every file is verified before its first use in a process.
 
     Args:
         local: Folder of the set: of any format, published by Smalti or written by MosaicML's writers.

@@ -2,8 +2,9 @@
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ from smalti.cache import CacheOptions, ShardCache
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import AnyShard, ShardInfo, batch_of, check_readable, decode_gathered, gather_of
+from smalti.format.joining import check_alike, filled, joined
 from smalti.storage import Store, open_store
+
+Ids = NDArray[np.int64]
+Read = Callable[[Sequence[AnyShard], Ids, Ids], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,15 @@ class Stream:
             Column to values: arrays for columns of fixed size, lists for the others, images as bytes.
 
         Raises:
+            IndexError: there is no such sample.
             SmaltiError: a shard cannot be fetched, or is damaged.
             SchemaError: shards of the batch have different columns.
         """
-        return batch_of(*self._pick(sample_ids), out)
+        numbers, rows = self._locate(sample_ids)
+        wanted = _distinct(numbers)
+        if len(wanted) <= self._cache.max_open:
+            return batch_of(*self._open(wanted, numbers, rows), out)
+        return filled(self._in_parts(wanted, numbers, rows, batch_of), out)
 
     def gather(self, sample_ids: NDArray[np.int64], columns: Sequence[str] | None = None) -> dict[str, Any]:
         """The samples as columns, undecoded, for another process to decode; thread-safe.
@@ -118,19 +128,24 @@ class Stream:
             Column to values: arrays for columns of fixed size, else a `Ragged`; a list for what has no bytes.
 
         Raises:
+            IndexError: there is no such sample.
             SmaltiError: a shard cannot be fetched, or is damaged.
             SchemaError: shards of the batch have different columns, or there is no such column.
         """
-        shards, which, rows = self._pick(sample_ids)
-        here, whole = shards[0].info.schema, self.manifest.schema
+        numbers, rows = self._locate(sample_ids)
+        wanted = _distinct(numbers)
+        first = self.shards[wanted[0]]
+        here, whole = first.schema, self.manifest.schema
         if here is not whole and here.columns() != whole.columns():
             raise SchemaError(
-                f"shard {shards[0].info.raw.basename} has columns {here.columns()}, and the set's first shard has "
+                f"shard {first.raw.basename} has columns {here.columns()}, and the set's first shard has "
                 f"{whole.columns()}: another process could not tell how to decode them. Read such a set sample by "
                 "sample or with threads, or write it again with one schema.",
-                shard=shards[0].info.raw.basename,
+                shard=first.raw.basename,
             )
-        return gather_of(shards, which, rows, columns)
+        if len(wanted) <= self._cache.max_open:
+            return gather_of(*self._open(wanted, numbers, rows), columns)
+        return self._in_parts(wanted, numbers, rows, partial(gather_of, columns=columns))
 
     def decoded(self, gathered: Mapping[str, Any]) -> dict[str, Any]:
         """What `batch` returns, from what `gather` returned, perhaps in another process; opens nothing.
@@ -150,16 +165,35 @@ class Stream:
         """Lets go of open shards and fetching threads."""
         self._cache.close()
 
-    def _pick(self, sample_ids: NDArray[np.int64]) -> tuple[list[AnyShard], NDArray[np.int64], NDArray[np.int64]]:
+    def _open(self, wanted: list[int], numbers: Ids, rows: Ids) -> tuple[list[AnyShard], Ids, Ids]:
         """The open shards of a batch, and for each sample its shard's place among them and its own in the shard."""
-        numbers, rows = self._locate(sample_ids)
-        wanted = sorted(set(numbers.tolist())) or [0]
         which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
         return list(map(self._cache.shard, wanted)), which, rows
 
+    def _in_parts(self, wanted: list[int], numbers: Ids, rows: Ids, read: Read) -> dict[str, Any]:
+        """A batch out of more shards than may be open at once: each holds a file descriptor, and macOS allows 256."""
+        check_alike([self.shards[number] for number in wanted])
+        parts, places = [], []
+        for begin in range(0, len(wanted), self._cache.max_open):
+            some = wanted[begin : begin + self._cache.max_open]
+            places.append(np.flatnonzero((numbers >= some[0]) & (numbers <= some[-1])))
+            parts.append(read(*self._open(some, numbers[places[-1]], rows[places[-1]])))
+        return joined(parts, places)
+
     def _locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        # Nothing behind this checks it: what lies before a shard in memory belongs to others.
+        if len(sample_ids) and not (sample_ids.min() >= 0 and sample_ids.max() < self._num_samples):
+            raise IndexError(
+                f"samples {sample_ids.min()} to {sample_ids.max()} of {self.options.root}, which has "
+                f"{self._num_samples}: expected numbers from 0 on"
+            )
         numbers = np.searchsorted(self._ends, sample_ids, side="right")
         return numbers, sample_ids - self._begins[numbers]
+
+
+def _distinct(numbers: Ids) -> list[int]:
+    """The shards with these numbers, each once, in their order; the first one for a batch of nothing."""
+    return sorted(set(numbers.tolist())) or [0]
 
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:

@@ -42,6 +42,19 @@ def test_remote_shards_arrive_and_read_back(fill, make_cache, compression, tmp_p
     assert files(tmp_path / "cache" / DIGEST) == sorted(info.raw.basename for info in infos), "raw files, nothing else"
 
 
+def test_sets_without_checksums_never_share_copies(fill, make_cache):
+    """Rows of fixed size make their index files equal, and so their digests; the content is another."""
+    stores = [MemoryStore("memory://one"), MemoryStore("memory://two")]
+    infos = [fill(store, hashes=()) for store in stores]
+    for info in infos[1]:
+        data = stores[1].get(info.raw.basename)
+        stores[1].put(info.raw.basename, data.replace(b"row ", b"ROW "))
+    assert infos[0] == infos[1]
+    texts = [make_cache(store, infos[0]).shard(1)[0]["text"] for store in stores * 2]
+    assert [text[:4] for text in texts] == ["row ", "ROW "] * 2
+    assert all(len([call for call in store.calls if call.op == "fetch"]) == 1 for store in stores), "kept all the same"
+
+
 def test_keep_zip_keeps_the_compressed_file(fill, make_cache, tmp_path):
     store = MemoryStore()
     infos = fill(store, compression="zstd")

@@ -15,9 +15,11 @@ from PIL import Image
 from smalti.errors import FormatError, SchemaError
 from smalti.format import (
     Encoding,
+    FileInfo,
     Ragged,
     Schema,
     Shard,
+    ShardInfo,
     TextShardBuilder,
     batch_of,
     decode_gathered,
@@ -30,6 +32,7 @@ from smalti.format.gather import gather
 from smalti.format.mapping import _Memory
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
+from tests.format.text_sets import one_shard, paths
 
 MIXED = {"id": "int", "text": "str", "small": "int8", "raw": "bytes", "vec": "ndarray:float32:2"}
 PICTURE = Image.new("RGB", (3, 2), (1, 2, 3))
@@ -186,11 +189,25 @@ def test_large_values_come_whole(tmp_path, size, rows):
     assert batch["free"] == [value.tobytes() for value in values[picks]]
 
 
+@pytest.mark.slow
+def test_values_beyond_two_gigabytes_come_whole(tmp_path):
+    """numpy has no element type of 2 GiB; the file has a hole in place of nearly all of it."""
+    size = (1 << 31) + 5
+    info = ShardInfo(Schema.from_columns({"a": f"ndarray:uint8:{size}"}), 1, FileInfo("s", 12 + size))
+    with (tmp_path / "s").open("wb") as file:
+        file.write(b"".join(n.to_bytes(4, "little") for n in (1, 12, 12 + size)))
+        file.seek(11 + size)
+        file.write(b"!")
+    shard = Shard.open(tmp_path / "s", info)
+    values = shard.batch(np.array([0]))["a"]
+    assert (values.shape, values[0, -1], values[0, :-1].any()) == ((1, size), ord("!"), False)
+
+
 def test_values_wider_than_numpy_can_count_over_a_huge_span_are_copied_too():
     data = np.arange(1 << 18, dtype=np.uint8)
     memory = _Memory(data.__array_interface__["data"][0], 1 << 46, ())
-    found = gather(np.asarray(memory), np.array([5, 0]), np.dtype((np.void, 1 << 17)))
-    assert found.view(np.uint8).reshape(2, -1)[:, 0].tolist() == [5, 0]
+    found = gather(np.asarray(memory), np.array([5, 0]), 1 << 17)
+    assert found.reshape(2, -1)[:, 0].tolist() == [5, 0]
 
 
 def test_numbers_of_the_other_byte_order_become_this_machine_s(tmp_path):
@@ -244,6 +261,24 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
     gathered = gather_of(shards, which, rows)
     assert gathered["t"].tolist() == [b"eight", b"two", b"six", b"one", b"seven"]
     assert decode_gathered(schema, gathered)["t"] == batch["t"]
+
+
+def test_text_that_utf8_cannot_hold_leaves_its_neighbours_text(tmp_path):
+    """Beside a shard whose texts go as a list, those of another must not arrive as bytes."""
+    shards = []
+    for name, texts in (("a", ["halves"]), ("b", ["hé", "x"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        info = one_shard(folder, "json", [{"t": text} for text in texts], {"t": "str"})
+        if name == "a":
+            path = folder / info.raw.basename
+            path.write_bytes(path.read_bytes().replace(b"halves", b"\\ud800"))
+        shards.append(open_shard(paths(folder, info), info))
+    which, rows = np.array([1, 0, 1]), np.array([1, 0, 0])
+    assert batch_of(shards, which, rows)["t"] == ["x", "\ud800", "hé"]
+    gathered = gather_of(shards, which, rows)
+    assert decode_gathered(shards[0].info.schema, gathered)["t"] == ["x", "\ud800", "hé"]
+    assert gather_of(shards[1:], which[[0, 2]] - 1, rows[[0, 2]])["t"].tolist() == [b"x", "hé".encode()]
 
 
 def text_shard(folder):

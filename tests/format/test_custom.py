@@ -4,13 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from smalti.errors import SchemaError
-from smalti.format import Encoding, Schema, parse_encoding, register_encoding
+from smalti.format import Encoding, Schema, Shard, parse_encoding, register_encoding
+from smalti.format.plan import read_plan
 from tests.format.shards import write
 
 PAGE = Path(__file__).parents[2] / "docs" / "encodings.md"
@@ -85,6 +88,41 @@ register_encoding("test_shout", Shout)
     exec(cell.replace("MARK", "'?'"), names)
     assert schema.codecs()[0].decode(b"A") == "A?"
     assert parse_encoding("test_shout").decode(b"A") == "A?"
+
+
+def test_a_shard_opened_after_the_cell_ran_again_is_read_by_the_newest_definition(tmp_path):
+    cell = """
+class Sign(Encoding):
+    def __init__(self, name, parameters):
+        super().__init__(name)
+    def encode(self, value):
+        return value.encode()
+    def decode(self, data):
+        return data.decode() + MARK
+register_encoding("test_sign", Sign)
+"""
+    names = {"Encoding": Encoding, "register_encoding": register_encoding, "__name__": "notebook"}
+    exec(cell, {**names, "MARK": "!"})
+    info, shard = write(tmp_path, {"x": "test_sign"}, [{"x": "a"}])
+    assert (shard[0], shard.batch(np.array([0]))) == ({"x": "a!"}, {"x": ["a!"]})
+    exec(cell, {**names, "MARK": "?"})
+    shard = Shard.open(tmp_path / info.raw.basename, info)
+    assert (shard[0], shard.batch(np.array([0]))) == ({"x": "a?"}, {"x": ["a?"]})
+
+
+def test_threads_that_open_shards_of_a_new_schema_at_once_get_one_plan():
+    """Else their shards would not look alike, and every batch over them would be put together the slow way."""
+    both = threading.Barrier(2, timeout=10)
+
+    def slow(name, parameters):
+        both.wait()
+        return Flag(name, parameters)
+
+    register_encoding("test-slow", slow)
+    schema = Schema(("x",), ("test-slow",), (1,))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: read_plan(schema, allow_unsafe_types=False), range(2))
+    assert first is second
 
 
 @pytest.mark.parametrize(

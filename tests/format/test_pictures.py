@@ -35,6 +35,20 @@ def test_palette_image_is_refused_as_raw_pixels():
         parse_encoding("pil").encode(Image.new("P", (2, 2)))
 
 
+@pytest.mark.parametrize("name", ["pil", "list[pil]"])
+@pytest.mark.parametrize(("mode", "pixels"), [("P", bytes([0, 1, 255, 7])), ("PA", bytes(range(8)))])
+def test_palette_image_that_mosaicml_stored_keeps_its_numbers(name, mode, pixels):
+    """Masks of classes are such images."""
+    stored = b"".join(n.to_bytes(4, "little") for n in (2, 2, len(mode))) + mode.encode() + pixels
+    if name == "pil":
+        back = parse_encoding(name).decode(stored)
+    else:
+        (back,) = parse_encoding(name).decode(bytes(4) + b"\1\0\0\0" + len(stored).to_bytes(4, "little") + stored)
+    assert (back.mode, back.size, back.tobytes()) == (mode, (2, 2), pixels)
+    with pytest.raises(SchemaError):
+        parse_encoding("pil").encode(stored)
+
+
 @pytest.mark.parametrize(
     "stored",
     [

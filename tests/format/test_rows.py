@@ -146,6 +146,20 @@ def test_buffers_may_be_used_again_after_the_call():
     assert bytes(builder.finish()[0].seal().payloads[0]) == expected
 
 
+class Shouting(str):
+    def encode(self, *_):
+        return b"LOUD"
+
+
+def test_text_of_a_users_class_is_stored_as_the_text_it_is_whatever_stands_beside_it():
+    schema = Schema.from_columns({"text": "str", "number": "float64"})
+    codecs = schema.codecs()
+    by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
+    for number in (1.0, 1):  # the second is no plain float, and sends the sample the long way
+        encode = short_way(schema, codecs, lambda sample: LongWay(schema, codecs).encode(sample, row=0))
+        assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
+
+
 def test_dict_that_makes_up_columns_is_refused_and_left_alone():
     builder = ShardBuilder(Schema.from_columns({"x": "int", "y": "int"}), NO_HASH)
     for sample in (defaultdict(int, y=1), defaultdict(int, y=1, z=2)):

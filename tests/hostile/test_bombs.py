@@ -22,9 +22,11 @@ import pytest
 import zstandard
 
 from smalti.catalog.arrow_file import read_arrow_file
+from smalti.catalog.table import emit_table
 from smalti.errors import IndexFileError
 from smalti.format import parse_index
 from tests.golden.malformed.make import index, mds, one_value, packed
+from tests.hostile.seeds import MDS_INDEXES
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARE = 96 << 20
@@ -57,13 +59,19 @@ for folder in sys.argv[2:]:
 
 def read_in_little_memory(tmp_path, *folders):
     """What each of the doors says about each set, in a process with little memory."""
+    lines = run_in_little_memory(READ, tmp_path, *folders)
+    assert len(lines) == 2 * len(folders)
+    return lines
+
+
+def run_in_little_memory(script, tmp_path, *folders):
+    """The lines that a script prints about each argument, in a process with little memory."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "users-cache")}
-    command = [sys.executable, "-c", READ, str(SPARE), *map(str, folders)]
+    command = [sys.executable, "-c", script, str(SPARE), *map(str, folders)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     first, *lines = done.stdout.splitlines()
     assert first == "limited" or sys.platform != "linux"
-    assert len(lines) == 2 * len(folders)
     return lines
 
 
@@ -192,6 +200,53 @@ def test_a_table_of_shards_with_compressed_columns_is_refused(algorithm, kind):
         writer.write_table(table)
     assert len(sink.getvalue()) < 5000
     with pytest.raises(ValueError, match="compressed"):
+        read_arrow_file(sink.getvalue())
+
+
+TABLE = """
+import hashlib
+import sys
+from pathlib import Path
+import pyarrow
+from smalti.catalog.table import parse_table
+from smalti.errors import IndexFileError
+from tests.hostile.harness import limit_memory
+
+print("limited" if limit_memory(int(sys.argv[1])) else "unlimited")
+for path in sys.argv[2:]:
+    data = Path(path).read_bytes()
+    try:
+        parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where="table")
+        print("value")
+    except IndexFileError as error:
+        print(error)
+"""
+
+
+def test_tables_of_shards_whose_rows_take_no_bytes_are_refused_in_little_memory(tmp_path):
+    """Columns without buffers, and a long word that many rows refer to: 2^31 rows in 400 bytes, 12 GB in 6 MB."""
+    whole = pa.ipc.open_file(emit_table(parse_index(MDS_INDEXES[0].encode(), where="seed")[0])).read_all()
+    many, places = (1 << 31) - 1, pa.array([0] * 2000, pa.int32())
+    columns = {
+        "nulls": dict.fromkeys(whole.column_names, pa.Array.from_buffers(pa.null(), many, [None])),
+        "structs": dict.fromkeys(whole.column_names, pa.Array.from_buffers(pa.struct([]), many, [None])),
+        "words": dict.fromkeys(whole.column_names, pa.DictionaryArray.from_arrays(places, pa.array(["x" * 500_000]))),
+    }
+    for name, arrays in columns.items():
+        table = pa.table(arrays).replace_schema_metadata(whole.schema.metadata)
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    lines = run_in_little_memory(TABLE, tmp_path, *(str(tmp_path / name) for name in columns))
+    assert [line.split(": ")[0].split(" ")[:2] for line in lines] == [["shard", "table"]] * len(columns), lines
+
+
+def test_a_table_of_shards_in_an_older_version_of_the_format_is_refused():
+    """There pyarrow also obeys a compression that is named in the metadata, where nobody looks for it."""
+    sink, table = io.BytesIO(), pa.table({"samples": [1, 2]})
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match="version"):
         read_arrow_file(sink.getvalue())
 
 

@@ -44,6 +44,26 @@ def test_raw_shards_are_read_in_place_and_compressed_ones_unpacked_once(tmp_path
     assert {path: path.stat().st_mtime_ns for path in unpacked} == before
 
 
+def test_shards_that_were_unpacked_in_the_folder_are_read_there_and_verified(tmp_path):
+    """What MosaicML's reader leaves in its local folder: the index of a compressed set, and uncompressed files."""
+    dataset = LocalDataset(write_set(tmp_path / "set", 20, compression="zstd"))
+    dataset[:]
+    for shard in dataset.shards:
+        (unpacked,) = (tmp_path / "home").rglob(shard.raw.basename.rpartition("/")[2])
+        unpacked.rename(tmp_path / "set" / shard.raw.basename)
+        (tmp_path / "set" / shard.stored.basename).unlink()
+    again = LocalDataset(tmp_path / "set")
+    assert [sample["id"] for sample in again[:]] == list(range(20))
+    assert not list((tmp_path / "home").rglob("*.mds"))
+    path = tmp_path / "set" / dataset.shards[1].raw.basename
+    path.write_bytes(path.read_bytes()[:-1] + b"~")
+    with pytest.raises(ChecksumMismatch, match="shard 1"):
+        LocalDataset(tmp_path / "set")[:]
+    path.unlink()
+    with pytest.raises(ShardNotFound, match="shard 1"):
+        LocalDataset(tmp_path / "set")[:]
+
+
 def test_files_are_verified_and_missing_ones_named(tmp_path):
     dataset = LocalDataset(write_set(tmp_path, 35))
     path = tmp_path / dataset.shards[1].raw.basename

@@ -1,6 +1,7 @@
 """One shard set opened for reading: samples, batches and gathered batches by id, verified before the first byte."""
 
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.catalog import merge_index
 from smalti.errors import ChecksumMismatch, SchemaError
 from smalti.format import Ragged
 from smalti.stream import Stream, StreamOptions
@@ -70,6 +72,16 @@ def test_a_batch_of_nothing_has_every_column(root):
     assert batch["id"].shape == (0,)
     assert batch["vector"].shape == (0, 3)
     assert batch["text"] == []
+
+
+@pytest.mark.parametrize("ids", [[-1], [94, -5], [-(1 << 40), 3], [95]])
+def test_numbers_of_no_sample_are_refused_before_anything_is_read(root, ids):
+    stream = open_set(root)
+    for path in shard_files(root):
+        path.unlink()
+    for read in (stream.batch, stream.gather, stream.prefetch):
+        with pytest.raises(IndexError, match=f"samples {min(ids)} to {max(ids)} of .*, which has 95"):
+            read(np.array(ids))
 
 
 def test_a_pickled_column_is_refused_when_the_set_is_opened(root):
@@ -212,6 +224,40 @@ def test_batches_go_on_when_few_files_may_be_open_at_once(root):
         assert stream.batch(ids)["id"].tolist() == ids.tolist()
         assert stream.sample(int(ids[0]))["id"] == ids[0]
     assert len(stream._cache._open) <= 2
+
+
+FEW_FILES = """
+import resource, sys
+import numpy as np
+from smalti.stream import Stream, StreamOptions
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+stream = Stream(StreamOptions(remote=sys.argv[1]))
+ids = np.random.default_rng(7).permutation(len(stream))
+out = {"vector": np.zeros((len(ids), 3), np.float32)}
+batch = stream.batch(ids, out=out)
+assert len(stream.shards) > 64 and batch["id"].tolist() == ids.tolist() and batch["vector"] is out["vector"]
+assert out["vector"][:, 0].tolist() == ids.tolist()
+gathered = stream.gather(ids)
+assert stream.decoded(gathered)["text"] == batch["text"] == [stream.sample(int(i))["text"] for i in ids]
+print("read")
+"""
+
+
+def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path):
+    command = [sys.executable, "-c", FEW_FILES, str(write_set(tmp_path / "set", 700))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "read\n", done.stderr[-2000:]
+
+
+def test_shards_with_other_columns_are_refused_also_when_a_batch_is_read_in_parts(tmp_path):
+    for number, kind in enumerate(("int", "int8")):
+        write_one(tmp_path / str(number), {"a": kind}, {"a": 1})
+    merge_index(str(tmp_path))
+    stream = open_set(tmp_path)
+    stream._cache._max_open = 1
+    with pytest.raises(SchemaError, match="different columns"):
+        stream.batch(np.array([0, 1]))
 
 
 def test_columns_come_in_stored_order(tmp_path):

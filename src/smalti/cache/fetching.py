@@ -3,6 +3,8 @@
 An MDS shard is one file; a text shard is two, brought under one lock and each of them verified by itself.
 """
 
+import errno
+import hashlib
 import random
 import secrets
 import time
@@ -33,6 +35,7 @@ from smalti.storage.retry import Deadline
 FIRST_PAUSE_SECONDS = 0.1
 REMADE_FOLDERS = 2
 """How often the cache's folder may be removed by somebody else while one shard is brought."""
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Fetcher:
         self._store = store
         self._digest = digest
         self._options = options
-        self._root: Path | None = None
+        self._roots: dict[bool, Path] = {}
 
     def bring(self, wanted: Wanted, use: Use, *, trusted: Trusted) -> Any:
         """What `use` returns for the shard's local files, verified unless `trusted` says that this was done already.
@@ -87,12 +90,10 @@ class Fetcher:
             SmaltiError: the classes that `ShardCache.shard` names.
         """
         files = wanted.files()
-        if wanted.info.zip is None:
-            local = [self._store.local_path(file.raw.basename) for file in files]
-            places = tuple(path for path in local if path is not None)
-            if len(places) == len(files):
-                return self._use_in_place(files, places, use, trusted)
-        targets = tuple(self._target(file.raw) for file in files)
+        places = self._places(wanted, files)
+        if places:
+            return self._use_in_place(files, places, use, trusted)
+        targets = tuple(map(self._target, files))
         deadline = Deadline(self._options.download_timeout)
         try:
             found = self._use(files, targets, use, trusted)
@@ -110,6 +111,15 @@ class Fetcher:
                     if isinstance(error, StoreError):
                         raise  # the shard is gone, not the folder
             return self._bring_locked(wanted, targets, use, deadline)
+
+    def _places(self, wanted: Wanted, files: tuple[WantedFile, ...]) -> tuple[Path, ...]:
+        """Where the uncompressed files lie when the store is a local folder that has them; else nothing."""
+        found = [self._store.local_path(file.raw.basename) for file in files]
+        places = tuple(path for path in found if path is not None)
+        if len(places) != len(files):
+            return ()
+        # MosaicML's reader unpacks a compressed set into a folder that is a set too, mostly without compressed files.
+        return places if wanted.info.zip is None or all(map(_is_whole, files, places)) else ()
 
     def _use_in_place(self, files: tuple[WantedFile, ...], paths: tuple[Path, ...], use: Use, trusted: Trusted) -> Any:
         file, path = files[0], paths[0]
@@ -133,8 +143,8 @@ class Fetcher:
 
     def _bring_locked(self, wanted: Wanted, targets: tuple[Path, ...], use: Use, deadline: Deadline) -> Any:
         files = wanted.files()
-        for target in targets:
-            make_parent(self._folder(), target)
+        for file, target in zip(files, targets, strict=True):
+            make_parent(self._folder(file), target)
         with FileLock(_lock_of(targets), deadline, wanted.what):
             missing = []
             for file, target in zip(files, targets, strict=True):
@@ -159,7 +169,7 @@ class Fetcher:
 
     def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, deadline: Deadline) -> Any:
         files = wanted.files()
-        targets = tuple(self._target(file.raw) for file in files)
+        targets = tuple(map(self._target, files))
         attempt = 0
         while True:
             attempt += 1
@@ -182,7 +192,7 @@ class Fetcher:
 
     def _fetch(self, file: WantedFile, deadline: Deadline) -> None:
         """One attempt at one file: stream to a temporary, check, unpack, publish."""
-        target, token = self._target(file.raw), secrets.token_hex(8)
+        target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         try:
             self._download(file, stored, deadline)
@@ -191,8 +201,8 @@ class Fetcher:
                 return
             self._unpack(file, stored, unpacked)
             if self._options.keep_zip:
-                kept = self._target(file.zip)
-                make_parent(self._folder(), kept)
+                kept = self._folder(file) / file.zip.basename
+                make_parent(self._folder(file), kept)
                 stored.replace(kept)
             unpacked.replace(target)
         finally:
@@ -216,15 +226,21 @@ class Fetcher:
             compression.decompress_file(stored, cast("BinaryIO", out), file.raw.num_bytes)
             out.finish()
 
-    def _folder(self) -> Path:
-        root = self._root
+    def _folder(self, file: WantedFile) -> Path:
+        has_hash = bool(file.raw.hashes)
+        root = self._roots.get(has_hash)
         if root is None:
             local = Path(self._options.local).expanduser() if self._options.local else detect_cache_folder()
-            root = self._root = open_root(local, self._digest)
+            name = self._digest
+            if not has_hash:
+                # Names and sizes alone do not tell two sets apart, such as two runs of one writer over rows of fixed
+                # size: their digests are equal, and only the address says whose copy it is.
+                name += f".{hashlib.sha256(self._store.url.encode()).hexdigest()[:16]}"
+            root = self._roots[has_hash] = open_root(local, name)
         return root
 
-    def _target(self, file: FileInfo) -> Path:
-        return self._folder() / file.basename
+    def _target(self, file: WantedFile) -> Path:
+        return self._folder(file) / file.raw.basename
 
     def _facts(self, file: WantedFile) -> dict[str, Any]:
         return {"key": file.stored.basename, "digest": self._digest, "url": self._store.url}
@@ -257,13 +273,22 @@ def _verify(file: WantedFile, path: Path) -> None:
     verify_file(path, file.raw, what=file.what)
 
 
+def _is_whole(file: WantedFile, path: Path) -> bool:
+    try:
+        return path.stat().st_size == file.raw.num_bytes
+    except OSError:
+        return False  # then it is the compressed file that is asked for, and missed
+
+
 def _is_good(file: WantedFile, target: Path) -> bool:
     """Whether the file is there and verifies; one that does not is put aside."""
     try:
         _verify(file, target)
     except FileNotFoundError:
         return False
-    except (FormatError, OSError):
+    except (FormatError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            raise  # that says nothing about the file
         quarantine(target)  # bit rot, a cut copy, an unreadable sector: never served, fetched again
         return False
     return True

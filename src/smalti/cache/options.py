@@ -10,7 +10,8 @@ class CacheOptions:
     """How remote shards are kept here."""
 
     local: str | None = None
-    """Folder of the copies; default: the user's own cache folder. Each data set gets a folder by its digest in it."""
+    """Folder of the copies; default: the user's own cache folder. Each data set gets a folder by its digest in it;
+    without checksums, by its address too."""
     download_retry: int = 2
     """Attempts for one shard in all (not further ones), at least 1."""
     download_timeout: float = 60.0

@@ -1,7 +1,8 @@
 """The shards of one data set version as open, verified maps.
 
 Intended behaviour; anything else is a bug:
-1. A raw shard in a local folder is mapped where it lies; everything else is fetched to `<local>/<digest>/<basename>`.
+1. A raw shard in a local folder is mapped where it lies, also where the index names a compressed one for it;
+   everything else is fetched to `<local>/<digest>/<basename>`. What has no checksum goes to `<digest>.<address>`.
    The two files of a text shard (CSV, JSONL and the like) come under one lock, and each is verified by itself.
 2. No byte is read before the file has its declared size and hashes: checked while it streams, or once for a file
    that was there already, by this process or one that it was forked from or with (again when it has changed since).
@@ -113,6 +114,13 @@ class ShardCache:
         self._fetcher = Fetcher(self._store, self._digest, self._options)
         self._max_open: int | None = None
 
+    @property
+    def max_open(self) -> int:
+        """How many shards are kept mapped at once; each holds a file descriptor."""
+        if self._max_open is None:
+            self._max_open = detect_open_limit()
+        return self._max_open
+
     def _make_jobs(self) -> Jobs[AnyShard]:
         return Jobs(self._bring)
 
@@ -164,9 +172,7 @@ class ShardCache:
 
     def _make_room(self) -> None:
         """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
-        if self._max_open is None:
-            self._max_open = detect_open_limit()
-        excess = len(self._open) + 1 - self._max_open
+        excess = len(self._open) + 1 - self.max_open
         if excess <= 0:
             return
         # A stable sort: not used first, and within each the ones opened first.

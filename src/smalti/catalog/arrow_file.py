@@ -1,12 +1,14 @@
 """Reading an Arrow file that others wrote, without trust: what pyarrow believes is looked at first. Knows no shards."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAGIC = b"ARROW1\0\0"
-_HEADER_FIELD = 2  # of the flatbuffer table Message
+_VERSION_FIELD = 0  # of the flatbuffer table Message
+_VERSION = 4  # that is V5, of 2020; in files of older ones pyarrow takes compression from another place
+_HEADER_FIELD = 2  # of Message
 _DATA_FIELD = 1  # of DictionaryBatch: the RecordBatch that holds its values
 _COMPRESSION_FIELD = 3  # of RecordBatch
 
@@ -31,7 +33,10 @@ def read_arrow_file(data: bytes) -> "pa.Table":
     body = pa.py_buffer(data).slice(len(_MAGIC))
     try:
         for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
-            if message.type != "schema" and _is_compressed(message.metadata.to_pybytes(), message.type):
+            metadata = message.metadata.to_pybytes()
+            if not _is_current(metadata):
+                raise ValueError("it has another version of Arrow's format than V5")
+            if message.type != "schema" and _is_compressed(metadata, message.type):
                 raise ValueError("its columns are compressed")
         table = pa.ipc.open_stream(pa.BufferReader(body)).read_all()
         # pyarrow trusts the offsets and indices in a file, and a wrong one reads or ends the process's memory.
@@ -39,6 +44,32 @@ def read_arrow_file(data: bytes) -> "pa.Table":
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"Arrow cannot read it: {str(error)[:200]}") from error
     return table
+
+
+def to_values(column: "pa.ChunkedArray") -> list[Any]:
+    """The integers or texts of a column; rows that share a text in the file share it in memory.
+
+    Other types are refused: some have any number of rows in no bytes at all, or long values that many rows refer to.
+
+    Raises:
+        ValueError: The column has another type.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if kind in (pa.int32(), pa.int64(), pa.string()):
+        values: list[Any] = column.to_pylist()
+        return values
+    if kind != pa.dictionary(pa.int32(), pa.string()):
+        raise ValueError(f"a column has the type {str(kind)[:60]}")
+    rows = column.combine_chunks()
+    words = rows.dictionary.to_pylist()
+    return [None if place is None else words[place] for place in rows.indices.to_pylist()]
+
+
+def _is_current(metadata: bytes) -> bool:
+    place = _place(metadata, _uint(metadata, 0), _VERSION_FIELD)
+    return place != 0 and _uint(metadata, place, 2) == _VERSION
 
 
 def _is_compressed(metadata: bytes, kind: str) -> bool:

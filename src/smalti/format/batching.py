@@ -75,13 +75,13 @@ def _read(
             gather_into(source.data, cells.begin, array, column.dtype)
             found[column.name] = array
         else:
-            items = gather(source.data, cells.begin, np.dtype((np.void, column.size or 0)))
-            found[column.name] = _native(items, column.dtype).reshape(len(picked.rows), *column.shape)
+            stored = gather(source.data, cells.begin, column.size or 0)
+            found[column.name] = _native(stored, column.dtype).reshape(len(picked.rows), *column.shape)
     return found
 
 
-def _native(items: Array, dtype: "np.dtype[Any]") -> Array:
-    array: Array = items.view(dtype) if items.size else np.empty(0, dtype)
+def _native(stored: Array, dtype: "np.dtype[Any]") -> Array:
+    array: Array = stored.view(dtype)
     return array.astype(dtype.newbyteorder("="), copy=False)  # moves bytes on big-endian machines alone
 
 

@@ -50,6 +50,7 @@ class ShardBuilder:
         self._lengths = array("q")
         self._num_shards = 0
         self._ready: list[FilledShard] = []
+        self._is_torn = False
         self._open_block()
 
     def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
@@ -85,6 +86,7 @@ class ShardBuilder:
     def finish(self) -> list[FilledShard]:
         """The last shard, if any sample waits for it; the builder can go on afterwards, with the next shard."""
         self._end_block()
+        self._check_whole()
         self._cutter.close()
         self._take()
         self._open_block()
@@ -104,15 +106,28 @@ class ShardBuilder:
         if self._block:
             data = memoryview(b"".join(self._block))
             lengths = np.fromiter(map(len, self._block), np.int64, len(self._block))
-            self._block.clear()
             self._push(lengths, lambda *_: (data,))
+            self._block.clear()
 
     def _open_block(self) -> None:
         # What fits a block fits the open shard: only a sample that comes alone, or a batch, ends a shard.
         self._block_room = min(_BLOCK_BYTES, self._cutter.room)
 
+    def _check_whole(self) -> None:
+        if self._is_torn:
+            raise ValueError(
+                "this builder ended in the middle of taking samples in, for want of memory or by an interrupt, and its "
+                "shard has lost some; make a new one, and write again."
+            )
+
     def _push(self, lengths: Lengths, strips: Callable[[int, int], Iterable[memoryview]]) -> None:
+        self._check_whole()
         cuts = self._cutter.push(lengths, first_row=self._unusual.samples)
+        self._is_torn = True
+        self._fill(lengths, cuts, strips)
+        self._is_torn = False
+
+    def _fill(self, lengths: Lengths, cuts: list[int], strips: Callable[[int, int], Iterable[memoryview]]) -> None:
         self._unusual.samples += len(lengths)
         begin = 0
         for number, end in enumerate([*cuts, len(lengths)]):

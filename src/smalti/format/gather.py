@@ -23,7 +23,6 @@ _LONG_BYTES = 1 << 10
 """Values of one size are cut by numpy below this, which copies them twice."""
 _MAX_VIEW_BYTES = 1 << 62
 """numpy counts the bytes of an array in 63 bits, overlapping ones each time."""
-_PAIR = np.dtype((np.void, 2 * OFFSET.itemsize))
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,14 @@ def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Ce
         FormatError: A sample reaches beyond its file, or is shorter than its columns need; padding behind the last
             column is allowed.
     """
-    table = gather(source.data, source.base + 4 + 4 * rows, _PAIR).view(OFFSET).reshape(-1, 2).astype(np.int64)
+    table = gather(source.data, source.base + 4 + 4 * rows, 8).view(OFFSET).reshape(-1, 2).astype(np.int64)
     place, end = table[:, 0] + source.base, table[:, 1] + source.base
     num_lengths = sizes.count(None)
     if num_lengths:
         first = place
         place = first + 4 * num_lengths
         _check_inside(place, end, source, rows)
-        heads = gather(source.data, first, np.dtype((np.void, 4 * num_lengths)))
-        lengths = heads.view(OFFSET).reshape(-1, num_lengths).astype(np.int64)
+        lengths = gather(source.data, first, 4 * num_lengths).view(OFFSET).reshape(-1, num_lengths).astype(np.int64)
     cells, shift, variable = [], 0, 0
     for size in sizes:
         begin = place + shift if shift else place
@@ -88,29 +86,24 @@ def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> N
         )
 
 
-def gather(data: Bytes, begin: Int64s, dtype: "np.dtype[Any]") -> np.ndarray[Any, Any]:
-    """The items of `dtype` that start at these bytes, in a fresh array of shape (n,).
+def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
+    """The values of `size` bytes that start at these places, end to end in a fresh array of shape (n * size,).
 
-    Every place must have been checked: `begin + itemsize <= len(data)`.
+    Every place must have been checked: `begin + size <= len(data)`.
     """
-    if not len(begin) or not dtype.itemsize:
-        return np.empty(len(begin), dtype)
-    if dtype.itemsize >= _LARGE_BYTES or dtype.itemsize * len(data) >= _MAX_VIEW_BYTES:
-        items = np.empty(len(begin), dtype)
-        _copy_each(data, begin, items.view(np.uint8).reshape(len(begin), -1))
-        return items
-    # One item at every byte, overlapping: picking from this view is a copy of exactly the wanted bytes.
-    pieces = _pieces(len(begin), dtype.itemsize)
+    if not len(begin) or not size:
+        return np.empty(0, np.uint8)
+    if size >= _LARGE_BYTES or size * len(data) >= _MAX_VIEW_BYTES:
+        values = np.empty((len(begin), size), np.uint8)  # numpy has no element type of 2 GiB
+        _copy_each(data, begin, values)
+        return values.reshape(-1)
+    pieces = _pieces(len(begin), size)
     if pieces > 1:
-        size = dtype.itemsize // pieces
-        begin = (begin[:, None] + np.arange(0, dtype.itemsize, size)).reshape(-1)
-        joined: np.ndarray[Any, Any] = _overlapping(data, np.dtype((np.void, size)))[begin].view(dtype)
-        return joined
-    return _overlapping(data, dtype)[begin]
-
-
-def _overlapping(data: Bytes, dtype: "np.dtype[Any]") -> np.ndarray[Any, Any]:
-    return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, strides=(1,))
+        begin = (begin[:, None] + np.arange(0, size, size // pieces)).reshape(-1)
+    # One item at every byte, overlapping: picking from this view is a copy of exactly the wanted bytes.
+    item = np.dtype((np.void, size // pieces))
+    picked: Bytes = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
+    return picked
 
 
 def _pieces(num_items: int, num_bytes: int) -> int:
@@ -128,7 +121,7 @@ def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "n
     step = max(1, _STEP_BYTES // max(size, 1))
     for first in range(0, len(out) if size else 0, step):
         part = out[first : first + step]
-        part[...] = gather(data, begin[first : first + step], np.dtype((np.void, size))).view(dtype).reshape(part.shape)
+        part[...] = gather(data, begin[first : first + step], size).view(dtype).reshape(part.shape)
 
 
 def _copy_each(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any]) -> None:
@@ -140,8 +133,8 @@ def collect(source: Source, cells: Cells) -> Ragged:
     """The bytes of these values, end to end."""
     same = _same_size(cells)
     if same:
-        items = gather(source.data, cells.begin, np.dtype((np.void, same)))
-        return Ragged(items.view(np.uint8), np.arange(len(items) + 1, dtype=np.int64) * same)
+        offsets = np.arange(len(cells.begin) + 1, dtype=np.int64) * same
+        return Ragged(gather(source.data, cells.begin, same), offsets)
     offsets = np.zeros(len(cells.begin) + 1, np.int64)
     np.cumsum(np.broadcast_to(cells.size, len(cells.begin)), out=offsets[1:])
     view = memoryview(source.data)
@@ -153,7 +146,7 @@ def copies(source: Source, cells: Cells) -> list[bytes]:
     """The bytes of each value."""
     same = _same_size(cells)
     if same and same < _LONG_BYTES:
-        values: list[bytes] = gather(source.data, cells.begin, np.dtype((np.void, same))).tolist()
+        values: list[bytes] = gather(source.data, cells.begin, same).view(f"V{same}").tolist()
         return values
     begin = cells.begin - source.base
     triples = zip(source.maps(), begin.tolist(), (begin + cells.size).tolist(), strict=True)

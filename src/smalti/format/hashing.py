@@ -27,7 +27,8 @@ def _collect() -> dict[str, tuple[Callable[[], Any], int]]:
     for name in sorted(hashlib.algorithms_guaranteed):
         if not name.startswith("shake_"):  # no fixed length, and MDS does not know them
             # `usedforsecurity=False`: md5 and sha1 are integrity checks here, and must work under FIPS.
-            found[name] = partial(hashlib.new, name, usedforsecurity=False), hashlib.new(name).digest_size
+            make = partial(hashlib.new, name, usedforsecurity=False)
+            found[name] = make, make().digest_size
     for name in ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"):
         kind = getattr(xxhash, name)
         found[name] = kind, kind().digest_size

@@ -8,6 +8,7 @@ import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.batching import Arrays, Picked, check_out, gather_batch, read_batch
+from smalti.format.info import ShardInfo
 from smalti.format.mapping import Int64s
 from smalti.format.opening import AnyShard
 from smalti.format.ragged import Ragged
@@ -33,7 +34,15 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
     picked = _alike(shards, which, rows)
     if picked is not None:
         return read_batch(picked, out)
-    columns = _merged(shards, which, lambda shard, places: shard.batch(rows[places]))
+    return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
+
+
+def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
+    """The batch, with the columns that are arrays written into those of `out` that have their names.
+
+    Raises:
+        SchemaError: An array of `out` has another dtype or shape, or cannot be written.
+    """
     for name, array in (out or {}).items():
         found = columns.get(name)
         if isinstance(found, np.ndarray):
@@ -64,18 +73,36 @@ def _alike(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> Picked | 
 def _merged(
     shards: Sequence[AnyShard], which: Int64s, read: Callable[[AnyShard, Any], dict[str, Any]]
 ) -> dict[str, Any]:
-    first = shards[0].info
-    for shard in shards[1:]:
-        if shard.info.schema.columns() != first.schema.columns():
-            raise SchemaError(
-                f"shards {first.raw.basename} and {shard.info.raw.basename} have different columns: "
-                f"{first.schema.columns()} and {shard.info.schema.columns()}; a batch by column needs the same ones. "
-                "Read such a set sample by sample, or write it again with one schema.",
-                shard=shard.info.raw.basename,
-            )
+    check_alike([shard.info for shard in shards])
     groups = [np.flatnonzero(which == place) for place in range(len(shards))]
-    parts = [read(shard, group) for shard, group in zip(shards, groups, strict=True)]
-    order = np.argsort(np.concatenate(groups), kind="stable")
+    return joined([read(shard, group) for shard, group in zip(shards, groups, strict=True)], groups)
+
+
+def check_alike(infos: Sequence[ShardInfo]) -> None:
+    """Return only if the shards have the same columns, in whatever order.
+
+    Raises:
+        SchemaError: Two of them have not.
+    """
+    first = infos[0]
+    for info in infos[1:]:
+        if info.schema is not first.schema and info.schema.columns() != first.schema.columns():
+            raise SchemaError(
+                f"shards {first.raw.basename} and {info.raw.basename} have different columns: "
+                f"{first.schema.columns()} and {info.schema.columns()}; a batch by column needs the same ones. "
+                "Read such a set sample by sample, or write it again with one schema.",
+                shard=info.raw.basename,
+            )
+
+
+def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:
+    """One batch out of parts of it that have the same columns.
+
+    Args:
+        parts: Column to values of each part; at least one.
+        places: For each part, which rows of the batch it holds, in its order.
+    """
+    order = np.argsort(np.concatenate(places), kind="stable")
     return {name: _in_order([part[name] for part in parts], order) for name in parts[0]}
 
 
@@ -83,6 +110,15 @@ def _in_order(parts: list[Any], order: Int64s) -> Any:
     """The rows of all parts, one behind the other and then picked in this order."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)[order]
-    rows = [row for part in parts for row in (part.tolist() if isinstance(part, np.ndarray) else part)]
-    picked = [rows[place] for place in order.tolist()]
-    return Ragged.from_values(picked) if all(isinstance(part, Ragged) for part in parts) else picked
+    if all(isinstance(part, Ragged) for part in parts):
+        values = [value for part in parts for value in part]
+        return Ragged.from_values([values[place] for place in order.tolist()])
+    rows = [row for part in parts for row in _listed(part)]
+    return [rows[place] for place in order.tolist()]
+
+
+def _listed(part: Any) -> list[Any]:
+    """The values themselves; beside lists, only text stands as bytes: that of a shard that had none beyond UTF-8."""
+    if isinstance(part, Ragged):
+        return [value.decode("utf-8") for value in part.tolist()]
+    return list(part.tolist() if isinstance(part, np.ndarray) else part)

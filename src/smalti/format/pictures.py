@@ -2,6 +2,7 @@
 
 import os
 from abc import abstractmethod
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,13 @@ from smalti.errors import BadImageError, SchemaError
 from smalti.format.encoding import Encoding, kind_of
 from smalti.format.picture_headers import check_jpeg, check_png, too_many_pixels
 
-# Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost.
+# Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost. But MosaicML's
+# writer stores those as well, masks for example: the numbers are there, and they are read.
 _MODE_BITS = {
     "1": 1, "L": 8, "LA": 16, "La": 16, "RGB": 24, "RGBA": 32, "RGBa": 32, "RGBX": 32, "CMYK": 32, "YCbCr": 24,
     "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
 }  # fmt: skip
+_READ_BITS = {**_MODE_BITS, "P": 8, "PA": 16, "I;16N": 16}
 
 
 class Pil(Encoding):
@@ -36,25 +39,25 @@ class Pil(Encoding):
         return _check_raw(head + value.tobytes())
 
     def decode(self, data: bytes) -> Image.Image:
-        """A PIL image."""
-        mode, size, begin = _parse_pil(data)
+        """A PIL image; one with a palette has numbers of colours, and not the colours."""
+        mode, size, begin = _parse_pil(data, _READ_BITS)
         return Image.frombytes(mode, size, data[begin:])
 
 
 def _check_raw(data: bytes) -> bytes:
     try:
-        _parse_pil(data)
+        _parse_pil(data, _MODE_BITS)
     except BadImageError as error:
         raise SchemaError(f"expected a raw image: {error}") from error
     return data
 
 
-def _parse_pil(data: bytes) -> tuple[str, tuple[int, int], int]:
+def _parse_pil(data: bytes, mode_bits: Mapping[str, int]) -> tuple[str, tuple[int, int], int]:
     width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
     mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
-    if len(data) < 12 or num_chars > 16 or mode not in _MODE_BITS:
+    if len(data) < 12 or num_chars > 16 or mode not in mode_bits:
         raise BadImageError("no header of a raw image.")
-    expected = (width * _MODE_BITS[mode] + 7) // 8 * height
+    expected = (width * mode_bits[mode] + 7) // 8 * height
     # Both before anything is allocated: the header alone could ask for gigabytes.
     if fault := too_many_pixels(width, height):
         raise BadImageError(f"{fault}.")

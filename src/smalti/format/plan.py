@@ -3,16 +3,19 @@
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from smalti.format.arrays import NdArray
+from smalti.format.custom import num_replaced
 from smalti.format.encoding import Encoding
 from smalti.format.scalars import Scalar
 from smalti.format.schema import Schema
 from smalti.format.texts import Bytes
+
+_MAX_PLANS = 256
+_plans: "dict[tuple[Schema, bool, int], ReadPlan]" = {}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, eq=False)
 class ReadPlan:
-    """A schema made ready for reading; one object for equal schemas."""
+    """A schema made ready for reading; one object for equal schemas, by which batches see that shards are alike."""
 
     schema: Schema
     columns: tuple[ColumnPlan, ...]
@@ -47,13 +50,23 @@ class ReadPlan:
     """Bytes of a sample whose columns of varying length are all empty."""
 
 
-@lru_cache(maxsize=256)
-def read_plan(schema: Schema, allow_unsafe_types: bool) -> ReadPlan:  # noqa: FBT001 - one call, and a cache's key
-    """The plan of a schema.
+def read_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
+    """The plan of a schema; thread-safe.
 
     Raises:
         SchemaError: A column's encoding is unknown or unsafe.
     """
+    key = schema, allow_unsafe_types, num_replaced()
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        # Not lru_cache, which gives each of several threads that come at once a plan of its own.
+        found = _plans.setdefault(key, _make_plan(schema, allow_unsafe_types=allow_unsafe_types))
+    return found
+
+
+def _make_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
     codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
     columns = tuple(map(_column, schema.names, codecs, schema.sizes))
     num_lengths = schema.sizes.count(None)

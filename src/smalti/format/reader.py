@@ -50,7 +50,7 @@ class Shard:
             SchemaError: A column whose encoding is refused.
             OSError: The file cannot be opened.
         """
-        plan = read_plan(info.schema, allow_unsafe_types)
+        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types)
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
         read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
         return cls(file, info, plan)

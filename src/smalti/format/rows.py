@@ -81,7 +81,8 @@ def short_way(schema: Schema, codecs: tuple[Encoding, ...], otherwise: Encode) -
         "columns": itemgetter(*schema.names) if len(codecs) > 1 else _only(schema.names[0]),
         "join": b"".join,
         "otherwise": otherwise,
-        "unusual": (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error),
+        # The warning: what older numpy says, where warnings are errors, when `struct` is given one of its booleans.
+        "unusual": (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error, DeprecationWarning),
         **source.space,
     }
     # Generated as dataclasses generate their methods. Nothing of the schema enters the text but numbers.

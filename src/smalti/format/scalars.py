@@ -26,7 +26,7 @@ class Scalar(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """The number in `size` bytes; integers, booleans and floats are taken where nothing is lost."""
-        if self._pack is not None:
+        if self._pack is not None and not isinstance(value, np.bool_):  # numpy 2.2 warns where struct takes it
             try:
                 return self._pack(value)
             except (struct.error, TypeError):

@@ -189,7 +189,7 @@ class SeparatedLines(Lines):
     def decode(self, lines: list[str]) -> list[list[Any]]:
         """The values of lines with exactly as many values as columns, each a plain number where it must be one."""
         separator, width = self.layout.separator, len(self.names)
-        rows = [line.split(separator) for line in lines]
+        rows = [line.split(separator, width) for line in lines]  # one too many is enough to know
         for i, (line, row) in enumerate(zip(lines, rows, strict=True)):
             if len(row) != width or self.layout.newline in line:
                 raise FormatError(f"not one line of {width} values", line=i)

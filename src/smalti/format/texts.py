@@ -39,7 +39,7 @@ class Str(Encoding):
                 value.decode("utf-8")
                 return value
             if isinstance(value, str):
-                return value.encode("utf-8")
+                return str.encode(value)  # a class of the user's may have an `encode` that means something else
         except (UnicodeEncodeError, UnicodeDecodeError) as error:
             raise SchemaError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}.") from error
         raise SchemaError(f"expected text, found {kind_of(value)}.")

@@ -6,15 +6,18 @@ Intended behaviour; anything else is a bug:
 3. The first failure is told at once through `on_failure`, and raised by the next `put` or `drain` and every one after.
 4. Every wait ends: a put has the store's deadlines, and waiting for a shard has `timeout_seconds` on top.
 5. `drain` gives the shards in the order in which they were put, however their threads overtook each other.
+6. A call that is interrupted, anywhere, leaves a queue that has failed: no shard is forgotten by one who goes on.
+7. A fork's copy stores, deletes and waits for nothing: the shards on their way are its parent's.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from smalti.errors import StoreAuthError, StoreError, StoreTimeout
+from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardInfo
 from smalti.format.hashing import Buffer
 from smalti.storage import Store
@@ -78,26 +81,35 @@ class UploadQueue:
         self._keys: list[str] = []
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
+        self._pid = os.getpid()
 
     def put(self, shard: FilledShard) -> None:
         """Have the shard sealed and stored soon; blocks while too many are under way.
 
         Raises:
             StoreError: This or an earlier shard failed, or does not end.
+            SmaltiError: This is a fork's copy.
         """
-        while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
-            self._settle()
-        self.raise_failure()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
-        self._running.append(self._pool.submit(self._store, [shard]))
+        self._check_process()
+        try:
+            while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
+                self._settle()
+            self.raise_failure()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
+            self._running.append(self._pool.submit(self._store, [shard]))
+        except Exception as error:  # such as a thread that cannot be started: this shard is lost
+            self._fail(error)
+            raise
 
     def drain(self) -> list[ShardInfo]:
         """Every shard, in order, when all of them are stored.
 
         Raises:
             StoreError: One failed, or does not end.
+            SmaltiError: This is a fork's copy.
         """
+        self._check_process()
         while self._running:
             self._settle()
         self.raise_failure()
@@ -106,6 +118,8 @@ class UploadQueue:
 
     def cancel(self) -> tuple[str, ...]:
         """Stop, wait for what runs, and delete what was put; returns the addresses that could not be deleted."""
+        if os.getpid() != self._pid:
+            return ()
         self._cancelled.set()
         for future in self._running:
             future.cancel()
@@ -123,9 +137,24 @@ class UploadQueue:
         if self._failure is not None:
             raise self._failure
 
+    def note(self, error: BaseException) -> None:
+        """Have every further call fail if `error` is an interrupt: what a call had in its hands then is lost."""
+        if not isinstance(error, Exception):  # those are refusals, or known here already
+            text = "this writer was interrupted, and a sample or a shard would be missing; make a new one, write again."
+            self._fail(ValueError(text))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SmaltiError(
+                "this writer was made before a fork, and its shards are on their way in the parent process; make a "
+                "writer in each process, and publish what they wrote together with `smalti.merge_index`."
+            )
+
     def _settle(self) -> None:
-        future = self._running.popleft()
-        if not wait([future], timeout=self._options.timeout_seconds).done:
+        future = self._running[0]  # still there if the wait is interrupted: then it is `cancel` that waits for it
+        is_done = bool(wait([future], timeout=self._options.timeout_seconds).done)
+        self._running.popleft()
+        if not is_done:
             place = self._destination.stores[0].locate(self._destination.prefix)
             self._fail(
                 StoreTimeout(

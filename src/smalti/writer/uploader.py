@@ -73,8 +73,12 @@ class ShardUploader:
             StoreError: A shard could not be stored, this one's or an earlier one.
             ValueError: Finished or aborted already.
         """
-        for shard in self._add(sample):
-            self._queue.put(shard)
+        try:
+            for shard in self._add(sample):
+                self._queue.put(shard)
+        except BaseException as error:
+            self._queue.note(error)
+            raise
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
         """Take every row of an Arrow batch or table in, column by column; otherwise as `write`.
@@ -84,9 +88,13 @@ class ShardUploader:
         Raises:
             SchemaError: A row does not fit; nothing was taken in of the batch or part with that row.
         """
-        for part in _parts(batch):
-            for shard in self._add_batch(part):
-                self._queue.put(shard)
+        try:
+            for part in _parts(batch):
+                for shard in self._add_batch(part):
+                    self._queue.put(shard)
+        except BaseException as error:
+            self._queue.note(error)
+            raise
 
     def finish(self) -> list[ShardInfo]:
         """Every shard, in order, with its files below the prefix; all of them are in the store, whole.
@@ -97,9 +105,13 @@ class ShardUploader:
         """
         if self._builder is None or self._add == self._refuse:
             self._refuse()
-        for shard in self._builder.finish():
-            self._queue.put(shard)
-        shards = self._queue.drain()
+        try:
+            for shard in self._builder.finish():
+                self._queue.put(shard)
+            shards = self._queue.drain()
+        except BaseException as error:
+            self._queue.note(error)
+            raise
         self._shut()
         self._builder = None  # it holds memory
         return shards

@@ -76,7 +76,7 @@ class VersionWriter:
     """Writes one version of a shard set; used by one thread. The base of the writers, each of which brings a builder.
 
     The version becomes visible when the `with` block ends well, all at once. When the block raises, nothing is
-    published and what had been uploaded is deleted.
+    published and what had been uploaded is deleted; unless `finish` was called in it, which cannot be undone.
     """
 
     def __init__(self, schema: Schema, builder: SampleBuilder, options: WriterOptions) -> None:
@@ -98,6 +98,7 @@ class VersionWriter:
         for store in self._stores:
             check_target(store, self._mode)
         self._progress = Progress() if options.progress_bar else None
+        self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
         self._uploader = ShardUploader(
             self._stores[0],
             f"{self.write_id}/0",
@@ -134,6 +135,7 @@ class VersionWriter:
             StoreError: An upload failed; nothing was published, and what had been uploaded was deleted.
             CommitConflict: Somebody else published first; as above.
             CommitUnknown: The store stopped answering while publishing; nothing was deleted.
+            ValueError: Finished already; what was published stays.
         """
         try:
             shards = self._uploader.finish()
@@ -142,10 +144,12 @@ class VersionWriter:
             raise
         self._close_progress()
         draft = Draft(write_id=self.write_id, schema=self._schema, shards=tuple(shards), metadata=self._metadata)
+        self._may_be_named = True
         try:
             self.manifest = publish(self._stores[0], draft, mode=self._mode)
         except (CommitConflict, DatasetExists) as error:
             # Only these say for sure that no version names our shards.
+            self._may_be_named = False
             self._abort(error)
             raise
         for store in self._stores[1:]:
@@ -164,7 +168,7 @@ class VersionWriter:
             self.finish()
 
     def _abort(self, error: BaseException) -> None:
-        left = self._uploader.abort()
+        left = () if self._may_be_named else self._uploader.abort()
         self._close_progress()
         if left and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"{len(left)} uploaded objects could not be deleted; no version names them: {left[0]} ...")
