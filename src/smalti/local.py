@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreError
-from smalti.format import ShardInfo, check_readable
+from smalti.format import ShardInfo
 from smalti.format.indexing import pick
 from smalti.storage import LocalStore, open_store
 from smalti.stream import Stream, StreamOptions
@@ -35,9 +35,7 @@ class LocalDataset:
             )
         self.local = str(local)
         self.split = split
-        options = StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types)
-        self._stream = Stream(options)
-        check_readable(self._stream.shards, allow_unsafe_types=allow_unsafe_types)
+        self._stream = Stream(StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types))
 
     def __len__(self) -> int:
         return len(self._stream)

@@ -70,9 +70,8 @@ class Stream:
         self._ends = np.cumsum(self.shard_sizes)
         self._begins = self._ends - self.shard_sizes
         self._num_samples = int(self._ends[-1]) if self._ends.size else 0
-        self._end_array = array(
-            "q", self._ends.tobytes()
-        )  # bisected in a tenth of the time that numpy takes for one id
+        # Bisected in a tenth of the time that numpy takes for one id.
+        self._end_array = array("q", self._ends.tobytes())
         cache = CacheOptions(
             local=options.local if options.remote is not None else None,
             download_retry=options.download_retry,

@@ -16,7 +16,6 @@ from smalti.catalog import Manifest
 from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor
 from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
 from smalti.dataset.reading import ALGORITHMS, Planned, Reading, first_cursor, reading_world, saved_cursor
-from smalti.format import check_readable
 from smalti.format.indexing import pick
 from smalti.order import TAILS, Division, EpochPlan, StepBatch
 from smalti.order.mosaic import PARTITIONS, MosaicPlan
@@ -149,9 +148,7 @@ class StreamingDataset:
         """The opened shard set; the first use opens it."""
         stream = self._opened.stream
         if stream is None:
-            stream = Stream(self._stream_options)
-            check_readable(stream.shards, allow_unsafe_types=self._stream_options.allow_unsafe_types)
-            self._opened.stream = stream
+            stream = self._opened.stream = Stream(self._stream_options)
         return stream
 
     @property

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.order.keys import Purpose, keyed_permutation
+from smalti.order.positions import GlobalOrder
 
 Ids = NDArray[np.int64]
 
@@ -123,7 +124,7 @@ class _Runs:
         return starts[held], sizes[held]
 
 
-class EpochPlan:
+class EpochPlan(GlobalOrder):
     """The global order G of one epoch: `len(plan)` sample ids, any part of which can be asked for alone.
 
     Memory is O(shards) plus the windows in use. Not thread-safe: it remembers the windows that it computed last.
@@ -140,16 +141,6 @@ class EpochPlan:
 
     def __len__(self) -> int:
         return self._runs.num_samples
-
-    def sample_ids(self, begin: int, end: int) -> Ids:
-        """Sample ids at positions [begin, end) of the epoch; int64, shape (end - begin,).
-
-        Raises:
-            IndexError: the span is not inside [0, len(plan)].
-        """
-        if not 0 <= begin <= end <= len(self):
-            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
-        return self.ids_at(np.arange(begin, end, dtype=np.int64))
 
     def ids_at(self, positions: Ids) -> Ids:
         """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""

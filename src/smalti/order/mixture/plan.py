@@ -7,6 +7,7 @@ import numpy as np
 
 from smalti.order.mixture.batches import Layout
 from smalti.order.mixture.units import Units
+from smalti.order.positions import GlobalOrder
 from smalti.order.window import EpochPlan, Ids
 
 
@@ -24,7 +25,7 @@ class Part:
         return self.units.sample_ids(self.order.ids_at(places))
 
 
-class MixturePlan:
+class MixturePlan(GlobalOrder):
     """The global order of one epoch: `len(plan)` sample ids, any part of which can be asked for alone.
 
     Sample ids count over all streams laid end to end; a sample of which more than one copy is taken comes that often.
@@ -42,16 +43,6 @@ class MixturePlan:
 
     def __len__(self) -> int:
         return sum(self.stream_samples)
-
-    def sample_ids(self, begin: int, end: int) -> Ids:
-        """Sample ids at positions [begin, end) of the epoch; int64, shape (end - begin,).
-
-        Raises:
-            IndexError: the span is not inside [0, len(plan)].
-        """
-        if not 0 <= begin <= end <= len(self):
-            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
-        return self.ids_at(np.arange(begin, end, dtype=np.int64))
 
     def ids_at(self, positions: Ids) -> Ids:
         """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""

@@ -15,6 +15,7 @@ from smalti.order.mosaic.partition import Partition
 from smalti.order.mosaic.sampling import Resampled
 from smalti.order.mosaic.shape import WorldShape
 from smalti.order.mosaic.spans import Ids, Ints
+from smalti.order.positions import GlobalOrder
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Listed:
         return self.repeats[positions]
 
 
-class MosaicPlan:
+class MosaicPlan(GlobalOrder):
     """The order of one epoch for one world, from `start` on: `len(plan)` positions, any of which can be asked for.
 
     It offers what `EpochPlan` does, so `Division(len(plan), plan.start, batch_size, world, tail="short")` reads from it
@@ -103,16 +104,6 @@ class MosaicPlan:
     def num_steps(self) -> int:
         """Steps from the start in which somebody reads something."""
         return -(-(len(self) - self.start) // self.shape.global_batch)
-
-    def sample_ids(self, begin: int, end: int) -> Ints:
-        """Sample ids at positions [begin, end) of the epoch; int64, shape (end - begin,); -1 where one is nobody's.
-
-        Raises:
-            IndexError: the span is not inside [0, len(plan)].
-        """
-        if not 0 <= begin <= end <= len(self):
-            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
-        return self.ids_at(np.arange(begin, end, dtype=np.int64))
 
     def ids_at(self, positions: Ints) -> Ints:
         """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`; -1: nobody's."""
