@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.cache import CacheOptions, ShardCache
+from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError
 from smalti.images import decode_rgb
@@ -41,7 +41,7 @@ def sums_of_shards(store: Store, manifest: Manifest) -> dict[str, SplitSums]:
         StoreError: a shard cannot be read.
     """
     sums = {split: SplitSums() for split in manifest.partitions}
-    cache = ShardCache(store, manifest.digest, manifest.shards, CacheOptions())
+    cache = ShardCache(Source(store, manifest.digest, manifest.shards, CacheOptions()))
     try:
         for number, info in enumerate(manifest.shards):
             shard = cache.shard(number)

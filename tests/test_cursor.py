@@ -144,7 +144,7 @@ def test_a_state_that_is_no_mapping_is_refused(state):
 
 def test_a_newer_cursor_version_asks_for_an_upgrade():
     state = cursor().to_state()
-    state["smalti"]["cursor_version"] = 2
+    state["smalti"]["cursor_version"] = 3
     with pytest.raises(CursorError, match="upgrade Smalti"):
         Cursor.from_state(state)
 

@@ -19,6 +19,7 @@ _HOMES = {
     "MDSWriter": "smalti.writer",
     "Manifest": "smalti.catalog",
     "SmaltiError": "smalti.errors",
+    "Stream": "smalti.stream",
     "StreamingDataLoader": "smalti.torch",
     "StreamingDataset": "smalti.torch",
     "TSVWriter": "smalti.writer",

@@ -7,7 +7,7 @@ from smalti.errors import StoreError
 from smalti.format import ShardInfo
 from smalti.format.indexing import pick
 from smalti.storage import LocalStore, open_store
-from smalti.stream import Stream, StreamOptions
+from smalti.stream import OpenStreams, StreamOptions
 
 
 class LocalDataset:
@@ -35,7 +35,9 @@ class LocalDataset:
             )
         self.local = str(local)
         self.split = split
-        self._stream = Stream(StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types))
+        self._stream = OpenStreams(
+            [StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types)]
+        )
 
     def __len__(self) -> int:
         return len(self._stream)

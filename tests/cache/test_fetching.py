@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache
+from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -455,7 +455,7 @@ def test_a_decompression_bomb_stops_at_the_declared_size(fill, make_cache, tmp_p
     store.objects[key] = bomb
     hostile = replace(infos[0], zip=replace(infos[0].zip, num_bytes=len(bomb), hashes=digest_bytes(bomb, ["xxh3_64"])))
     with pytest.raises(FormatError, match="shard 0"):
-        ShardCache(store, DIGEST, [hostile], CacheOptions(local=str(tmp_path / "cache"))).shard(0)
+        ShardCache(Source(store, DIGEST, [hostile], CacheOptions(local=str(tmp_path / "cache")))).shard(0)
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) < 10_000
     assert os.path.exists(tmp_path / "cache" / DIGEST)
 
@@ -469,5 +469,5 @@ def test_sets_of_mosaicml_read_through_the_cache(shared, tmp_path, name):
         LoggedStore(LocalStore(shared / "golden" / name), tmp_path / "log"),
     ):
         manifest = load_manifest(store)
-        cache = ShardCache(store, manifest.digest, manifest.shards, CacheOptions(local=str(tmp_path / "cache")))
+        cache = ShardCache(Source(store, manifest.digest, manifest.shards, CacheOptions(local=str(tmp_path / "cache"))))
         assert sum(len(cache.shard(i)) for i in range(len(cache))) == manifest.rows > 0

@@ -82,7 +82,7 @@ def test_other_data_than_the_runs_are_refused(data, tmp_path, capsys):
     ledger = run(tmp_path / "ledger", data)
     other = write_set(tmp_path / "other", 41)
     assert main(["ledger", "check", ledger, "--data", str(other)]) == 1
-    assert "holds no such version" in capsys.readouterr().err
+    assert "no version of" in capsys.readouterr().err
 
 
 def test_no_ledger_is_one_line_to_a_person(tmp_path, capsys):

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smalti.cursor import WINDOW, Cursor
+from smalti.cursor import WINDOW, Cursor, MixedStream
 from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import ALGORITHMS, Reading, first_cursor, reading_world
+from smalti.dataset.reading import Reading, reading_world
+from smalti.dataset.resuming import ALGORITHMS, first_cursor
 from smalti.order.mosaic import default_mosaic_nodes
 from smalti.world import World
 
@@ -71,7 +72,7 @@ def lives(draw, *, window):
 
 def readings(chain, life, cursor):
     options = OrderOptions(**{**vars(chain.options), "replication": life.replication})
-    return [Reading(Pass(cursor, world), chain.sizes, life.batch_size, options) for world in life.worlds()]
+    return [Reading(Pass(cursor, world), [chain.sizes], life.batch_size, options) for world in life.worlds()]
 
 
 def read_life(chain, life, cursor, steps_of, consumed):
@@ -106,7 +107,7 @@ def assert_same(ours, theirs):
 
 def first_cursor_of(chain):
     world = reading_world(chain.lives[0].worlds()[0], chain.options)
-    return first_cursor(chain.options, world, digest="d", split=None, epoch_size=sum(chain.sizes))
+    return first_cursor(chain.options, world, [MixedStream("d", None, sum(chain.sizes))], [chain.sizes])
 
 
 def check(chain):
@@ -119,7 +120,7 @@ def check(chain):
         cursor = read_life(chain, chain.lives[-1], cursor, lambda steps: steps, consumed)
     assert (cursor.epoch, cursor.samples) == (1, 0)
     assert sorted(consumed.values()) == list(range(sum(chain.sizes))), "I1: every sample once"
-    alone = Reading(Pass(begin, World()), chain.sizes, 1, chain.options).plan
+    alone = Reading(Pass(begin, World()), [chain.sizes], 1, chain.options).plan
     expected = alone.sample_ids(0, len(alone)).tolist()
     assert consumed == {place: expected[place] for place in consumed}, "I2, I3: the order of a run that was never ended"
 

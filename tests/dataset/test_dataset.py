@@ -246,8 +246,9 @@ def test_what_an_option_can_be_a_state_can_hold(root, algorithm):
     resumed = StreamingDataset(local=str(root), **options)
     resumed.load_state_dict(StreamingDataset(local=str(root), **options, **most, num_canonical_nodes=3).state_dict())
     assert set(read_ids(resumed)) == set(range(137))
-    resumed.load_state_dict(StreamingDataset(local=str(root), **options, num_canonical_nodes=1 << 20).state_dict())
-    assert resumed.cursor().canonical_nodes == 1 << 20
+    nodes = 100 if algorithm == "py1e" else 1 << 20  # py1e needs a sample for each
+    resumed.load_state_dict(StreamingDataset(local=str(root), **options, num_canonical_nodes=nodes).state_dict())
+    assert resumed.cursor().canonical_nodes == nodes
 
 
 def test_after_a_refused_state_a_new_epoch_can_be_begun(root):

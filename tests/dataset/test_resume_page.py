@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from smalti.cursor import MixedStream
 from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Reading, first_cursor, reading_world
+from smalti.dataset.reading import Reading, reading_world
+from smalti.dataset.resuming import first_cursor
 from smalti.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "resume.md").read_text(encoding="utf-8")
@@ -24,9 +26,9 @@ def reading(numbers, rank):
     )
     hosts, samples = numbers["hosts"], numbers["samples"]
     world = World.of_blocks(rank, hosts * numbers["ranks"], hosts)
-    begin = first_cursor(options, reading_world(world, options), digest="", split=None, epoch_size=samples)
+    begin = first_cursor(options, reading_world(world, options), [MixedStream("", None, samples)], [[samples]])
     start = replace(begin, samples=numbers["start"], initial_hosts=numbers.get("initial", hosts))
-    return Reading(Pass(start, world), [samples], numbers["batch"], options)
+    return Reading(Pass(start, world), [[samples]], numbers["batch"], options)
 
 
 def test_the_page_has_its_tables():
@@ -49,5 +51,5 @@ def test_a_table_shows_what_every_rank_reads(kind, setting, table):
 
 
 def test_the_page_names_every_key_of_a_state():
-    keys = first_cursor(OrderOptions(), World(), digest="", split=None, epoch_size=1).to_state()
+    keys = first_cursor(OrderOptions(), World(), [MixedStream("", None, 1)], [[1]]).to_state()
     assert [key for key in keys if f"`{key}`" not in PAGE] == []

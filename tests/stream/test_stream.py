@@ -1,4 +1,4 @@
-"""One shard set opened for reading: samples, batches and gathered batches by id, verified before the first byte."""
+"""Shard sets opened for reading: samples and batches by id, verified before the first byte."""
 
 import json
 import subprocess
@@ -11,14 +11,13 @@ import pytest
 
 from smalti.catalog import merge_index
 from smalti.errors import ChecksumMismatch, SchemaError
-from smalti.format import Ragged
-from smalti.stream import Stream, StreamOptions
+from smalti.stream import OpenStreams, StreamOptions
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
 
 
-def open_set(root, **options) -> Stream:
-    return Stream(StreamOptions(remote=str(root), **options))
+def open_set(root, **options) -> OpenStreams:
+    return OpenStreams([StreamOptions(remote=str(root), **options)])
 
 
 def shard_files(root) -> list[Path]:
@@ -48,18 +47,6 @@ def test_every_id_is_found_in_its_shard(root):
     assert stream.batch(np.arange(95))["id"].tolist() == list(range(95))
 
 
-def test_gathered_columns_decode_to_the_batch(root):
-    stream = open_set(root)
-    ids = np.array([3, 90, 41])
-    gathered = stream.gather(ids)
-    assert isinstance(gathered["text"], Ragged)
-    assert gathered["text"].tolist() == [sample(i)["text"].encode() for i in ids.tolist()]
-    decoded = stream.decoded(gathered)
-    assert decoded["text"] == stream.batch(ids)["text"]
-    assert decoded["vector"] is gathered["vector"]
-    assert list(stream.gather(ids, ["id"])) == ["id"]
-
-
 def test_out_is_filled_over_many_shards(root):
     out = {"vector": np.zeros((4, 3), np.float32)}
     batch = open_set(root).batch(np.array([80, 2, 33, 2]), out=out)
@@ -79,7 +66,7 @@ def test_numbers_of_no_sample_are_refused_before_anything_is_read(root, ids):
     stream = open_set(root)
     for path in shard_files(root):
         path.unlink()
-    for read in (stream.batch, stream.gather, stream.prefetch):
+    for read in (stream.batch, stream.prefetch):
         with pytest.raises(IndexError, match=f"samples {min(ids)} to {max(ids)} of .*, which has 95"):
             read(np.array(ids))
 
@@ -107,10 +94,8 @@ def test_bytes_of_another_encoding_are_never_decoded_as_the_first_shard_s(tmp_pa
     stream = open_set(tmp_path)
     assert [stream.sample(i)["x"] for i in range(2)] == ["a", b"b"]
     assert [stream.batch(np.array([i]))["x"] for i in range(2)] == [["a"], [b"b"]]
-    assert stream.decoded(stream.gather(np.array([0])))["x"] == ["a"]
-    for read, ids in ((stream.gather, [1]), (stream.gather, [0, 1]), (stream.batch, [0, 1])):
-        with pytest.raises(SchemaError, match=r"shard\.00000\.mds"):
-            read(np.array(ids))
+    with pytest.raises(SchemaError, match=r"shard\.00000\.mds"):
+        stream.batch(np.array([0, 1]))
 
 
 def write_one(root, columns, row):
@@ -123,7 +108,6 @@ def write_one(root, columns, row):
 READS = {
     "sample": lambda stream: stream.sample(3),
     "batch": lambda stream: stream.batch(np.array([3])),
-    "gather": lambda stream: stream.gather(np.array([3])),
 }
 
 
@@ -203,7 +187,7 @@ def test_many_threads_read_one_stream(root):
         rng = np.random.default_rng(seed)
         for _ in range(20):
             ids = rng.integers(0, 95, 30)
-            if stream.batch(ids)["id"].tolist() != ids.tolist() or stream.gather(ids)["id"].tolist() != ids.tolist():
+            if stream.batch(ids)["id"].tolist() != ids.tolist():
                 wrong.append(seed)
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
@@ -229,17 +213,16 @@ def test_batches_go_on_when_few_files_may_be_open_at_once(root):
 FEW_FILES = """
 import resource, sys
 import numpy as np
-from smalti.stream import Stream, StreamOptions
+from smalti.stream import OpenStreams, StreamOptions
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-stream = Stream(StreamOptions(remote=sys.argv[1]))
+stream = OpenStreams([StreamOptions(remote=sys.argv[1])])
 ids = np.random.default_rng(7).permutation(len(stream))
 out = {"vector": np.zeros((len(ids), 3), np.float32)}
 batch = stream.batch(ids, out=out)
 assert len(stream.shards) > 64 and batch["id"].tolist() == ids.tolist() and batch["vector"] is out["vector"]
 assert out["vector"][:, 0].tolist() == ids.tolist()
-gathered = stream.gather(ids)
-assert stream.decoded(gathered)["text"] == batch["text"] == [stream.sample(int(i))["text"] for i in ids]
+assert batch["text"] == [stream.sample(int(i))["text"] for i in ids]
 print("read")
 """
 

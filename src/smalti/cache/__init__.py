@@ -5,6 +5,6 @@ what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti
 """
 
 from smalti.cache.options import CacheOptions
-from smalti.cache.shards import ShardCache
+from smalti.cache.shards import ShardCache, Source
 
-__all__ = ["CacheOptions", "ShardCache"]
+__all__ = ["CacheOptions", "ShardCache", "Source"]

@@ -92,8 +92,11 @@ class Jobs(Generic[T]):
                     self._queue.append(shard_id)
             missing = min(len(self._queue) - self._idle, AHEAD_THREADS - self._threads)
             for _ in range(missing):
+                try:
+                    threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
+                except RuntimeError:  # no memory for one, or too many: what is not fetched ahead is fetched when needed
+                    break
                 self._threads += 1
-                threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
             self._lock.notify_all()
 
     def failed(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The shards of one data set version as open, verified maps.
+"""The shards of data set versions as open, verified maps.
 
 Intended behaviour; anything else is a bug:
 1. A raw shard in a local folder is mapped where it lies, also where the index names a compressed one for it;
@@ -15,7 +15,10 @@ Intended behaviour; anything else is a bug:
 """
 
 import errno
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +35,32 @@ GRACE_SECONDS = 5.0
 """How much longer than the fetching thread a waiting one waits: the former has the better message."""
 
 
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One version of a shard set, and how its shards come here."""
+
+    store: Store
+    """The root of the set."""
+    digest: str
+    """The manifest's digest; names the folder of the copies."""
+    shards: Sequence[ShardInfo]
+    """The manifest's shards, or some of them."""
+    options: CacheOptions
+    """Where copies lie, how often and how long to try."""
+    allow_unsafe_types: bool = False
+    """Whether columns that run code when decoded may be opened."""
+
+
 class ShardCache:
     """Shards by number, here and verified; thread-safe, safe under fork, picklable.
 
     Args:
-        store: The root of the set.
-        digest: The manifest's digest; names the folder of the copies.
-        shards: The manifest's shards; a shard's id is its place here.
-        options: Where copies lie, how often and how long to try.
-        allow_unsafe_types: Whether columns that run code when decoded may be opened.
+        sources: Where the shards come from; a shard's id is its place in all of them, laid end to end. They share what
+            is open at once, and the threads that fetch.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        digest: str,
-        shards: Sequence[ShardInfo],
-        options: CacheOptions,
-        *,
-        allow_unsafe_types: bool = False,
-    ) -> None:
-        self._store = store
-        self._digest = digest
-        self._shards = shards
-        self._options = options
-        self._allow_unsafe_types = allow_unsafe_types
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
         self._reset()
         self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
@@ -95,11 +99,10 @@ class ShardCache:
         self._jobs = PerProcess(self._make_jobs)
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return self._ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_store", "_digest", "_shards", "_options", "_allow_unsafe_types")
-        return {name: self.__dict__[name] for name in kept}
+        return {"_sources": self._sources}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -110,8 +113,9 @@ class ShardCache:
         # A fork copies these: maps are read-only and stay valid in the child.
         self._open: dict[int, AnyShard] = {}
         self._used: dict[int, bool] = {}
-        self._verified = Verified(len(self._shards))
-        self._fetcher = Fetcher(self._store, self._digest, self._options)
+        self._ends = list(accumulate(len(source.shards) for source in self._sources))
+        self._verified = Verified(len(self))
+        self._fetchers = [Fetcher(source.store, source.digest, source.options) for source in self._sources]
         self._max_open: int | None = None
 
     @property
@@ -125,50 +129,54 @@ class ShardCache:
         return Jobs(self._bring)
 
     def _obtain(self, shard_id: int) -> AnyShard:
-        if not 0 <= shard_id < len(self._shards):
-            raise IndexError(f"shard {shard_id} is not one of the {len(self._shards)} shards of {self._store.url}")
+        if not 0 <= shard_id < len(self):
+            urls = ", ".join(source.store.url for source in self._sources)
+            raise IndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
+        _, source, _ = self._find(shard_id)
+        timeout = source.options.download_timeout
         try:
-            return self._jobs.get().obtain(shard_id, self._options.download_timeout + GRACE_SECONDS)
+            return self._jobs.get().obtain(shard_id, timeout + GRACE_SECONDS)
         except SmaltiError as error:
             # A fresh one for each consumer: threads that raise one object mix up their tracebacks.
             raise type(error)(error.message, **error.facts) from error
         except TimeoutError as error:
             raise StoreTimeout(
                 f"{self._name(shard_id)}: another thread has been fetching it for more than "
-                f"{self._options.download_timeout:.0f} s; the disk of the cache does not answer",
+                f"{timeout:.0f} s; the disk of the cache does not answer",
                 shard=shard_id,
-                digest=self._digest,
+                digest=source.digest,
             ) from error
 
     def _bring(self, shard_id: int) -> AnyShard:
         found = self._open.get(shard_id)
         if found is not None:
             return found
-        info = self._shards[shard_id]
+        number, source, place = self._find(shard_id)
+        info = source.shards[place]
         wanted = Wanted(info, self._name(shard_id))
 
         def use(paths: tuple[Path, ...]) -> AnyShard:
-            shard = self._map(paths, info)
+            shard = self._map(paths, info, source)
             self._verified.add(shard_id, paths)
             return shard
 
         def trusted(paths: tuple[Path, ...]) -> bool:
             return self._verified.knows(shard_id, paths)
 
-        shard: AnyShard = self._fetcher.bring(wanted, use, trusted=trusted)
+        shard: AnyShard = self._fetchers[number].bring(wanted, use, trusted=trusted)
         self._make_room()
         self._open[shard_id] = shard
         return shard
 
-    def _map(self, paths: tuple[Path, ...], info: ShardInfo) -> AnyShard:
+    def _map(self, paths: tuple[Path, ...], info: ShardInfo, source: Source) -> AnyShard:
         try:
-            return open_shard(paths, info, allow_unsafe_types=self._allow_unsafe_types)
+            return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
             self._max_open = max(1, len(self._open) // 2)  # others use descriptors too: live with fewer
             self._make_room()
-            return open_shard(paths, info, allow_unsafe_types=self._allow_unsafe_types)
+            return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
 
     def _make_room(self) -> None:
         """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
@@ -179,6 +187,12 @@ class ShardCache:
         for shard_id in sorted(self._open, key=lambda i: self._used.pop(i, False))[:excess]:
             self._open.pop(shard_id, None)
 
+    def _find(self, shard_id: int) -> tuple[int, Source, int]:
+        """The number of a shard's source, the source, and the shard's place in it."""
+        number = bisect_right(self._ends, shard_id)
+        return number, self._sources[number], shard_id - (self._ends[number - 1] if number else 0)
+
     def _name(self, shard_id: int) -> str:
-        key = self._shards[shard_id].stored.basename
-        return f"shard {shard_id} ({key}) of {self._store.url}, version digest {self._digest[:12]}"
+        _, source, place = self._find(shard_id)
+        key = source.shards[place].stored.basename
+        return f"shard {place} ({key}) of {source.store.url}, version digest {source.digest[:12]}"

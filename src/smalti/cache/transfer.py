@@ -65,7 +65,14 @@ def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Itera
         StoreError: what the store raised.
     """
     pipe = _Pipe()
-    threading.Thread(target=pipe.fill, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
+    try:
+        threading.Thread(target=pipe.fill, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
+    except RuntimeError as error:  # Python's "can't start new thread" tells neither what for nor why
+        raise StoreError(
+            f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
+            "processes of this user; take fewer loader workers",
+            key=key,
+        ) from error
     received = 0
     try:
         while True:

@@ -30,6 +30,12 @@ class DiskFaults:
                 "another folder as `local`",
                 **self._facts,
             ) from error
+        if error.errno == errno.ENOMEM:
+            raise StoreError(
+                f"{self._what}: out of memory while it was brought into {where}; take fewer loader workers, or smaller "
+                "shards",
+                **self._facts,
+            ) from error
         raise StoreError(
             f"{self._what}: {where} cannot be used: {error}; give another folder as `local`", **self._facts
         ) from error

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from smalti.catalog import history
 from smalti.cursor import Cursor
 from smalti.dataset import open_dataset
+from smalti.dataset.reading import window_plan
 from smalti.errors import CursorError
 from smalti.ledger import LedgerReport, Plan, check_ledger
-from smalti.order import plan_epoch
 
 
 def add_ledger_commands(commands: Any) -> None:
@@ -25,7 +25,12 @@ def add_ledger_commands(commands: Any) -> None:
     text = "prove that each planned sample was taken once, over all lives of the run"
     check = checks.add_parser("check", help=text, description=text)
     check.add_argument("folder", help="folder of the ledger, as the loader was given it")
-    check.add_argument("--data", help="URL or folder of the shard set: compare every sample id with the plan")
+    check.add_argument(
+        "--data",
+        action="append",
+        metavar="URL",
+        help="shard set that the run read: compare every sample id with the plan; once for each stream of a mixture",
+    )
     check.add_argument("--json", action="store_true", help="print the whole report as JSON")
     check.set_defaults(run=_check)
 
@@ -59,32 +64,31 @@ def _tell(report: LedgerReport) -> None:
     print("all good" if report.ok else f"not proven: {found}")
 
 
-def _planner(url: str) -> Callable[[Cursor], Plan]:
-    """The order that a cursor stands in, from the shard set's version with the cursor's digest."""
+def _planner(urls: list[str]) -> Callable[[Cursor], Plan]:
+    """The order that a cursor stands in, from those versions of the shard sets that have the cursor's digests."""
 
-    @lru_cache(maxsize=4)
+    @lru_cache(maxsize=256)
     def shard_sizes(digest: str, split: str | None) -> NDArray[np.int64]:
-        versions = [info.version for info in history(url) if info.digest == digest]
-        dataset = open_dataset(url, version=versions[-1] if versions else None, split=split)
-        if dataset.manifest.digest != digest:
-            raise CursorError(
-                f"the ledger's run read a data set with digest {digest[:16]}, and {url} holds no such version; its "
-                f"newest has {dataset.manifest.digest[:16]}. Name the data set that the run read, or leave out --data.",
-                digest=digest,
-                url=url,
-            )
-        sizes = dataset.stream.shard_sizes
-        dataset.close()
-        return sizes
+        found = []
+        for url in urls:
+            versions = [info.version for info in history(url) if info.digest == digest]
+            dataset = open_dataset(url, version=versions[-1] if versions else None, split=split)
+            newest, sizes = dataset.manifest.digest, dataset.stream.shard_sizes
+            dataset.close()
+            if newest == digest:
+                return sizes
+            found.append(f"{url} (newest: {newest[:16]})")
+        raise CursorError(
+            f"the ledger's run read a data set with digest {digest[:16]}, and no version of {', '.join(found)} has it. "
+            "Name each data set that the run read with a `--data` of its own, or leave all out.",
+            digest=digest,
+            urls=urls,
+        )
 
     def plan(cursor: Cursor) -> Plan:
-        return plan_epoch(
-            shard_sizes(cursor.digest, cursor.split),
-            seed=cursor.seed,
-            epoch=cursor.epoch,
-            canonical_nodes=cursor.canonical_nodes,
-            shuffle_block_size=cursor.block_size,
-            shuffle=cursor.shuffle,
-        )
+        mixture = cursor.mixture
+        if mixture is None:
+            return window_plan(cursor, [shard_sizes(cursor.digest, cursor.split)])
+        return window_plan(cursor, [shard_sizes(stream.digest, stream.split) for stream in mixture.streams])
 
     return plan

@@ -4,37 +4,20 @@ What differs between the two stays in here: our order is the same in every world
 MosaicML's is planned for a world, adds repeats to make its parts equal, and begins at a multiple of the hosts.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cursor import ORDER_VERSIONS, WINDOW, Cursor
-from smalti.dataset.passes import OrderOptions, Pass, check_same_order
-from smalti.order import (
-    Division,
-    EpochPlan,
-    StepBatch,
-    default_block_size,
-    default_canonical_nodes,
-    plan_epoch,
-)
-from smalti.order.mosaic import (
-    SHUFFLES,
-    MosaicOptions,
-    MosaicPlan,
-    WorldShape,
-    default_mosaic_nodes,
-    plan_mosaic_epoch,
-    weigh_streams,
-)
+from smalti.cursor import WINDOW, Cursor
+from smalti.dataset.mixing import Sizes, changing_mixture, mosaic_streams
+from smalti.dataset.passes import OrderOptions, Pass
+from smalti.order import Division, GlobalOrder, StepBatch, plan_epoch
+from smalti.order.mosaic import MosaicOptions, MosaicPlan, WorldShape, plan_mosaic_epoch
 from smalti.order.mosaic.partition import Partition, make_partition
 from smalti.world import World
 
-ALGORITHMS = (WINDOW, *SHUFFLES)
 Ints = NDArray[np.int64]
 Planned = tuple[StepBatch, Ints]
 """A step, and the ids of the samples to read at it."""
@@ -50,8 +33,8 @@ class Reading:
 
     this_pass: Pass
     """The epoch, where in it, and who reads."""
-    shard_sizes: Ints | Sequence[int]
-    """Samples of every shard."""
+    shard_sizes: Sizes
+    """Of every stream, the samples of each of its shards."""
     batch_size: int
     """Samples per rank and step."""
     options: OrderOptions
@@ -63,45 +46,52 @@ class Reading:
         start, world, tail = self.this_pass.start, self._groups, self.options.last_step
         if start.algorithm == WINDOW:
             return Division(start.epoch_size, start.samples, self.batch_size, world, tail)
+        if self._batching != "random":
+            plan = self._mosaic_plan
+            return Division(len(plan), plan.start, self.batch_size, world, tail)
         partition = self._partition()
         end = max(len(partition), partition.start)
         return Division(end, partition.start, self.batch_size, world, tail)
 
-    @cached_property
-    def plan(self) -> EpochPlan | MosaicPlan:
+    @property
+    def plan(self) -> GlobalOrder:
         """The order of the epoch; O(shards) for ours, O(samples) for MosaicML's."""
-        start = self.this_pass.start
-        if start.algorithm == WINDOW:
-            return plan_epoch(
-                self.shard_sizes,
-                seed=start.seed,
-                epoch=start.epoch,
-                canonical_nodes=start.canonical_nodes,
-                shuffle_block_size=start.block_size,
-                shuffle=start.shuffle,
+        return self._window_plan if self.this_pass.start.algorithm == WINDOW else self._mosaic_plan
+
+    @cached_property
+    def _window_plan(self) -> GlobalOrder:
+        return window_plan(self.this_pass.start, self.shard_sizes)
+
+    @cached_property
+    def _mosaic_plan(self) -> MosaicPlan:
+        start, mixture = self.this_pass.start, self.this_pass.start.mixture
+        options = MosaicOptions(
+            canonical_nodes=start.canonical_nodes,
+            seed=start.seed,
+            shuffle=start.shuffle,
+            shuffle_algo=start.algorithm,
+            block_size=start.block_size,
+            partition_algo=self.options.partition,
+            initial_hosts=start.initial_hosts,
+        )
+        if mixture is not None:
+            options = replace(
+                options,
+                sampling_method=mixture.sampling_method,
+                sampling_granularity=mixture.sampling_granularity,
+                batching_method=mixture.batching_method,
             )
         return plan_mosaic_epoch(
-            weigh_streams([self.shard_sizes], seed=start.seed),
+            mosaic_streams(mixture, self.shard_sizes, start.seed),
             self._shape,
-            options=MosaicOptions(
-                canonical_nodes=start.canonical_nodes,
-                seed=start.seed,
-                shuffle=start.shuffle,
-                shuffle_algo=start.algorithm,
-                block_size=start.block_size,
-                partition_algo=self.options.partition,
-                initial_hosts=start.initial_hosts,
-            ),
+            options=options,
             epoch=start.epoch,
             start=start.samples,
         )
 
     def cursor_after(self, steps: int) -> Cursor:
         """Where the run stands after so many steps of all ranks; after the last one: the next epoch's start."""
-        start, division = self.this_pass.start, self.division
-        if steps >= division.num_steps:
-            return start.next_epoch()
-        return replace(start, samples=division.start + steps * division.global_batch) if steps else start
+        return cursor_after(self.this_pass.start, self.division, steps)
 
     def steps(self, first: int, stop: int, stride: int = 1) -> list[Planned]:
         """Steps range(first, stop, stride), as far as the epoch goes, with the sample ids of each."""
@@ -112,9 +102,9 @@ class Reading:
         lookup = np.concatenate([step.lookup for step in steps])
         cuts = np.cumsum([step.lookup.size for step in steps])[:-1]
         planned = zip(steps, np.split(plan.ids_at(lookup), cuts), strict=True)
-        if isinstance(plan, EpochPlan):
-            return list(planned)
-        return [self._marked(plan, step, ids) for step, ids in planned]
+        if isinstance(plan, MosaicPlan):
+            return [self._marked(plan, step, ids) for step, ids in planned]
+        return list(planned)
 
     def _marked(self, plan: MosaicPlan, step: StepBatch, ids: Ints) -> Planned:
         """The step with its repeats marked, and without the positions that are nobody's."""
@@ -128,6 +118,11 @@ class Reading:
     @property
     def _groups(self) -> World:
         return reading_world(self.this_pass.world, self.options)
+
+    @property
+    def _batching(self) -> str:
+        mixture = self.this_pass.start.mixture
+        return "random" if mixture is None else mixture.batching_method
 
     @property
     def _shape(self) -> WorldShape:
@@ -154,56 +149,35 @@ def reading_world(world: World, options: OrderOptions) -> World:
     return World.of_blocks(world.rank // options.replication, shape.num_ranks, shape.hosts)
 
 
-def first_cursor(options: OrderOptions, world: World, **data: Any) -> Cursor:
-    """The start of a run's first epoch.
+def cursor_after(start: Cursor, division: Division, steps: int) -> Cursor:
+    """Where the run stands after so many steps of all ranks since `start`; after the last one, the next epoch."""
+    if steps >= division.num_steps:
+        return start.next_epoch()
+    return replace(start, samples=division.start + steps * division.global_batch) if steps else start
+
+
+def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
+    """The order of a cursor's epoch, if it is ours.
 
     Args:
-        options: what the user chose.
-        world: those who read different samples.
-        data: the cursor's `digest`, `split` and `epoch_size`.
-    """
-    if options.algorithm == WINDOW:
-        nodes = options.canonical_nodes or default_canonical_nodes(data["epoch_size"])
-    else:
-        nodes = options.canonical_nodes or default_mosaic_nodes(options.algorithm, world.num_hosts)
-    return Cursor(
-        epoch=0,
-        samples=0,
-        seed=options.seed,
-        canonical_nodes=nodes,
-        initial_hosts=world.num_hosts,
-        shuffle=options.shuffle,
-        block_size=options.block_size or default_block(options.algorithm, nodes),
-        algorithm=options.algorithm,
-        algorithm_version=ORDER_VERSIONS.get(options.algorithm, 1),
-        **data,
-    )
-
-
-def saved_cursor(state: Any, fresh: Cursor, options: OrderOptions, num_ranks: int) -> Cursor:
-    """The cursor of a saved state, ours or MosaicML's, to be continued with `options`.
-
-    Args:
-        state: what `state_dict` returned.
-        fresh: a cursor of the data set at hand.
-        options: what the user chose.
-        num_ranks: ranks that read different samples.
+        start: the epoch, and what fixes its order.
+        shard_sizes: of every stream, the samples of each of its shards.
 
     Raises:
-        CursorError: it is damaged, or belongs to another data set or order.
+        ValueError: the cursor's mixture does not fit the streams.
     """
-    if isinstance(state, Mapping) and "smalti" not in state:
-        saved = Cursor.from_mosaic_state(state, fresh, num_ranks=num_ranks)
-        block = options.block_size or default_block(options.algorithm, saved.canonical_nodes)
-        saved = replace(saved, block_size=block)
-    else:
-        saved = Cursor.from_state(state)
-    check_same_order(saved, fresh, options)
-    return saved
-
-
-def default_block(algorithm: str, canonical_nodes: int) -> int:
-    """Samples within which an order shuffles, where nobody chose."""
-    if algorithm == WINDOW:
-        return default_block_size(canonical_nodes)
-    return MosaicOptions(canonical_nodes).shuffle_block
+    if start.mixture is None:
+        return plan_epoch(
+            shard_sizes[0],
+            seed=start.seed,
+            epoch=start.epoch,
+            canonical_nodes=start.canonical_nodes,
+            shuffle_block_size=start.block_size,
+            shuffle=start.shuffle,
+        )
+    return changing_mixture(start.mixture, shard_sizes, start.seed).plan(
+        start.epoch,
+        canonical_nodes=start.canonical_nodes,
+        shuffle_block_size=start.block_size,
+        shuffle=start.shuffle,
+    )

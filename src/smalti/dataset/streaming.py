@@ -5,40 +5,48 @@ Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `sm
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.catalog import Manifest
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor
+from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor, MixedStream
+from smalti.dataset.arguments import check_choice, check_whole, chosen_world, declared_streams, number_of_samples
+from smalti.dataset.mixing import MixingOptions, Sizes, begun
 from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
-from smalti.dataset.reading import ALGORITHMS, Planned, Reading, first_cursor, reading_world, saved_cursor
+from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
+from smalti.dataset.resuming import ALGORITHMS, at_epoch, first_cursor, saved_cursor
+from smalti.errors import SmaltiError
 from smalti.format.indexing import pick
-from smalti.order import TAILS, Division, EpochPlan, StepBatch
-from smalti.order.mosaic import PARTITIONS, MosaicPlan
-from smalti.stream import Stream, StreamOptions
+from smalti.order import TAILS, Division, GlobalOrder, StepBatch
+from smalti.order.mixture import BATCHINGS, SAMPLINGS
+from smalti.order.mosaic import PARTITIONS
+from smalti.stream import OpenStreams, Stream, open_streams
 from smalti.world import World, detect_world
 
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
 
+_MOST_TOLD = 64  # sample ids in a message
 _MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
 
 
 class StreamingDataset:
-    """Samples of a shard set in an elastic, deterministic order; iterate it, or ask for samples by id.
+    """Samples of a shard set, or of a mixture of several, in an elastic, deterministic order; iterate it, or ask by id.
 
     Construction opens nothing. The order depends only on the data set's version, seed, epoch, canonical nodes and
     these options: not on ranks, workers, cache or timing. Each iteration is one epoch, or after `load_state_dict` the
     rest of one.
 
     Args:
+        streams: shard sets to mix, each with its weight; instead of `remote` and `local`. What one of them leaves open
+            is as it is given here. Sample ids count over all of them, laid end to end.
         remote: URL or folder of the data set's root (`s3://`, `gs://`, `abfs://`, `dbfs:/Volumes/`, or a path).
         local: folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself.
         split: split to read, such as `train`.
         version: version to read; by default the newest when first used.
+        epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default what the streams' weights take.
         batch_size: samples per rank and step; needed to iterate.
         shuffle: whether to shuffle; otherwise samples come in stored order.
         shuffle_algo: `window`, our order, or for runs that were begun with MosaicML Streaming one of its own, bit for
@@ -50,12 +58,21 @@ class StreamingDataset:
         tail: an incomplete last step is filled with marked repeats (`pad`), left `short`, or left out (`drop`); by
             default `pad`, and `short` with MosaicML's orders.
         replication: consecutive ranks that read the same samples, as tensor or sequence parallelism needs it.
+        sampling_method: of a stream that an epoch takes a part of, `balanced` goes on where the last epoch stopped,
+            `fixed` takes the same part each time.
+        sampling_granularity: samples that are drawn from a shard together, from 1.
+        batching_method: `random` mixes all streams; `stratified` gives each global batch the same number of each;
+            `per_stream` and `device_per_stream` take each global batch, or each rank's, from one stream.
+        change_weights: a state that was saved with other weights is continued with these from its place on, and the
+            change is recorded; otherwise it is refused.
         download_retry: attempts per shard.
         download_timeout: seconds without progress after which fetching a shard fails.
         predownload: samples to look ahead when fetching; by default 8 batches.
+        validate_hash: hash that every file must have in the index; all hashes that are there are checked anyway.
         keep_zip: keep compressed shards in the cache after decompressing.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
-        include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat).
+        include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
+            several streams `_stream`, the number of the sample's.
         rank: number of this reader among `num_ranks`, such as the data-parallel coordinate of a device mesh.
         num_ranks: how many readers divide the epoch; each counts as a host of its own.
         world: ranks and hosts, instead of these two; by default what the launcher's environment says.
@@ -66,10 +83,12 @@ class StreamingDataset:
     def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
         self,
         *,
+        streams: Sequence[Stream] | None = None,
         remote: str | None = None,
         local: str | None = None,
         split: str | None = None,
         version: int | None = None,
+        epoch_size: int | str | None = None,
         batch_size: int | None = None,
         shuffle: bool = False,
         shuffle_algo: str = WINDOW,
@@ -79,9 +98,14 @@ class StreamingDataset:
         partition_algo: str = "relaxed",
         tail: str | None = None,
         replication: int | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        batching_method: str = "random",
+        change_weights: bool = False,
         download_retry: int = 2,
         download_timeout: float = 60.0,
         predownload: int | None = None,
+        validate_hash: str | None = None,
         keep_zip: bool = False,
         transform: Callable[[Any], Any] | None = None,
         include_ids: bool = False,
@@ -101,27 +125,38 @@ class StreamingDataset:
             ("replication", replication, 1, None),
             ("rank", rank, 0, None),
             ("num_ranks", num_ranks, 1, None),
+            ("sampling_granularity", sampling_granularity, 1, (1 << 62) - 1),
         ):
-            if value is not None and (type(value) is not int or not low <= value <= (high or value)):
-                limit = "" if high is None else f" to {high}"
-                raise ValueError(f"`{name}` must be a whole number from {low}{limit}, found {value!r}.")
+            check_whole(name, value, low, high)
         for name, choice, allowed in (
             ("tail", "pad" if tail is None else tail, TAILS),
             ("shuffle_algo", shuffle_algo, ALGORITHMS),
             ("partition_algo", partition_algo, PARTITIONS),
+            ("sampling_method", sampling_method, SAMPLINGS),
+            ("batching_method", batching_method, BATCHINGS),
         ):
-            if choice not in allowed:
-                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {choice!r}.")
-        self._stream_options = StreamOptions(
-            remote=None if remote is None else str(remote),
-            local=None if local is None else str(local),
-            split=split,
-            version=version,
-            download_retry=download_retry,
-            download_timeout=download_timeout,
-            keep_zip=keep_zip,
-            storage_options=dict(storage_options or {}),
-            allow_unsafe_types=allow_unsafe_types,
+            check_choice(name, choice, allowed)
+        self.streams = declared_streams(streams, remote=remote, local=local, version=version)
+        """The shard sets, as they were declared."""
+        self._stream_options = tuple(
+            stream.options(
+                split=split,
+                download_retry=download_retry,
+                download_timeout=download_timeout,
+                validate_hash=validate_hash,
+                keep_zip=keep_zip,
+                storage_options=dict(storage_options or {}),
+                allow_unsafe_types=allow_unsafe_types,
+            )
+            for stream in self.streams
+        )
+        self._mixing = MixingOptions(
+            weights=tuple(stream.weight for stream in self.streams),
+            epoch_size=number_of_samples("epoch_size", epoch_size),
+            sampling_method=sampling_method,
+            sampling_granularity=sampling_granularity,
+            batching_method=batching_method,
+            change_weights=change_weights,
         )
         self._order_options = OrderOptions(
             shuffle=shuffle,
@@ -137,41 +172,64 @@ class StreamingDataset:
         self.predownload = predownload
         self.transform = transform
         self.include_ids = include_ids
-        self._world = _chosen_world(rank, num_ranks, world)
+        self._world = chosen_world(rank, num_ranks, world)
         self._opened = Opened()
         self._progress = Progress()
+        # Of the latest pass: with batches of streams in MosaicML's orders, only planning the epoch tells it.
+        self._known_division: tuple[Pass, int | None, OrderOptions, Division] | None = None
 
     # ------------------------------------------------------------------ what there is
 
     @property
-    def stream(self) -> Stream:
-        """The opened shard set; the first use opens it."""
+    def stream(self) -> OpenStreams:
+        """The opened shard sets, as one run of samples; the first use opens them."""
         stream = self._opened.stream
         if stream is None:
-            stream = self._opened.stream = Stream(self._stream_options)
+            stream = self._opened.stream = open_streams(self._stream_options, self._opened.closed)
         return stream
 
     @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """The version that is read of each stream: number, digest, schema, shards, lineage."""
+        return tuple(each.manifest for each in self.stream.sets)
+
+    @property
     def manifest(self) -> Manifest:
-        """The version that is read: number, digest, schema, shards, lineage."""
-        return self.stream.manifest
+        """The same of the only stream.
+
+        Raises:
+            SmaltiError: there are several.
+        """
+        if len(self.streams) > 1:
+            raise SmaltiError(f"this dataset reads {len(self.streams)} streams, each with a manifest: `manifests`.")
+        return self.manifests[0]
 
     @property
     def size(self) -> int:
-        """Samples of the set, or of the split."""
+        """Samples of all streams, each once."""
         return len(self.stream)
 
     num_samples = size
     """The same, under MosaicML's name."""
 
     @property
+    def epoch_size(self) -> int:
+        """Samples of the next iteration's epoch: what the streams' weights take."""
+        return self.cursor().epoch_size
+
+    @property
+    def num_streams(self) -> int:
+        """Shard sets that are mixed."""
+        return len(self.streams)
+
+    @property
     def num_shards(self) -> int:
-        """Shards of the set, or of the split."""
+        """Shards of all streams."""
         return len(self.stream.shards)
 
     def __len__(self) -> int:
         """Samples per rank and epoch."""
-        return math.ceil(self.size / reading_world(self.world, self._order_options).num_ranks)
+        return math.ceil(self.epoch_size / reading_world(self.world, self._order_options).num_ranks)
 
     @property
     def world(self) -> World:
@@ -194,14 +252,13 @@ class StreamingDataset:
         """
         if type(at) is int and at >= 0:  # the common case, in the fewest steps
             return self.get_item(at)
-        return pick(at, self.size, self.get_item, self._stream_options.root)
+        return pick(at, self.size, self.get_item, self.stream.root)
 
     def get_item(self, sample_id: int) -> Any:
         """One sample, transformed; `sample_id` in [0, size), else an IndexError."""
         stream = self._opened.stream or self.stream
         if not 0 <= sample_id < len(stream):
-            root, last = self._stream_options.root, len(stream) - 1
-            raise IndexError(f"sample {sample_id} of {root}: it has samples 0 to {last}.")
+            raise IndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
         sample = stream.sample(sample_id)
         return sample if self.transform is None or self._transforms_batches else self.transform(sample)
 
@@ -260,35 +317,46 @@ class StreamingDataset:
         Raises:
             CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
         """
-        fresh, options = self._fresh_cursor(0), self._order_options
-        cursor = saved_cursor(state, fresh, options, reading_world(self.world, options).num_ranks)
+        options = self._order_options
+        cursor = saved_cursor(
+            state,
+            self._first_cursor(),
+            options,
+            num_ranks=reading_world(self.world, options).num_ranks,
+            sizes=self._sizes,
+            change_weights=self._mixing.change_weights,
+        )
         self._progress.resume = self._progress.adopted = cursor
         self._progress.begun = None
 
-    def begin_pass(self) -> Pass:
-        """Settles where an iteration begins, and counts its epoch as begun."""
-        start = self.cursor()
+    def begin_pass(self, batch_size: int | None = None) -> Pass:
+        """Settles where an iteration begins, and counts its epoch as begun.
+
+        Args:
+            batch_size: samples per rank and step, if the dataset has no batch size of its own.
+        """
+        readers = reading_world(self.world, self._order_options)
+        start = begun(self.cursor(), readers, self.batch_size or batch_size)
         self._progress.resume, self._progress.begun = None, start
         self._progress.next_epoch = start.epoch + 1
         return Pass(start, self.world)
 
     def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
         """Where the run stands after so many steps of a pass; after all of them, the start of the next epoch."""
-        return self.reading(this_pass).cursor_after(steps)
+        return cursor_after(this_pass.start, self.division(this_pass), steps)
+
+    @property
+    def _sizes(self) -> Sizes:
+        return [each.shard_sizes for each in self.stream.sets]
+
+    def _first_cursor(self) -> Cursor:
+        sets = self.stream.sets
+        mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
+        world = reading_world(self.world, self._order_options)
+        return first_cursor(self._order_options, world, mixed, self._sizes, self._mixing)
 
     def _fresh_cursor(self, epoch: int) -> Cursor:
-        adopted, stream = self._progress.adopted, self.stream
-        if adopted is not None:
-            return replace(adopted, epoch=epoch, samples=0)
-        options = self._order_options
-        first = first_cursor(
-            options,
-            reading_world(self.world, options),
-            digest=stream.manifest.digest,
-            split=self._stream_options.split,
-            epoch_size=len(stream),
-        )
-        return replace(first, epoch=epoch)
+        return at_epoch(self._progress.adopted or self._first_cursor(), epoch, self._sizes)
 
     # ------------------------------------------------------------------ iteration
 
@@ -346,9 +414,13 @@ class StreamingDataset:
 
     def division(self, this_pass: Pass) -> Division:
         """Who reads what in a pass: which positions of the order this rank takes at which step."""
-        return self.reading(this_pass).division
+        known = self._known_division
+        if known is None or known[:3] != (this_pass, self.batch_size, self._order_options):
+            known = (this_pass, self.batch_size, self._order_options, self.reading(this_pass).division)
+            self._known_division = known
+        return known[3]
 
-    def plan(self, this_pass: Pass) -> EpochPlan | MosaicPlan:
+    def plan(self, this_pass: Pass) -> GlobalOrder:
         """The global order of a pass's epoch."""
         return self.reading(this_pass).plan
 
@@ -359,7 +431,7 @@ class StreamingDataset:
                 "`batch_size` is needed to iterate a StreamingDataset: who reads what depends on it. Give it to the "
                 "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
             )
-        return Reading(this_pass, self.stream.shard_sizes, self.batch_size, self._order_options)
+        return Reading(this_pass, self._sizes, self.batch_size, self._order_options)
 
     def _look_ahead(self, division: Division) -> int:
         """Steps of this worker that are planned, and whose shards are fetched, at once."""
@@ -375,48 +447,48 @@ class StreamingDataset:
     def _read_columns(self, step: StepBatch, ids: NDArray[np.int64]) -> Any:
         columns = self.stream.batch(ids)
         if self.include_ids:
-            columns |= {"_sample_id": ids, "_position": step.positions}
-        return columns if self.transform is None else self.transform(columns)
+            columns |= self._ids(step, ids)
+        if self.transform is None:
+            return columns
+        try:
+            return self.transform(columns)
+        except Exception as error:
+            more = ", ..." if len(ids) > _MOST_TOLD else ""
+            self._note(error, f"transforming a batch of samples {', '.join(map(str, ids[:_MOST_TOLD].tolist()))}{more}")
+            raise
 
     def _read_samples(self, step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
-        samples = [self[sample_id] for sample_id in ids.tolist()]
+        samples = [self._noted_sample(sample_id) for sample_id in ids.tolist()]
         if self.include_ids:
-            for sample, sample_id, position in zip(samples, ids.tolist(), step.positions.tolist(), strict=True):
-                sample |= {"_sample_id": sample_id, "_position": position}
+            marks = {name: values.tolist() for name, values in self._ids(step, ids).items()}
+            for at, sample in enumerate(samples):
+                sample |= {name: values[at] for name, values in marks.items()}
         return samples
 
+    def _noted_sample(self, sample_id: int) -> Any:
+        try:
+            return self[sample_id]
+        except Exception as error:
+            self._note(error, f"reading sample {sample_id}")
+            raise
+
+    def _note(self, error: Exception, doing: str) -> None:
+        """Says what an error of the user's own code was about, in its traceback."""
+        told = isinstance(error, SmaltiError) and "sample_id" in error.facts
+        if not told and hasattr(error, "add_note"):  # from Python 3.11 on
+            digests = ", ".join(manifest.digest[:12] for manifest in self.manifests)
+            error.add_note(f"while {doing} of {self.stream.root}, version digest {digests}")
+
+    def _ids(self, step: StepBatch, ids: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        marks = {"_sample_id": ids, "_position": step.positions}
+        return marks | {"_stream": self.stream.stream_of(ids)} if len(self.streams) > 1 else marks
+
     def close(self) -> None:
-        """Lets go of open shards and fetching threads; the dataset opens again when used."""
+        """Lets go of open shards and fetching threads; when used again, the dataset opens the same versions."""
         if self._opened.stream is not None:
             self._opened.stream.close()
-            self._opened.stream = None
+            self._opened.stream, self._opened.closed = None, self._opened.stream
 
     def view(self: _Dataset) -> _Dataset:
         """A copy that shares the opened shard set and the progress, for a loader to change."""
         return copy.copy(self)
-
-
-def _chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:
-    if rank is None and num_ranks is None:
-        return world
-    if rank is None or num_ranks is None or world is not None:
-        raise ValueError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
-    return World.flat(rank, num_ranks)
-
-
-def open_dataset(url: str, *, version: int | None = None, split: str | None = None, **options: Any) -> StreamingDataset:
-    """A shard set opened for reading by sample id: `open_dataset(url)[0]`, `len(...)`, `.manifest`.
-
-    Args:
-        url: URL or folder of the data set's root.
-        version: version to open; by default the newest.
-        split: split to open; by default the whole set.
-        options: other arguments of StreamingDataset.
-
-    Raises:
-        StoreNotFound: no data set there.
-        VersionNotFound: no such version or split.
-    """
-    dataset = StreamingDataset(remote=url, version=version, split=split, **options)
-    _ = dataset.stream
-    return dataset

@@ -39,6 +39,16 @@ def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = Non
     report = LedgerReport(str(folder))
     files = read_files(Path(folder), report)
     spans = order_passes(files, report) if files else []
+    unprovable = [span for span in spans if span.by_sample and span.start.cursor.mixture is not None]
+    if unprovable:
+        report.add(
+            "unprovable",
+            f"life {unprovable[0].life}: a mixture in MosaicML's order {unprovable[0].start.cursor.algorithm!r} takes "
+            "samples several times or not at all, at positions that depend on the world: nobody can tell from a ledger "
+            "whether each was taken as planned. The `window` order can be proven.",
+            life=unprovable[0].life,
+        )
+        return report
     groups = max((span.start.replication for span in spans), default=1)
     for member in sorted({file.world.rank % groups for file in files}):
         _Check(report, files, spans, member).run(Plans(plan))

@@ -10,11 +10,11 @@ count only if no later pass begins in that epoch or before.
 
 import os
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from smalti.cursor import Cursor
+from smalti.cursor import Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound
 from smalti.ledger.reading import RankFile, RankPass, scan_file
 from smalti.ledger.records import MOSAIC_ORDERS, PassStart
@@ -24,7 +24,8 @@ from smalti.ledger.writing import LIFE_FOLDER
 from smalti.world import World
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
-_PLACE = ("epoch", "samples", "initial_hosts")  # what may differ between the cursors of one run
+# What may differ between the cursors of one run; an epoch's size and a mixture where weights changed.
+_PLACE = ("epoch", "samples", "initial_hosts", "epoch_size", "mixture")
 _ALL = 1 << 62
 
 
@@ -193,12 +194,40 @@ def _complete_steps(having: list[RankPass]) -> int:
 
 def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> None:
     then, now = before.start.cursor, after.start.cursor
-    for name in (one.name for one in fields(Cursor)):
-        if name not in _PLACE and getattr(then, name) != getattr(now, name):
-            report.add(
-                "contradiction",
-                f"the order changed: life {before.life} had {name} {getattr(then, name)!r}, life {after.life} has "
-                f"{getattr(now, name)!r}.",
-                lives=(before.life, after.life),
-                field=name,
-            )
+    differing = [
+        name for name in Cursor.__dataclass_fields__ if name not in _PLACE and getattr(then, name) != getattr(now, name)
+    ]
+    if not _mixture_follows(then, now):
+        differing.append("mixture")
+    begins_anew = now.epoch != then.epoch or now.samples == 0
+    if then.epoch_size != now.epoch_size and (now.mixture is None or not begins_anew):
+        differing.append("epoch_size")
+    for name in differing:
+        report.add(
+            "contradiction",
+            f"the order changed: life {before.life} had {name} {getattr(then, name)!r:.300}, life {after.life} has "
+            f"{getattr(now, name)!r:.300}.",
+            lives=(before.life, after.life),
+            field=name,
+        )
+    if now.mixture is not None and now.mixture.history != (then.mixture and then.mixture.history):
+        report.notes.append(
+            f"life {after.life}: the streams' weights changed at sample {now.samples} of epoch {now.epoch}; they are "
+            f"{now.mixture.weights.values} from there on."
+        )
+
+
+def _mixture_follows(then: Cursor, now: Cursor) -> bool:
+    """Whether a run may go on from one to the other: the same streams, and weights that change where it goes on."""
+    if then.mixture == now.mixture:
+        return True
+    if now.mixture is None:
+        return False
+    before = then.mixture
+    if before is None:  # one stream, every sample once, is written without a mixture
+        if len(now.mixture.streams) != 1:
+            return False
+        before = replace(now.mixture, history=(Weights(0, 0, (None,), None),))
+    if now.samples == 0 or now.epoch != then.epoch:  # each epoch has the batch that it was begun with
+        before = replace(before, global_batch=now.mixture.global_batch, local_batch=now.mixture.local_batch)
+    return before.is_followed_by(now.mixture, now.epoch, now.samples)

@@ -11,7 +11,7 @@ class Problem:
     """One thing that contradicts the claim that each sample was taken once."""
 
     kind: str
-    """gap, double, wrong_id, outside, damaged, missing_file or contradiction."""
+    """gap, double, wrong_id, outside, damaged, missing_file, unprovable or contradiction."""
     message: str
     facts: dict[str, Any] = field(default_factory=dict)
     """Epoch, position, sample ids, ranks and lives, as far as they are known."""

@@ -6,12 +6,14 @@ Streaming's own orders, for runs that were begun there.
 """
 
 from smalti.order.division import TAILS, Division, StepBatch
+from smalti.order.positions import GlobalOrder
 from smalti.order.window import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
 
 __all__ = [
     "TAILS",
     "Division",
     "EpochPlan",
+    "GlobalOrder",
     "StepBatch",
     "default_block_size",
     "default_canonical_nodes",

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     DRAWS = 6
     STREAMS = 7
     BATCHES = 8
+    CHANGES = 9
 
 
 def keyed_permutation(

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 _making = threading.RLock()
+_inherited: list[Any] = []
+"""What a fork copied of its parent's values: let go of, they would close connections in threads that stayed behind."""
 
 
 def _after_fork_in_child() -> None:
@@ -42,6 +44,8 @@ class PerProcess(Generic[T]):
         with _making:
             slot = self._slot
             if slot is None or slot[0] != os.getpid():
+                if slot is not None:
+                    _inherited.append(slot)
                 slot = (os.getpid(), self._make())
                 self._slot = slot
             return slot[1]

@@ -1,21 +1,25 @@
 """StreamingDataset as a torch `IterableDataset`: the same samples, divided over loader workers as well."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.errors import CursorError
+from smalti.torch.processes import end_with_program
 from smalti.torch.ranks import running_world
 from smalti.torch.samples import SampleIterator
 from smalti.world import World
 
-_MAY_CHANGE = ("epoch", "samples", "seed", "canonical_nodes", "block_size", "initial_hosts")
-"""Fields of a cursor that another pass, or a loaded state, may change while workers live."""
+_LENGTH_BYTES = 8
+_SPARE_BYTES = 1 << 14  # for a cursor that grows: by a change of weights
 
 
 @dataclass
@@ -27,13 +31,31 @@ class LoaderSide:
     this_pass: Pass | None = None
     """The pass that is being read."""
     shared_start: torch.Tensor | None = None
-    """What may differ between passes (`_MAY_CHANGE`), for workers that outlive one; int64, in shared memory."""
+    """Where the pass begins, for workers that outlive one: the cursor's state as JSON; uint8, in shared memory."""
 
     def begin(self, this_pass: Pass) -> None:
-        """Tells the view, and workers that live already, where the next pass begins."""
+        """Tells the view, and workers that live already, where the next pass begins.
+
+        Raises:
+            CursorError: workers that live already have no room for so long a cursor.
+        """
         self.this_pass = this_pass
         if self.shared_start is not None:
-            self.shared_start.copy_(torch.tensor([getattr(this_pass.start, name) for name in _MAY_CHANGE]))
+            told = json.dumps(this_pass.start.to_state()).encode()
+            if len(told) + _LENGTH_BYTES > self.shared_start.numel():
+                raise CursorError(
+                    f"the cursor takes {len(told)} bytes, and workers that persist were begun with room for "
+                    f"{self.shared_start.numel()}: make a new loader for this state, or give persistent_workers=False."
+                )
+            room = self.shared_start.numpy()
+            room[_LENGTH_BYTES : _LENGTH_BYTES + len(told)] = np.frombuffer(told, np.uint8)
+            room[:_LENGTH_BYTES] = np.frombuffer(len(told).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
+
+    def let_workers_persist(self, start: Cursor) -> None:
+        """Makes room for where each pass begins, which is all that such workers are told of it."""
+        size = _LENGTH_BYTES + 2 * len(json.dumps(start.to_state())) + _SPARE_BYTES
+        self.shared_start = torch.zeros(size, dtype=torch.uint8)
+        self.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
 
     def current(self) -> Pass:
         """The pass to read, in the loader's process and in its workers."""
@@ -44,8 +66,10 @@ class LoaderSide:
             )
         if self.shared_start is None:
             return self.this_pass
-        begun = dict(zip(_MAY_CHANGE, self.shared_start.tolist(), strict=True))
-        return replace(self.this_pass, start=replace(self.this_pass.start, **begun))
+        room = self.shared_start.numpy()
+        length = int.from_bytes(room[:_LENGTH_BYTES].tobytes(), "little")
+        told = json.loads(room[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
+        return replace(self.this_pass, start=Cursor.from_state(told))
 
 
 class StreamingDataset(CoreDataset, IterableDataset[Any]):
@@ -76,8 +100,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
             view._order_options = replace(view._order_options, tail="drop")
         view._loader = LoaderSide(columns=view.reads_columns and not per_sample)
         if workers_persist:
-            view._loader.shared_start = torch.zeros(len(_MAY_CHANGE), dtype=torch.int64)
-            view._loader.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+            view._loader.let_workers_persist(view.cursor())
         return view
 
     @property
@@ -89,6 +112,8 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Samples one by one; on a loader's view, whole batches."""
+        if get_worker_info() is not None:
+            end_with_program()
         if self._loader is None:
             return SampleIterator(self, self._worker())
         return self._batches(self._loader.current(), columns=self._loader.columns)
@@ -102,7 +127,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
-    def begin_pass(self) -> Pass:
+    def begin_pass(self, batch_size: int | None = None) -> Pass:
         """Settles where an iteration begins; refuses to guess the epoch inside a plain DataLoader's worker."""
         if get_worker_info() is not None and not self._progress.set_by_user:
             raise CursorError(
@@ -110,4 +135,4 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
                 "every epoch would repeat the first one's order. Use smalti.StreamingDataLoader, or num_workers=0, "
                 "or call `dataset.set_epoch(n)` before each epoch."
             )
-        return super().begin_pass()
+        return super().begin_pass(batch_size)

@@ -13,6 +13,7 @@ from smalti.dataset import Pass
 from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
+from smalti.torch.agreement import Agreement
 from smalti.torch.collate import columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.packing import PackingCollate
@@ -76,6 +77,9 @@ class StreamingDataLoader(DataLoader[Any]):
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
         self.streaming_dataset, self._view = dataset, view
+        if num_workers and kwargs.get("prefetch_factor") == 0:
+            kwargs["prefetch_factor"] = 1  # a worker reads a batch ahead or it has nothing to do
+        self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in dataset.streams]))
         self.worker_kind = _worker_kind(worker_kind, view, kwargs)
         """What workers are: `thread` or `process`."""
         self._ledger = ledger
@@ -99,11 +103,13 @@ class StreamingDataLoader(DataLoader[Any]):
         """One epoch, or the rest of one.
 
         Raises:
+            CursorError: another rank of the process group begins somewhere else.
             SmaltiError: fewer batches came than were planned.
             RuntimeError: a worker process ended.
         """
-        this_pass = self.streaming_dataset.begin_pass()
+        this_pass = self.streaming_dataset.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
+        self._agreement.check(self._view.reading(this_pass))
         self._view.loader_side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
+from smalti.torch.processes import end_with_program
 from smalti.torch.ring import Bytes, Ring, ring_of
 
 _ALIGNMENT = 64  # bytes; a cache line, and more than any dtype needs
@@ -38,6 +39,7 @@ class PackingCollate:
             return batch
         if sys.getswitchinterval() > _SWITCH_SECONDS:
             sys.setswitchinterval(_SWITCH_SECONDS)
+        end_with_program()
         return pack(batch, self.ring, worker.id)
 
 

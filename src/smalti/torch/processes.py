@@ -1,7 +1,11 @@
-"""Worker processes of torch's loader that ended when they should not have: who it was, and how."""
+"""Worker processes of torch's loader that ended when they should not have, and that did not when they should have."""
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pickle import UnpicklingError
@@ -11,6 +15,34 @@ from smalti.errors import SmaltiError, TrainingError
 _CUT_OFF = (EOFError, ConnectionError, FileNotFoundError, UnpicklingError)
 """What a consumer gets to see if its worker dies while it fetches a batch: half a message, or a socket that is gone."""
 _REAP_SECONDS = 1.0  # between a process's last message and its status
+_LOOK_SECONDS = 1.0  # between two looks whether the program still lives
+_watched: set[int] = set()
+"""The process ids of workers that look already; forks inherit it, and have ids of their own."""
+
+
+def end_with_program() -> None:
+    """Makes this worker process end within seconds of its program, whatever it is at; costs nothing when called again.
+
+    Torch's workers look for their program only between two batches, every five seconds, and never end when they have
+    more to send than fits into a pipe that nobody reads. The kernel's signal for it (`PR_SET_PDEATHSIG`) would come
+    when the thread ends that began the iteration, which may be long before the program does.
+    """
+    program = multiprocessing.parent_process()
+    if program is None or os.getpid() in _watched:
+        return
+    looking = threading.Thread(
+        target=_end_after, args=(program.sentinel, os.getppid()), name="smalti-orphan", daemon=True
+    )
+    with suppress(RuntimeError):  # no memory for a thread just now: again with the next batch
+        looking.start()
+        _watched.add(os.getpid())
+
+
+def _end_after(program: int, parent: int) -> None:
+    # Other processes may hold the sentinel's other end, and with a fork server the parent is not the program.
+    while not wait([program], _LOOK_SECONDS) and os.getppid() == parent:
+        pass
+    os._exit(1)  # nobody waits for what it has, and a thread of the queue's might wait for ever
 
 
 def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> TrainingError | None:
@@ -23,7 +55,7 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
     Returns:
         None where the error is about something else. May wait a second for the status of a process.
     """
-    if isinstance(error, SmaltiError) or not isinstance(error, _CUT_OFF):
+    if isinstance(error, SmaltiError) or not (isinstance(error, _CUT_OFF) or _is_torchs(error)):
         return None
     running = {worker.sentinel: worker for worker in workers if worker.exitcode is None}
     if running and not any(worker.exitcode for worker in workers):
@@ -33,11 +65,16 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
         if worker.exitcode:  # 0 is a worker that was done, None one that lives
             return TrainingError(
                 f"DataLoader worker (pid {worker.pid}) {_how(worker.exitcode)} while a batch was fetched from it. "
-                "One that is killed is often too many for the memory: take fewer, or a smaller `prefetch_factor`.",
+                "One that is killed is often one too many for the memory: take fewer, or a smaller `prefetch_factor`.",
                 pid=worker.pid,
                 exitcode=worker.exitcode,
             )
     return None
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """Whether torch knows of the death; it tells neither how a worker ended nor why that may be."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
 def _how(exitcode: int) -> str:

@@ -1,12 +1,15 @@
 """Mixtures of streams in the `window` order, version 1: planned from shards and weights, never from samples.
 
-`plan_mixture` gives one epoch as a `MixturePlan`, which `smalti.order.Division` divides as it does an `EpochPlan`.
+`plan_mixture` gives one epoch as a `MixturePlan`, which `smalti.order.Division` divides as it does an `EpochPlan`;
+`ChangingMixture` gives the epochs of a run whose weights change on the way.
 MosaicML's own mixtures are in `smalti.order.mosaic`.
 """
 
+from smalti.order.mixture.changes import ChangingMixture, Weighting
 from smalti.order.mixture.options import BATCHINGS, SAMPLINGS, MixtureOptions, StreamShare
 from smalti.order.mixture.plan import MixturePlan
 from smalti.order.mixture.planning import plan_mixture
+from smalti.order.mixture.shares import samples_taken
 from smalti.order.mosaic.weights import StreamWeight
 
 MIXTURE_VERSION = 1
@@ -16,9 +19,12 @@ __all__ = [
     "BATCHINGS",
     "MIXTURE_VERSION",
     "SAMPLINGS",
+    "ChangingMixture",
     "MixtureOptions",
     "MixturePlan",
     "StreamShare",
     "StreamWeight",
+    "Weighting",
     "plan_mixture",
+    "samples_taken",
 ]

@@ -41,31 +41,15 @@ def plan_mixture(
         WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
     """
     options = MixtureOptions() if options is None else options
-    window = _Window(seed, epoch, canonical_nodes, shuffle_block_size, shuffle)
-    if not streams:
-        raise ValueError("`streams` must hold at least one stream, found none.")
-    for name, value, low in (("seed", seed, 0), ("epoch", epoch, 0), ("canonical_nodes", canonical_nodes, 1)):
-        if not low <= value < 1 << 63:
-            raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
-    sizes = [_checked(number, share.shard_sizes) for number, share in enumerate(streams)]
+    window = Window(seed, epoch, canonical_nodes, shuffle_block_size, shuffle)
+    sizes = checked_sizes([share.shard_sizes for share in streams])
     totals = [int(stream.sum()) for stream in sizes]
     taken = samples_taken(totals, [share.weight for share in streams], epoch_size=options.epoch_size, seed=seed)
-    units = []
-    for number, stream in enumerate(sizes):
-        drawing = Drawing(
-            seed, epoch if options.sampling_method == "balanced" else 0, number, options.sampling_granularity
-        )
-        units.append(units_of(stream, taken[number], sum(totals[:number]), drawing))
-    # Batches of one stream are its own order, whatever the method.
-    if options.batching_method == "random" or sum(count > 0 for count in taken) < 2:
-        return MixturePlan([window.order(joined(units), seed)], None, taken)
-    seeds = (raw_keys(len(streams), Purpose.STREAMS, seed=seed) >> np.uint64(1)).tolist()
-    parts = [window.order(part, own_seed) for part, own_seed in zip(units, seeds, strict=True)]
-    return MixturePlan(parts, _layout(np.array(taken, dtype=np.int64), window, options), taken)
+    return plan_shares(sizes, taken, [epoch * count for count in taken], window, options, draw_seed=seed)
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """How samples are ordered that are ordered together."""
 
     seed: int
@@ -74,7 +58,14 @@ class _Window:
     block_size: int | None
     shuffle: bool
 
+    def __post_init__(self) -> None:
+        for name, low in (("seed", 0), ("epoch", 0), ("canonical_nodes", 1)):
+            value = getattr(self, name)
+            if not low <= value < 1 << 63:
+                raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+
     def order(self, units: Units, seed: int) -> Part:
+        """Samples that are ordered by themselves."""
         order = plan_epoch(
             units.sizes,
             seed=seed,
@@ -86,10 +77,44 @@ class _Window:
         return Part(order, units)
 
     def keys(self, count: int, use: int) -> NDArray[np.uint64]:
+        """Keys of the epoch for one of the uses that batches have."""
         return raw_keys(count, Purpose.BATCHES, seed=self.seed, epoch=self.epoch, run=use)
 
 
-def _layout(taken: Ids, window: _Window, options: MixtureOptions) -> Layout:
+def plan_shares(
+    sizes: Sequence[Ids],
+    taken: Sequence[int],
+    drawn: Sequence[int],
+    window: Window,
+    options: MixtureOptions,
+    *,
+    draw_seed: int,
+) -> MixturePlan:
+    """The order of so many samples of each stream.
+
+    Args:
+        sizes: of every stream, the samples in each of its shards.
+        taken: of every stream, the samples to take.
+        drawn: of every stream, the samples that were taken before; `fixed` sampling does not ask.
+        window: how they are ordered.
+        options: how they are drawn and batched.
+        draw_seed: the run's seed, by which each stream's circle is laid; the order may have another one.
+    """
+    totals = [int(stream.sum()) for stream in sizes]
+    units = []
+    for number, stream in enumerate(sizes):
+        first = drawn[number] if options.sampling_method == "balanced" else 0
+        drawing = Drawing(draw_seed, first, number, options.sampling_granularity)
+        units.append(units_of(stream, taken[number], sum(totals[:number]), drawing))
+    # Batches of one stream are its own order, whatever the method.
+    if options.batching_method == "random" or sum(count > 0 for count in taken) < 2:
+        return MixturePlan([window.order(joined(units), window.seed)], None, taken)
+    seeds = (raw_keys(len(sizes), Purpose.STREAMS, seed=window.seed) >> np.uint64(1)).tolist()
+    parts = [window.order(part, own_seed) for part, own_seed in zip(units, seeds, strict=True)]
+    return MixturePlan(parts, _layout(np.array(taken, dtype=np.int64), window, options), taken)
+
+
+def _layout(taken: Ids, window: Window, options: MixtureOptions) -> Layout:
     batches = _batches(taken, window, options)
     rest = taken - batches.used
     if int(rest.max()) > MAX_LENGTH:
@@ -97,7 +122,7 @@ def _layout(taken: Ids, window: _Window, options: MixtureOptions) -> Layout:
     return Layout(batches, Weave(rest, window.keys(taken.size, _REST)))
 
 
-def _batches(taken: Ids, window: _Window, options: MixtureOptions) -> Batches:
+def _batches(taken: Ids, window: Window, options: MixtureOptions) -> Batches:
     global_batch, local_batch = options.global_batch or 0, options.local_batch or 0
     if options.batching_method == "stratified":
         return stratified(taken, global_batch, window.keys(1, _WITHIN) if window.shuffle else None)
@@ -106,6 +131,17 @@ def _batches(taken: Ids, window: _Window, options: MixtureOptions) -> Batches:
     if int(whole.max()) > MAX_LENGTH:
         raise ValueError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")
     return OneStream(Weave(whole, window.keys(taken.size, _BATCHES)), batch, global_batch // batch)
+
+
+def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[Ids]:
+    """The shards' sizes of every stream, checked; int64, each of shape (shards,).
+
+    Raises:
+        ValueError: there is no stream, or a size is no whole number or out of range.
+    """
+    if not shard_sizes:
+        raise ValueError("`streams` must hold at least one stream, found none.")
+    return [_checked(number, sizes) for number, sizes in enumerate(shard_sizes)]
 
 
 def _checked(number: int, shard_sizes: Sequence[int] | NDArray[Any]) -> Ids:

@@ -33,34 +33,40 @@ def samples_taken(
             "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
             f"absolute; found it for {sum(relative)} of {len(relative)} streams."
         )
-    if all(relative):
-        parts = [_written("proportion", weight.proportion or 0) for weight in weights]
-        taken = _shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
-    elif epoch_size is None:
-        taken = [_taken(total, weight) for total, weight in zip(totals, weights, strict=True)]
-    elif any(weight != StreamWeight() for weight in weights):
+    if not all(relative) and epoch_size is not None and any(weight != StreamWeight() for weight in weights):
         raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
+    parts = parts_of(totals, weights)
+    if all(relative) or epoch_size is not None:
+        taken = shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
     else:
-        taken = _shared_out(epoch_size, [Fraction(total) for total in totals], seed)
+        taken = [int(part) for part in parts]
     for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
         if count and not total:
             raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
     return taken
 
 
-def _taken(total: int, weight: StreamWeight) -> int:
+def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:
+    """What an epoch, or what is left of one, is shared out by: proportions, or else samples of each stream."""
+    return [_part(total, weight) for total, weight in zip(totals, weights, strict=True)]
+
+
+def _part(total: int, weight: StreamWeight) -> Fraction:
+    if weight.proportion is not None:
+        return _written("proportion", weight.proportion)
     if weight.choose is not None:
-        return weight.choose
-    return total if weight.repeat is None else math.floor(_written("repeat", weight.repeat) * total)
+        return Fraction(weight.choose)
+    return Fraction(total if weight.repeat is None else math.floor(_written("repeat", weight.repeat) * total))
 
 
-def _shared_out(epoch_size: int, parts: Sequence[Fraction], seed: int) -> list[int]:
+def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
+    """So many samples divided in proportion to the parts: each rounded down, and what is lacking by key."""
     whole = sum(parts)
     if not whole:
         raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
-    exact = [epoch_size * part / whole for part in parts]
+    exact = [samples * part / whole for part in parts]
     taken = [math.floor(share) for share in exact]
-    lacking = epoch_size - sum(taken)
+    lacking = samples - sum(taken)
     order = keyed_permutation(len(parts), Purpose.SHORTFALL, seed=seed).tolist()
     for stream in [stream for stream in order if exact[stream] != taken[stream]][:lacking]:
         taken[stream] += 1

@@ -27,8 +27,8 @@ class Drawing:
     """What draws a stream's part of an epoch."""
 
     seed: int
-    epoch: int
-    """0 for a part that is the same in every epoch."""
+    first: int
+    """Samples of the stream that were drawn before: in the epochs before, and before a change of weights."""
     stream: int
     granularity: int
 
@@ -78,7 +78,7 @@ def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> U
     keys = np.zeros(shard_sizes.size, dtype=np.uint64)
     if part:
         keys = raw_keys(shard_sizes.size, Purpose.DRAWS, seed=drawing.seed, run=drawing.stream)
-        part_begins, part_sizes = _drawn(Weave(shard_sizes, keys, drawing.granularity), part, drawing.epoch)
+        part_begins, part_sizes = _drawn(Weave(shard_sizes, keys, drawing.granularity), part, drawing.first)
         shards = np.concatenate((shards, np.arange(shard_sizes.size)))
         sizes = np.concatenate((sizes, part_sizes))
         begins = np.concatenate((begins, part_begins))
@@ -101,9 +101,9 @@ def joined(parts: Sequence[Units]) -> Units:
     )
 
 
-def _drawn(circle: Weave, count: int, epoch: int) -> tuple[Ids, Ids]:
+def _drawn(circle: Weave, count: int, first: int) -> tuple[Ids, Ids]:
     """Where in each shard's own order the epoch's arc of the circle begins, and how many samples it has there."""
-    begin = epoch * count % len(circle)
+    begin = first % len(circle)
     end = begin + count
     turns, end = divmod(end, len(circle))
     low, high = circle.counts_before(np.array([begin, end], dtype=np.int64))

@@ -1,22 +1,22 @@
-"""Cursor: where a run stands in its data. Small, JSON, the same on every rank; it holds no order, only what fixes it.
-
-A saved cursor is input: every field is checked before it is believed.
-"""
+"""The cursor itself, as a value and as the dict that is saved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from smalti.cursor.fields import MOST_NUMBER, flag, mapping, text, text_or_none, whole
+from smalti.cursor.mixture import Mixture
 from smalti.errors import CursorError
 
-CURSOR_VERSION = 1
+CURSOR_VERSION = 2
+"""The highest version that is read. A cursor of one stream is written as version 1, which older Smaltis read."""
 WINDOW = "window"
 """The name of our own order; every other one is MosaicML's."""
 ORDER_VERSIONS = {WINDOW: 2}
 """Versions of the orders that are not 1."""
 MOST_CANONICAL_NODES = 1 << 20
 """Planning takes memory for each, and a state is input."""
-MOST_SEED = (1 << 63) - 1
+MOST_SEED = MOST_NUMBER
 MOST_BLOCK = 1 << 62
 """A quarter more is still a number of 64 bits: MosaicML's `py1e` draws up to there."""
 
@@ -36,9 +36,9 @@ class Cursor:
     initial_hosts: int
     """Hosts of the run that began the epoch. Not used by the order; MosaicML's own state has it."""
     digest: str
-    """Digest of the manifest that is read."""
+    """Digest of the manifest that is read; of a mixture, of all of them."""
     split: str | None
-    """The split that is read, None for the whole set."""
+    """The split that is read, None for the whole set or a mixture."""
     epoch_size: int
     """Samples of one epoch."""
     shuffle: bool
@@ -49,6 +49,8 @@ class Cursor:
     """Name of the order's algorithm."""
     algorithm_version: int = ORDER_VERSIONS[WINDOW]
     """Its version: another number may mean another order."""
+    mixture: Mixture | None = None
+    """Streams and weights, if there are several streams, or an epoch is not just every sample once."""
 
     @property
     def end(self) -> int:
@@ -58,7 +60,10 @@ class Cursor:
         """
         if self.algorithm == WINDOW:
             return self.epoch_size
-        return -(-self.epoch_size // self.canonical_nodes) * self.canonical_nodes
+        end = -(-self.epoch_size // self.canonical_nodes) * self.canonical_nodes
+        # Batches that know streams are filled up each, the last ones with nothing.
+        batched = self.mixture is not None and self.mixture.batching_method != "random"
+        return end + (self.mixture.global_batch or 0) if batched and self.mixture else end
 
     def advanced(self, samples: int) -> "Cursor":
         """This cursor after `samples` more; at the epoch's end it is the start of the next epoch."""
@@ -78,7 +83,7 @@ class Cursor:
             "shuffle_seed": self.seed,
             "initial_physical_nodes": self.initial_hosts,
             "smalti": {
-                "cursor_version": CURSOR_VERSION,
+                "cursor_version": 1 if self.mixture is None else 2,
                 "digest": self.digest,
                 "split": self.split,
                 "epoch_size": self.epoch_size,
@@ -86,7 +91,8 @@ class Cursor:
                 "shuffle_block_size": self.block_size,
                 "algorithm": self.algorithm,
                 "algorithm_version": self.algorithm_version,
-            },
+            }
+            | ({} if self.mixture is None else {"mixture": self.mixture.to_state()}),
         }
 
     @classmethod
@@ -96,10 +102,10 @@ class Cursor:
         Raises:
             CursorError: a field is missing, of another type, or out of range; the message names it.
         """
-        own = _mapping(state).get("smalti")
+        own = mapping(state).get("smalti")
         if not isinstance(own, Mapping):
             raise CursorError(f"saved state: 'smalti' is {own!r:.80}, expected what `state_dict()` puts there.")
-        version = _whole(own, "cursor_version", low=1)
+        version = whole(own, "cursor_version", low=1)
         if version > CURSOR_VERSION:
             raise CursorError(
                 f"saved state: written as cursor version {version}, this Smalti reads up to {CURSOR_VERSION}; "
@@ -107,19 +113,27 @@ class Cursor:
                 version=version,
             )
         cursor = cls(
-            epoch=_whole(state, "epoch", low=0),
-            samples=_whole(state, "sample_in_epoch", low=0),
-            seed=_whole(state, "shuffle_seed", low=0),
-            canonical_nodes=_whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
-            initial_hosts=_whole(state, "initial_physical_nodes", low=1),
-            digest=_text(own, "digest"),
-            split=None if own.get("split") is None else _text(own, "split"),
-            epoch_size=_whole(own, "epoch_size", low=1),
-            shuffle=_flag(own, "shuffle"),
-            block_size=_whole(own, "shuffle_block_size", low=1, high=MOST_BLOCK),
-            algorithm=_text(own, "algorithm"),
-            algorithm_version=_whole(own, "algorithm_version", low=1),
+            epoch=whole(state, "epoch", low=0, high=1 << 62),
+            samples=whole(state, "sample_in_epoch", low=0),
+            seed=whole(state, "shuffle_seed", low=0),
+            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
+            initial_hosts=whole(state, "initial_physical_nodes", low=1),
+            digest=text(own, "digest"),
+            split=text_or_none(own, "split"),
+            epoch_size=whole(own, "epoch_size", low=1),
+            shuffle=flag(own, "shuffle"),
+            block_size=whole(own, "shuffle_block_size", low=1, high=MOST_BLOCK),
+            algorithm=text(own, "algorithm"),
+            algorithm_version=whole(own, "algorithm_version", low=1),
+            mixture=None if own.get("mixture") is None else Mixture.from_state(own["mixture"]),
         )
+        mixed = cursor.mixture
+        if mixed is not None and mixed.batching_method != "random" and cursor.samples and not mixed.global_batch:
+            raise CursorError(
+                f"saved state: 'global_batch' is None, and batches {mixed.batching_method!r} depend on it; the state "
+                "is damaged: use an older checkpoint.",
+                key="global_batch",
+            )
         if cursor.samples > cursor.end:
             raise CursorError(
                 f"saved state: 'sample_in_epoch' is {cursor.samples}, but its epoch has only {cursor.epoch_size} "
@@ -140,7 +154,7 @@ class Cursor:
         Raises:
             CursorError: a field is missing, of another type, or out of range, or the order is not MosaicML's.
         """
-        _mapping(state)
+        mapping(state)
         if fresh.algorithm == WINDOW:
             raise CursorError(
                 "saved state: no key 'smalti' in it, so MosaicML Streaming or something else wrote it, and this "
@@ -149,16 +163,16 @@ class Cursor:
                 "order, call `set_epoch` instead.",
                 algorithm=fresh.algorithm,
             )
-        epoch = _whole(state, "epoch", low=-1)
+        epoch = whole(state, "epoch", low=-1, high=1 << 62)
         hosts = fresh.initial_hosts
         if state.get("initial_physical_nodes") is not None:  # unknown to old checkpoints
-            hosts = _whole(state, "initial_physical_nodes", low=1)
+            hosts = whole(state, "initial_physical_nodes", low=1)
         cursor = replace(
             fresh,
             epoch=max(epoch, 0),  # MosaicML calls the time before the first epoch -1
-            samples=0 if epoch < 0 else _whole(state, "sample_in_epoch", low=0),
-            seed=_whole(state, "shuffle_seed", low=0),
-            canonical_nodes=_whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
+            samples=0 if epoch < 0 else whole(state, "sample_in_epoch", low=0),
+            seed=whole(state, "shuffle_seed", low=0),
+            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
             initial_hosts=hosts,
         )
         # An epoch's last steps repeat samples, so that its end may count more than there are; not twice the ranks'.
@@ -171,38 +185,3 @@ class Cursor:
                 epoch_size=cursor.epoch_size,
             )
         return cursor.advanced(0)
-
-
-def _mapping(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(state, Mapping):
-        raise CursorError(
-            f"saved state: expected a mapping as `state_dict()` returns it, found {type(state).__name__}."
-        )
-    return state
-
-
-def _whole(state: Mapping[str, Any], key: str, *, low: int, high: int = MOST_SEED) -> int:
-    value = state.get(key)
-    if type(value) is not int or not low <= value <= high:
-        raise CursorError(
-            f"saved state: {key!r} is {value!r:.80}, expected a whole number from {low} to {high}; the state is "
-            "damaged or was not written by `state_dict()`: use an older checkpoint.",
-            key=key,
-        )
-    return value
-
-
-def _text(state: Mapping[str, Any], key: str) -> str:
-    value = state.get(key)
-    if not isinstance(value, str) or len(value) > 1024:
-        raise CursorError(
-            f"saved state: {key!r} is {value!r:.80}, expected a text of at most 1024 characters.", key=key
-        )
-    return value
-
-
-def _flag(state: Mapping[str, Any], key: str) -> bool:
-    value = state.get(key)
-    if not isinstance(value, bool):
-        raise CursorError(f"saved state: {key!r} is {value!r:.80}, expected true or false.", key=key)
-    return value

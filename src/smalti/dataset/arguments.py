@@ -1,0 +1,86 @@
+"""What the wide constructor is given, checked: numbers, choices, abbreviated sizes."""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from smalti.stream import Stream
+from smalti.world import World
+
+_ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
+
+
+def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Return only if the value is None or a whole number in range.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value is None or (type(value) is int and low <= value <= (high or value)):
+        return
+    limit = "" if high is None else f" to {high}"
+    raise ValueError(f"`{name}` must be a whole number from {low}{limit}, found {value!r}.")
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Return only if the value is one of those allowed.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value not in allowed:
+        raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {value!r}.")
+
+
+def number_of_samples(name: str, value: int | str | None) -> int | None:
+    """The number that the user wrote: 64000, "64000", "64k", "1.5M", "2b", "1t"; decimal, as MosaicML has it.
+
+    Raises:
+        ValueError: it is none, or not a whole number from 1.
+    """
+    if isinstance(value, str):
+        match = _ABBREVIATED.fullmatch(value.strip())
+        number = Decimal(match[1]) * _ABBREVIATIONS[match[2].lower()] if match else Decimal("0.5")
+        if number != int(number):
+            raise ValueError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
+        value = int(number)
+    check_whole(name, value, 1, (1 << 62) - 1)
+    return value
+
+
+def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:
+    """The world that the user chose, in one of two ways; None for neither.
+
+    Raises:
+        ValueError: both, or half of one.
+        WorldMismatch: there is no such rank.
+    """
+    if rank is None and num_ranks is None:
+        return world
+    if rank is None or num_ranks is None or world is not None:
+        raise ValueError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
+    return World.flat(rank, num_ranks)
+
+
+def declared_streams(
+    streams: Sequence[Stream] | None, remote: Any, local: Any, version: int | None
+) -> tuple[Stream, ...]:
+    """The streams that the user gave, or the one that `remote` and `local` are.
+
+    Raises:
+        ValueError: both, or nothing.
+        TypeError: something else than streams.
+    """
+    if streams is None:
+        return (Stream(remote=remote, local=local, version=version),)
+    if remote is not None or local is not None or version is not None:
+        raise ValueError("give either `streams`, each with its `remote`, `local` and `version`, or these for one set.")
+    chosen = tuple(streams)
+    for stream in chosen:
+        if not isinstance(stream, Stream):
+            raise TypeError(f"`streams` must hold smalti.Stream objects, found {type(stream).__name__}.")
+    if not chosen:
+        raise ValueError("`streams` must hold at least one Stream, found none.")
+    return chosen

@@ -1,0 +1,206 @@
+"""Mixtures whose weights change during a run: pure, and fixed by the list of changes.
+
+    epoch 0  |========= w0 ==========|
+    epoch 1  |==== w0 ====|=== w1 ===|      w1 from position 600 of epoch 1 on
+    epoch 2  |========= w1 ==========|
+
+What is left of an epoch is shared out by the new weights, and ordered as a mixture of its own. Each stream goes on
+where the arcs drawn before ended: nothing is drawn a second time before all of the stream had its turn. What the old
+weights had planned for the rest of the epoch is not read; its turn comes again with the circle's next one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.errors import CursorError
+from smalti.order.keys import Purpose, raw_keys
+from smalti.order.mixture.options import MixtureOptions
+from smalti.order.mixture.plan import MixturePlan
+from smalti.order.mixture.planning import Window, checked_sizes, plan_shares
+from smalti.order.mixture.shares import parts_of, samples_taken, shared_out
+from smalti.order.mosaic.weights import StreamWeight
+from smalti.order.positions import GlobalOrder, Positions
+from smalti.order.window import Ids
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """The streams' weights from a place of the run on, until the next one."""
+
+    epoch: int
+    position: int
+    """Place in that epoch's order, from 0; not its end."""
+    weights: tuple[StreamWeight, ...]
+    """One for each stream."""
+    epoch_size: int | None = None
+    """Samples of an epoch, with proportions or without any weight."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Positions of one epoch that one weighting fills, from `begin` on."""
+
+    begin: int
+    taken: tuple[int, ...]
+    drawn: tuple[int, ...]
+    """Samples of each stream that were planned before."""
+
+
+class ChangingMixture:
+    """The epochs of a run over several streams, by shard sizes and weightings. Pure.
+
+    Args:
+        shard_sizes: of every stream, the samples in each of its shards, in stored order.
+        weightings: in the order of their places; the first one at the start of epoch 0.
+        seed: base seed of the run.
+        options: how streams are drawn from and batched; its `epoch_size` is not asked.
+
+    Raises:
+        ValueError: weightings are not in order, or sizes or weights are out of range or contradict each other.
+        CursorError: weights that change inside an epoch would change its size.
+    """
+
+    def __init__(
+        self,
+        shard_sizes: Sequence[Sequence[int] | NDArray[Any]],
+        weightings: Sequence[Weighting],
+        *,
+        seed: int,
+        options: MixtureOptions | None = None,
+    ) -> None:
+        self._sizes = checked_sizes(shard_sizes)
+        self._weightings, self._seed = tuple(weightings), seed
+        self._options = MixtureOptions() if options is None else options
+        self._places = places = [(each.epoch, each.position) for each in weightings]
+        if not places or places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
+            raise ValueError(
+                f"`weightings` must begin at epoch 0, position 0, and come in order, found places {places}."
+            )
+        self._check_sizes()
+
+    def epoch_size(self, epoch: int) -> int:
+        """Samples of an epoch."""
+        return sum(self._taken[self._base(epoch)])
+
+    def plan(
+        self, epoch: int, *, canonical_nodes: int, shuffle_block_size: int | None = None, shuffle: bool = True
+    ) -> GlobalOrder:
+        """The global order of one epoch; an epoch in which nothing changes is `plan_mixture`'s.
+
+        Raises:
+            ValueError: an argument is out of range.
+            WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
+        """
+        window = Window(self._seed, epoch, canonical_nodes, shuffle_block_size, shuffle)
+        stretches = self._stretches(epoch)
+        if len(stretches) == 1:
+            return self._planned(stretches[0], window)
+        plan = partial(self._planned, window=window)
+        return ChangedPlan({stretch.begin: partial(plan, stretch) for stretch in stretches}, self.epoch_size(epoch))
+
+    def _planned(self, stretch: _Stretch, window: Window) -> MixturePlan:
+        if stretch.begin:
+            # Weights that come back must not bring back the order that was read with them.
+            own = raw_keys(1, Purpose.CHANGES, seed=self._seed, epoch=window.epoch, window=stretch.begin)
+            window = replace(window, seed=int(own[0] >> np.uint64(1)))
+        return plan_shares(self._sizes, stretch.taken, stretch.drawn, window, self._options, draw_seed=self._seed)
+
+    def _stretches(self, epoch: int) -> list[_Stretch]:
+        base = self._base(epoch)
+        taken, drawn = self._taken[base], self._drawn_before(epoch)
+        stretches = [_Stretch(0, tuple(taken), tuple(drawn))]
+        size = self.epoch_size(epoch)
+        for number in range(base + 1, len(self._weightings)):
+            if self._weightings[number].epoch != epoch:
+                break
+            begin = self._weightings[number].position
+            drawn = [before + count for before, count in zip(drawn, taken, strict=True)]
+            taken = self._rest(number, size - begin)
+            stretches.append(_Stretch(begin, tuple(taken), tuple(drawn)))
+        return stretches
+
+    def _drawn_before(self, epoch: int) -> list[int]:
+        """Samples of each stream that the epochs before were planned with; O(weightings)."""
+        drawn = [0] * len(self._sizes)
+
+        def add(taken: Sequence[int], times: int) -> None:
+            for stream, count in enumerate(taken):
+                drawn[stream] += times * count
+
+        for number, each in enumerate(self._weightings):
+            if each.epoch >= epoch:
+                break
+            if each.position:
+                add(self._rest(number, self.epoch_size(each.epoch) - each.position), 1)
+            first = each.epoch + (each.position > 0)
+            add(self._taken[number], self._end_of(number, epoch) - first)
+        return drawn
+
+    def _end_of(self, number: int, epoch: int) -> int:
+        """The epoch, at most this one, before which the weighting's own epochs end."""
+        if number + 1 == len(self._weightings):
+            return epoch
+        after = self._weightings[number + 1]
+        return min(epoch, after.epoch + (after.position > 0))
+
+    def _base(self, epoch: int) -> int:
+        """Number of the weighting that holds at an epoch's start."""
+        return bisect_right(self._places, (epoch, 0)) - 1
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        return [int(stream.sum()) for stream in self._sizes]
+
+    @cached_property
+    def _taken(self) -> list[list[int]]:
+        """Of every weighting, the samples of each stream that a whole epoch takes."""
+        return [
+            samples_taken(self._totals, each.weights, epoch_size=each.epoch_size, seed=self._seed)
+            for each in self._weightings
+        ]
+
+    def _rest(self, number: int, samples: int) -> list[int]:
+        return shared_out(samples, parts_of(self._totals, self._weightings[number].weights), self._seed)
+
+    def _check_sizes(self) -> None:
+        for number, each in enumerate(self._weightings):
+            if not each.position:
+                continue
+            size, new = self.epoch_size(each.epoch), sum(self._taken[number])
+            if new != size:
+                raise CursorError(
+                    f"weights that change at sample {each.position} of epoch {each.epoch}: an epoch has {size} samples "
+                    f"with the old ones and {new} with the new ones. Inside an epoch its size must stay: give "
+                    f"`proportion` and `epoch_size={size}`, or change weights at an epoch's start.",
+                    saved=size,
+                    found=new,
+                )
+            if each.position >= size:
+                raise ValueError(f"weights change at position {each.position} of an epoch of {size}.")
+
+
+class ChangedPlan(GlobalOrder):
+    """One epoch in which weights changed: the stretches' own orders, one behind the other."""
+
+    def __init__(self, plans: Mapping[int, Callable[[], MixturePlan]], size: int) -> None:
+        self._plans, self._size = [cache(plan) for plan in plans.values()], size  # whoever resumes needs the last one
+        self._begins = np.array(list(plans), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def ids_at(self, positions: Positions) -> Positions:
+        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        stretches: Ids = np.searchsorted(self._begins, positions, side="right") - 1
+        ids = np.empty(positions.shape, dtype=np.int64)
+        for stretch in np.unique(stretches).tolist():
+            here = stretches == stretch
+            ids[here] = self._plans[stretch]().ids_at(positions[here] - self._begins[stretch])
+        return ids

@@ -1,0 +1,70 @@
+"""Stream: one shard set of a mixture, as the user declares it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smalti.order.mixture import StreamWeight
+from smalti.stream.options import StreamOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """One of the shard sets that a StreamingDataset mixes, and how much of it an epoch takes.
+
+    Nothing is opened. What is left None is as the dataset has it. At most one of `proportion`, `repeat` and `choose`
+    may be given; if one stream has a `proportion`, all have.
+
+    Raises:
+        ValueError: neither `remote` nor `local` is given, or weights contradict each other or are out of range.
+    """
+
+    remote: str | None = None
+    """URL or folder of the data set's root; None to read `local` in place."""
+    local: str | None = None
+    """Folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself."""
+    split: str | None = None
+    """Split to read, such as `train`."""
+    proportion: float | None = None
+    """Part of the epoch, from 0, relative to the other streams': they need not sum to 1."""
+    repeat: float | None = None
+    """Times that an epoch takes the stream, from 0: 0.5 is half of it."""
+    choose: int | None = None
+    """Samples that an epoch takes of the stream, from 0: more than it has are taken again."""
+    version: int | None = None
+    """Version to read; by default the newest when first used."""
+    download_retry: int | None = None
+    """Attempts per shard."""
+    download_timeout: float | None = None
+    """Seconds without progress after which fetching a shard fails."""
+    validate_hash: str | None = None
+    """Hash that every file must have in the index."""
+    keep_zip: bool | None = None
+    """Keep compressed shards in the cache after they were unpacked."""
+    storage_options: Mapping[str, Any] | None = None
+    """Passed to fsspec's file system."""
+
+    def __post_init__(self) -> None:
+        for name in ("remote", "local"):
+            value: Any = getattr(self, name)
+            if isinstance(value, Path):
+                object.__setattr__(self, name, str(value))
+        self.options()  # checks it, as the next ones do
+        _ = self.weight
+        if self.choose is not None and self.choose != int(self.choose):
+            raise ValueError(f"`choose` must be a whole number from 0, found {self.choose!r}.")
+
+    @property
+    def weight(self) -> StreamWeight:
+        """How much an epoch takes of it."""
+        return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
+
+    def options(self, **defaults: Any) -> StreamOptions:
+        """Where it is read from and how; `defaults` are what the dataset chose for all streams."""
+        own = {
+            name: getattr(self, name)
+            for name in ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+            if getattr(self, name) is not None
+        }
+        return StreamOptions(remote=self.remote, local=self.local, version=self.version, **(defaults | own))

@@ -1,0 +1,108 @@
+"""One shard set, or one split of it, found: its manifest and its store. No shard is fetched."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.cache import CacheOptions, Source
+from smalti.catalog import Manifest, load_manifest
+from smalti.errors import SchemaError, StoreNotFound, VersionNotFound
+from smalti.format import ShardInfo, check_readable
+from smalti.storage import Store, open_store
+from smalti.stream.options import StreamOptions
+
+
+@dataclass(frozen=True, eq=False)
+class ShardSet:
+    """What is known of one shard set before any of its shards is opened."""
+
+    options: StreamOptions
+    manifest: Manifest
+    store: Store
+    """Where its shards lie."""
+    shards: tuple[ShardInfo, ...]
+    """Those of the split."""
+
+    @cached_property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples of every shard; int64, shape (shards,)."""
+        return np.array([info.samples for info in self.shards], dtype=np.int64)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return int(self.shard_sizes.sum())
+
+    @property
+    def source(self) -> Source:
+        """Where a cache gets its shards from."""
+        options = self.options
+        cache = CacheOptions(
+            local=options.local if options.remote is not None else None,
+            download_retry=options.download_retry,
+            download_timeout=options.download_timeout,
+            keep_zip=options.keep_zip,
+        )
+        return Source(
+            self.store,
+            self.manifest.digest,
+            self.shards,
+            cache,
+            allow_unsafe_types=options.allow_unsafe_types,
+        )
+
+
+def find_shard_set(options: StreamOptions) -> ShardSet:
+    """Reads the manifest.
+
+    Raises:
+        StoreNotFound: no data set there.
+        VersionNotFound: no such version or split.
+        StoreError: the store cannot be read.
+        FormatError: the index or manifest cannot be trusted.
+        SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or a file has not the hash that
+            `validate_hash` asks for.
+    """
+    found = ShardSet(options, *_find(open_store(options.root, dict(options.storage_options)), options))
+    check_readable(found.shards, allow_unsafe_types=options.allow_unsafe_types)
+    if options.validate_hash is not None:
+        _check_hash(found, options.validate_hash)
+    return found
+
+
+def _check_hash(found: ShardSet, name: str) -> None:
+    for info in found.shards:
+        for file in info.stored_files:
+            if name not in file.hashes:
+                has = ", ".join(sorted(file.hashes)) or "none"
+                raise SchemaError(
+                    f"`validate_hash` is {name!r}, and the index of {found.options.root} has hashes {has} for "
+                    f"{file.basename}. Leave it out: every hash that the index has is checked.",
+                    shard=file.basename,
+                )
+
+
+def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:
+    """The manifest at the root, or, as MosaicML lays splits out, below the split's own folder."""
+    try:
+        manifest = load_manifest(store, version=options.version)
+    except (VersionNotFound, StoreNotFound) as missing:
+        if options.split is None:
+            raise
+        try:
+            return _find_below(store, options.split, options.version)
+        except StoreNotFound:
+            if options.version is None:
+                raise
+            raise missing from None  # the set is here, and has no such version
+    if options.split is not None and not any(manifest.partitions):
+        return _find_below(store, options.split, options.version)
+    return manifest, store, manifest.select(options.split)
+
+
+def _find_below(store: Store, split: str, version: int | None) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:
+    below = store.child(split)
+    manifest = load_manifest(below, version=version)
+    return manifest, below, manifest.shards

@@ -1,0 +1,89 @@
+"""Whether the ranks of a process group begin each pass at the same place; noticed without a collective or a wait.
+
+A rank that loaded another state than its fellows, or none, would read samples that others read too, and leave some to
+nobody. The first rank that begins the n-th pass of a loader writes down in the group's own key-value store where that
+is, in one atomic step; every later one compares. So of two ranks that differ, the later one says so at once.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+from smalti.dataset.reading import Reading
+from smalti.errors import CursorError
+
+_loaders: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+_OF_THE_HOSTS_ALONE = "initial_physical_nodes"  # the order does not depend on it
+
+
+class Agreement:
+    """The passes of one loader, to be compared with those of its fellows on the other ranks.
+
+    Args:
+        where: what the loader reads, as its user named it. Loaders are told apart by it and by how many there were
+            for it before: ranks that have other loaders besides are no fault.
+    """
+
+    def __init__(self, where: str) -> None:
+        name = hashlib.sha256(where.encode()).hexdigest()[:16]
+        self._name = f"smalti/begin/{name}/{next(_loaders[name])}"
+        self._passes = 0
+
+    def check(self, reading: Reading) -> None:
+        """Refuses a pass that another rank began at another place, or divides in another way; never waits for anybody.
+
+        Does nothing unless a process group runs that is the world of the pass.
+
+        Raises:
+            CursorError: it was begun otherwise; the message says both sides.
+        """
+        self._passes += 1
+        world = reading.this_pass.world
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        if world.num_ranks == 1 or (dist.get_world_size(), dist.get_rank()) != (world.num_ranks, world.rank):
+            return
+        here = _facts(reading)
+        first = _first_to_say(f"{self._name}/{self._passes}", {"rank": world.rank, "begins": here})
+        there = first["begins"]
+        differing = [what for what in here if here[what] != there.get(what)]
+        if differing:
+            saved = ", ".join(f"{what} {there.get(what)!r}" for what in differing)
+            found = ", ".join(f"{what} {here[what]!r}" for what in differing)
+            raise CursorError(
+                f"ranks do not begin at the same place: rank {first['rank']} began with {saved}, and rank {world.rank} "
+                f"with {found}. Load one state into the loaders of all ranks, as one rank saved it, or into none, and "
+                "give all of them the same options.",
+                ranks=(first["rank"], world.rank),
+                saved={what: there.get(what) for what in differing},
+                found={what: here[what] for what in differing},
+            )
+
+
+def _facts(reading: Reading) -> dict[str, Any]:
+    """What must be equal on all ranks, flat."""
+    state = reading.this_pass.start.to_state()
+    own = state.pop("smalti")
+    del state[_OF_THE_HOSTS_ALONE]
+    dealt = {
+        "batch_size": reading.batch_size,
+        "tail": reading.options.last_step,
+        "replication": reading.options.replication,
+    }
+    facts: dict[str, Any] = json.loads(json.dumps(state | own | dealt))  # as the other rank's come back
+    return facts
+
+
+def _first_to_say(key: str, said: dict[str, Any]) -> dict[str, Any]:
+    """What stands under the key: what the first rank wrote, or else this."""
+    store = dist.distributed_c10d._get_default_store()  # the store that the group met at; torch has no public name
+    try:
+        first: dict[str, Any] = json.loads(store.compare_set(key, "", json.dumps(said)))
+    except NotImplementedError:  # a kind of store that cannot: nothing to compare with
+        return said
+    return first

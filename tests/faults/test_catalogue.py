@@ -1,0 +1,40 @@
+"""The table in README.md: every fault has its row, and every test that a row names is there."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = (ROOT / "tests" / "faults" / "README.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \|([^|]*)\|$", TABLE, flags=re.MULTILINE))
+EXPECTED = [f"{section}{number}" for section in "GH" for number in range(1, 15)]
+
+
+@functools.cache
+def functions_of(path):
+    """The names of the test functions of a file."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_fault_has_one_row_in_its_order():
+    assert re.findall(r"^\| ([A-Z]\d+) \|", TABLE, flags=re.MULTILINE) == EXPECTED
+
+
+@pytest.mark.parametrize("row", EXPECTED)
+def test_a_row_names_tests_that_there_are(row):
+    named = re.findall(r"`([^`]+)`", ROWS[row])
+    assert named
+    for name in named:
+        path, _, function = name.partition("::")
+        assert function in functions_of(path), name
+
+
+def test_every_test_of_a_row_here_stands_in_that_row():
+    for path in sorted((ROOT / "tests" / "faults").glob("test_[gh]*.py")):
+        for name in functions_of(path.relative_to(ROOT)):
+            if found := re.match(r"test_([gh]\d+)_", name):
+                assert f"::{name}`" in ROWS.get(found[1].upper(), ""), f"{path.name}::{name}"
