@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 import time
 
 import pytest
@@ -174,3 +175,42 @@ def test_h12_without_a_process_group_nothing_is_compared(root):
         loader.load_state_dict(state_at(root, samples))
         next(iter(loader))
         assert loader.state_dict()["sample_in_epoch"] == samples + 4
+
+
+def second_of_two(root, port, ended, told):
+    """Rank 1 of a group whose store rank 0 holds; reads on when rank 0 was killed."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2)
+    loader = loader_of(root, 1)
+    told.send(len(list(loader)))
+    assert ended.wait(DEADLINE)
+    told.send(len(list(loader)))
+    os._exit(0)  # leaving a broken group in order takes its time
+
+
+def holder_of_the_store(port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
+    time.sleep(DEADLINE)
+
+
+def test_h12_a_rank_reads_on_when_the_store_of_the_group_has_ended_with_its_rank(root):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ended, (hears, tells) = FORK.Event(), FORK.Pipe()
+    holder = FORK.Process(target=holder_of_the_store, args=(port,))
+    reader = FORK.Process(target=second_of_two, args=(root, port, ended, tells))
+    try:
+        holder.start()
+        reader.start()
+        assert hears.poll(DEADLINE)
+        assert hears.recv() == 6
+        holder.kill()
+        holder.join(DEADLINE)
+        ended.set()
+        assert hears.poll(DEADLINE)
+        assert hears.recv() == 6
+        reader.join(DEADLINE)
+        assert reader.exitcode == 0
+    finally:
+        holder.kill()
+        reader.kill()

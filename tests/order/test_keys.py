@@ -1,6 +1,8 @@
 """Permutations from keys."""
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smalti.order.keys import stable_order
 
@@ -19,3 +21,17 @@ def test_distinct_keys_are_ranked():
 def test_few_keys_are_no_special_case():
     assert stable_order(np.array([], dtype=np.uint64)).tolist() == []
     assert stable_order(np.array([7], dtype=np.uint64)).tolist() == [0]
+
+
+def test_keys_that_differ_in_their_lowest_bits_only_are_ranked_by_them():
+    keys = (np.arange(5000, dtype=np.uint64)[::-1] % np.uint64(3)) | np.uint64(1 << 60)
+    by_hand = sorted(range(5000), key=lambda place: (4999 - place) % 3)
+    assert stable_order(keys).tolist() == by_hand
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 3, 8, 9, 1 << 62, (1 << 62) + 1, (1 << 64) - 1]) | st.integers(0, (1 << 64) - 1))
+)
+def test_any_keys_are_ordered_as_python_orders_them(keys):
+    by_hand = sorted(range(len(keys)), key=keys.__getitem__)
+    assert stable_order(np.array(keys, dtype=np.uint64)).tolist() == by_hand

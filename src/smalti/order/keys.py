@@ -49,8 +49,17 @@ def raw_keys(
 def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The stable argsort of these keys; int64, the same shape.
 
-    numpy's fastest sort, four to five times faster, may swap equal keys; where there are none, there is only one order.
+    Sorted are words of a key's upper bits and its place, in half the time of an argsort; the few whose upper bits are
+    equal are then put in order by their whole keys.
     """
-    order = np.argsort(keys)
-    ranked = keys[order]
-    return np.argsort(keys, kind="stable") if (ranked[1:] == ranked[:-1]).any() else order
+    low = np.uint64((1 << max(0, keys.size - 1).bit_length()) - 1)
+    words = (keys & ~low) | np.arange(keys.size, dtype=np.uint64)
+    words.sort()
+    order = (words & low).astype(np.int64)
+    words &= ~low
+    tied = words[1:] == words[:-1]
+    if tied.any():
+        places = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+        among = order[places]
+        order[places] = among[np.lexsort((among, keys[among], words[places]))]
+    return order
