@@ -275,3 +275,9 @@ def test_batches_are_independent_of_each_other_and_of_the_file(root):
 
 def test_without_a_process_group_the_world_is_the_launchers():
     assert gather_world() == World()
+
+
+def test_a_loader_opens_nothing_before_it_is_iterated(tmp_path):
+    dataset = StreamingDataset(remote=str(tmp_path / "comes later"), shuffle=True)
+    for workers in ({}, {"num_workers": 2}, {"num_workers": 2, "worker_kind": "process", "persistent_workers": True}):
+        StreamingDataLoader(dataset, 4, **workers)

@@ -28,6 +28,8 @@ class LoaderSide:
 
     columns: bool
     """Whether batches are read as columns, or as lists of samples."""
+    workers_persist: bool = False
+    """Whether worker processes outlive a pass."""
     this_pass: Pass | None = None
     """The pass that is being read."""
     shared_start: torch.Tensor | None = None
@@ -40,8 +42,11 @@ class LoaderSide:
             CursorError: workers that live already have no room for so long a cursor.
         """
         self.this_pass = this_pass
-        if self.shared_start is not None:
+        if self.workers_persist:
             told = json.dumps(this_pass.start.to_state()).encode()
+            if self.shared_start is None:  # the first pass: its workers are yet to begin
+                self.shared_start = torch.zeros(_LENGTH_BYTES + 2 * len(told) + _SPARE_BYTES, dtype=torch.uint8)
+                self.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
             if len(told) + _LENGTH_BYTES > self.shared_start.numel():
                 raise CursorError(
                     f"the cursor takes {len(told)} bytes, and workers that persist were begun with room for "
@@ -50,12 +55,6 @@ class LoaderSide:
             room = self.shared_start.numpy()
             room[_LENGTH_BYTES : _LENGTH_BYTES + len(told)] = np.frombuffer(told, np.uint8)
             room[:_LENGTH_BYTES] = np.frombuffer(len(told).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
-
-    def let_workers_persist(self, start: Cursor) -> None:
-        """Makes room for where each pass begins, which is all that such workers are told of it."""
-        size = _LENGTH_BYTES + 2 * len(json.dumps(start.to_state())) + _SPARE_BYTES
-        self.shared_start = torch.zeros(size, dtype=torch.uint8)
-        self.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
 
     def current(self) -> Pass:
         """The pass to read, in the loader's process and in its workers."""
@@ -98,9 +97,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
             raise ValueError("`batch_size` is needed, on the loader or on the dataset: samples per rank and step.")
         if drop_last:
             view._order_options = replace(view._order_options, tail="drop")
-        view._loader = LoaderSide(columns=view.reads_columns and not per_sample)
-        if workers_persist:
-            view._loader.let_workers_persist(view.cursor())
+        view._loader = LoaderSide(columns=view.reads_columns and not per_sample, workers_persist=workers_persist)
         return view
 
     @property
