@@ -159,6 +159,18 @@ class EpochPlan(GlobalOrder):
             ids[by_window[start:stop]] = order[index[start:stop]]
         return ids.reshape(positions.shape)
 
+    def runs_of_host(self, host: int, num_hosts: int) -> list[int]:
+        """The runs that a host reads of: the fewest where hosts divide the canonical nodes or are divided by them."""
+        places = range(host, num_hosts * self._runs.count, num_hosts)
+        return sorted({int(self._runs.run_at_place[place % self._runs.count]) for place in places})
+
+    def pieces(self, run: int) -> tuple[Ids, Ids]:
+        """A run's shards or parts of one in this epoch's order: the first sample id of each, and where it ends.
+
+        Two int64 arrays of shape (pieces,); ends count from the run's start. Without a shuffle as the run is laid out.
+        """
+        return self._permuted_pieces(run)
+
     def _runs_of(self, positions: Ids) -> tuple[Ids, Ids]:
         runs = self._runs
         left_over = positions - runs.rows * runs.count

@@ -1,0 +1,114 @@
+"""`smalti plan URL`: what an epoch will cost, before a machine is rented."""
+
+import argparse
+import json
+import re
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from smalti.dataset import open_dataset
+from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
+from smalti.world import World
+
+_UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) *(kb|mb|gb|tb|)", re.IGNORECASE)
+_WORLD = re.compile(r"(\d+)x(\d+)")
+
+
+def add_plan_command(commands: Any) -> None:
+    """Adds `plan` to the parser's commands."""
+    text = "what an epoch costs on a world: steps, padding, traffic, cache, memory, mixing"
+    command = commands.add_parser("plan", help=text, description=text)
+    command.add_argument("url", help="URL or folder of the shard set")
+    command.add_argument("--at", type=int, help="version (default: the newest)", metavar="N")
+    command.add_argument("--split", help="split to read (default: all)")
+    command.add_argument("--world", type=_world, default=(1, 1), help="hosts and ranks of each, such as 2x8")
+    command.add_argument("--batch", type=_count, required=True, help="samples per rank and step")
+    command.add_argument("--workers", type=int, default=0, help="loader workers of a rank")
+    command.add_argument("--cache", type=_bytes, help="room for shards on each host, such as 50GB (default: enough)")
+    command.add_argument("--canonical-nodes", type=_count, metavar="N")
+    command.add_argument("--shuffle-block-size", type=_count, metavar="N")
+    command.add_argument("--no-shuffle", action="store_true")
+    command.add_argument("--tail", choices=("pad", "short", "drop"), default="pad")
+    command.add_argument("--json", action="store_true", help="print everything as JSON")
+    command.set_defaults(run=_plan)
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    hosts, ranks = chosen.world
+    dataset = open_dataset(
+        chosen.url,
+        version=chosen.at,
+        split=chosen.split,
+        shuffle=not chosen.no_shuffle,
+        num_canonical_nodes=chosen.canonical_nodes,
+        shuffle_block_size=chosen.shuffle_block_size,
+        world=World.of_blocks(0, hosts * ranks, hosts),
+    )
+    infos = dataset.stream.shards
+    stored, raw = (
+        np.array([sum(file.num_bytes for file in files(info)) for info in infos], dtype=np.int64)
+        for files in (attrgetter("stored_files"), attrgetter("raw_files"))
+    )
+    reader = Reader(hosts, ranks, chosen.batch, chosen.workers, chosen.cache, chosen.tail)
+    found = forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, stored, raw), reader)
+    dataset.close()
+    if chosen.json:
+        print(json.dumps(asdict(found) | {"cold_bytes": found.cold_bytes, "warm_bytes": found.warm_bytes}, indent=2))
+    else:
+        _tell(found, reader)
+    return 0
+
+
+def _tell(found: Forecast, reader: Reader) -> None:
+    most = max(found.hosts, key=lambda host: host.cold_bytes)
+    held = max(host.window_bytes for host in found.hosts)
+    print(f"set      {found.samples:,} samples in {found.shards:,} shards, {_said(found.stored_bytes)}")
+    print(
+        f"epoch    {found.steps:,} steps of {found.global_batch:,} samples, {found.repeats:,} repeats in the last one"
+    )
+    print(f"host     reads {most.shards:,} shards, {_said(most.cold_bytes)} in the first epoch")
+    whole = _said(most.cache_bytes)
+    print(f"cache    {_said(held)} for the shards that are mixed at once, {whole} to fetch nothing again")
+    print(
+        f"traffic  {_said(found.cold_bytes)} over all hosts in the first epoch, {_said(found.warm_bytes)} in later ones"
+    )
+    if reader.cache_bytes is not None and reader.cache_bytes < held:
+        print(
+            f"         a cache of {_said(reader.cache_bytes)} is too small for that: shards are fetched several times. "
+            "Give more, or a smaller --shuffle-block-size."
+        )
+    print(f"memory   {_said(found.plan_bytes)} for the order, {_said(found.batch_bytes)} for a rank's batches ahead")
+    print(
+        f"mixing   {found.window_samples:,} samples at once; a window of a run mixes {found.window_shards:,.1f} shards"
+    )
+
+
+def _said(num_bytes: int) -> str:
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def _world(text: str) -> tuple[int, int]:
+    match = _WORLD.fullmatch(text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected hosts x ranks of each, such as 2x8, found {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected bytes, such as 50GB, found {text!r}")
+    return int(float(match[1]) * _UNITS[match[2].lower()])

@@ -1,0 +1,117 @@
+"""What an epoch will cost, against an epoch that is gone through sample by sample."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalti.cursor import Cursor, MixedStream
+from smalti.dataset.forecast import Reader, Shards, forecast
+from smalti.dataset.passes import OrderOptions
+from smalti.dataset.resuming import first_cursor
+from smalti.order import Division, plan_epoch
+from smalti.world import World
+
+
+def shards_of(sizes, bytes_of_sample=10, ratio=2):
+    sizes = np.array(sizes, dtype=np.int64)
+    return Shards(sizes, sizes * bytes_of_sample, sizes * bytes_of_sample * ratio)
+
+
+def cursor_of(sizes, **options) -> Cursor:
+    return first_cursor(OrderOptions(**options), World(), [MixedStream("d", None, sum(sizes))], [sizes])
+
+
+def gone_through(cursor, shards, reader):
+    """Of every host: the shards it reads, and the most unpacked bytes between the first and last use of each."""
+    plan = plan_epoch(
+        shards.samples,
+        seed=cursor.seed,
+        epoch=cursor.epoch,
+        canonical_nodes=cursor.canonical_nodes,
+        shuffle_block_size=cursor.block_size,
+        shuffle=cursor.shuffle,
+    )
+    ends, found = np.cumsum(shards.samples), []
+    whole = cursor.epoch_size // cursor.canonical_nodes * cursor.canonical_nodes  # behind it runs are no longer even
+    for host in range(reader.hosts):
+        used: dict[int, list[int]] = {}
+        num_ranks = reader.hosts * reader.ranks_on_host
+        for rank in range(num_ranks):
+            world = World.of_blocks(rank, num_ranks, reader.hosts)
+            if world.host == host:
+                division = Division(cursor.epoch_size, 0, reader.batch_size, world, "short")
+                for step in division.steps(0, division.num_steps):
+                    real = step.lookup[(step.positions >= 0) & (step.lookup < whole)]
+                    for shard in np.searchsorted(ends, plan.ids_at(real), side="right").tolist():
+                        used.setdefault(shard, []).append(step.step)
+        last = max((max(steps) for steps in used.values()), default=-1)
+        held = [
+            sum(int(shards.raw[shard]) for shard, steps in used.items() if min(steps) <= step <= max(steps))
+            for step in range(last + 1)
+        ]
+        found.append((set(used), max(held, default=0)))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(sum),
+    st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (4, 1)]),
+    st.integers(1, 6),
+    st.sampled_from([1, 2, 4]),
+    st.integers(5, 60),
+    st.booleans(),
+)
+def test_every_host_reads_the_shards_that_are_told_and_never_holds_more(sizes, hosts, batch, nodes, block, shuffle):
+    shards, reader = shards_of(sizes), Reader(*hosts, batch)
+    cursor = cursor_of(sizes, shuffle=shuffle, canonical_nodes=nodes, block_size=block)
+    told = forecast(cursor, shards, reader)
+    slack = 2 * int(shards.raw.max())  # the shards of a batch that reaches over a row's end
+    for host, (read, held) in zip(told.hosts, gone_through(cursor, shards, reader), strict=True):
+        assert read <= set(np.flatnonzero(shards.samples).tolist())
+        assert host.shards >= len(read)
+        assert held <= host.window_bytes + slack * reader.ranks_on_host * batch
+    if sum(sizes) >= 200 and hosts[0] in (1, 2) and nodes % hosts[0] == 0 and shuffle:
+        assert [host.shards for host in told.hosts] == [
+            len(read) for read, _ in gone_through(cursor, shards, reader)
+        ], "each shard is read by somebody of its run"
+
+
+def test_an_epoch_on_two_hosts_as_it_can_be_counted_by_hand():
+    """40 shards of 100 samples; four runs, two for each host, so each host fetches 20 shards, unless one is cut."""
+    sizes = [100] * 40
+    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    told = forecast(cursor, shards_of(sizes), Reader(hosts=2, ranks_on_host=4, batch_size=30))
+    assert (told.samples, told.shards, told.stored_bytes) == (4000, 40, 40_000)
+    assert (told.global_batch, told.steps, told.repeats) == (240, 17, 80)
+    assert [(host.shards, host.cold_bytes, host.cache_bytes) for host in told.hosts] == [(20, 20_000, 40_000)] * 2
+    assert [host.window_bytes for host in told.hosts] == [2 * 4 * 2000] * 2, "two runs, two windows of two shards"
+    assert (told.window_samples, told.window_shards) == (800, 2.0)
+    assert (told.cold_bytes, told.warm_bytes) == (40_000, 0)
+
+
+@pytest.mark.parametrize(("room", "warm"), [(40_000, 0), (28_000, 14_000), (16_000, 20_000), (1000, 20_000)])
+def test_what_a_cache_holds_beside_the_windows_is_not_fetched_again(room, warm):
+    """40,000 bytes unpacked of 20,000 stored for each host; 16,000 of room are the windows'."""
+    sizes = [100] * 40
+    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    told = forecast(cursor, shards_of(sizes), Reader(2, 4, 30, cache_bytes=room))
+    assert [host.warm_bytes for host in told.hosts] == [warm] * 2
+
+
+def test_hosts_that_do_not_divide_the_runs_fetch_everything():
+    sizes = [100] * 40
+    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    assert [host.shards for host in forecast(cursor, shards_of(sizes), Reader(3, 1, 10)).hosts] == [40] * 3
+
+
+def test_without_a_shuffle_a_host_holds_a_shard_or_two():
+    sizes = [100] * 40
+    told = forecast(cursor_of(sizes, shuffle=False), shards_of(sizes), Reader(2, 1, 10))
+    assert [(host.shards, host.window_bytes) for host in told.hosts] == [(40, 4000)] * 2
+
+
+def test_a_mixture_and_mosaicmls_orders_are_refused():
+    with pytest.raises(ValueError, match="one stream in the `window` order"):
+        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), Reader(1, 1, 10))
