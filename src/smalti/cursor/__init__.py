@@ -3,7 +3,7 @@
 A saved cursor is input: every field is checked before it is believed.
 """
 
-from smalti.cursor.mixture import MixedStream, Mixture, Weights
+from smalti.cursor.mixture import MOST_WEIGHT, WEIGHT_NAMES, MixedStream, Mixture, Weights
 from smalti.cursor.place import (
     MOST_BLOCK,
     MOST_CANONICAL_NODES,
@@ -17,7 +17,9 @@ __all__ = [
     "MOST_BLOCK",
     "MOST_CANONICAL_NODES",
     "MOST_SEED",
+    "MOST_WEIGHT",
     "ORDER_VERSIONS",
+    "WEIGHT_NAMES",
     "WINDOW",
     "Cursor",
     "MixedStream",

@@ -1,11 +1,19 @@
 """Fields of a saved state, each checked for type and range; a fault is a `CursorError` that names the field."""
 
 from collections.abc import Mapping, Sequence
+from reprlib import Repr
 from typing import Any
 
 from smalti.errors import CursorError
 
 MOST_NUMBER = (1 << 63) - 1
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
+def shown(value: Any) -> str:
+    """The value as a message says it; of a long one, its beginning, without spelling out the rest."""
+    return _SHORT.repr(value)[:80]
 
 
 def mapping(state: Any, what: str = "") -> Mapping[str, Any]:
@@ -21,7 +29,7 @@ def whole(state: Mapping[str, Any], key: str, *, low: int, high: int = MOST_NUMB
     value = state.get(key)
     if type(value) is not int or not low <= value <= high:
         raise CursorError(
-            f"saved state: {key!r} is {value!r:.80}, expected a whole number from {low} to {high}; the state is "
+            f"saved state: {key!r} is {shown(value)}, expected a whole number from {low} to {high}; the state is "
             "damaged or was not written by `state_dict()`: use an older checkpoint.",
             key=key,
         )
@@ -38,7 +46,7 @@ def text(state: Mapping[str, Any], key: str) -> str:
     value = state.get(key)
     if not isinstance(value, str) or len(value) > 1024:
         raise CursorError(
-            f"saved state: {key!r} is {value!r:.80}, expected a text of at most 1024 characters.", key=key
+            f"saved state: {key!r} is {shown(value)}, expected a text of at most 1024 characters.", key=key
         )
     return value
 
@@ -52,7 +60,7 @@ def flag(state: Mapping[str, Any], key: str) -> bool:
     """True or false."""
     value = state.get(key)
     if not isinstance(value, bool):
-        raise CursorError(f"saved state: {key!r} is {value!r:.80}, expected true or false.", key=key)
+        raise CursorError(f"saved state: {key!r} is {shown(value)}, expected true or false.", key=key)
     return value
 
 
@@ -60,5 +68,5 @@ def listed(state: Mapping[str, Any], key: str, *, most: int) -> Sequence[Any]:
     """A list of 1 to `most` entries."""
     value = state.get(key)
     if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= most:
-        raise CursorError(f"saved state: {key!r} is {value!r:.80}, expected a list of 1 to {most} entries.", key=key)
+        raise CursorError(f"saved state: {key!r} is {shown(value)}, expected a list of 1 to {most} entries.", key=key)
     return value

@@ -11,7 +11,8 @@ from smalti.errors import CursorError
 WEIGHT_NAMES = ("proportion", "repeat", "choose")
 MOST_STREAMS = 1 << 16
 MOST_CHANGES = 1 << 16
-_MOST_WEIGHT = 1e18
+MOST_WEIGHT = 1e18
+"""A weight may be so large, in a state as where it is declared."""
 
 Weight = tuple[str, float] | None
 """Such as ("proportion", 0.7); None for a stream without a weight."""
@@ -148,10 +149,10 @@ def _weight(state: Any) -> Weight:
     if isinstance(state, Mapping) and len(state) == 1:
         ((name, value),) = state.items()
         kinds = (int,) if name == "choose" else (int, float)
-        if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= _MOST_WEIGHT:
+        if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= MOST_WEIGHT:
             return name, value
     raise CursorError(
-        f"saved state: a weight in 'history' is {state!r:.80}, expected one of {', '.join(WEIGHT_NAMES)} with a number "
-        "from 0; the state is damaged: use an older checkpoint.",
+        f"saved state: a weight in 'history' is {fields.shown(state)}, expected one of {', '.join(WEIGHT_NAMES)} with "
+        "a number from 0; the state is damaged: use an older checkpoint.",
         key="weights",
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smalti.cursor.fields import MOST_NUMBER, flag, mapping, text, text_or_none, whole
+from smalti.cursor.fields import MOST_NUMBER, flag, mapping, shown, text, text_or_none, whole
 from smalti.cursor.mixture import Mixture
 from smalti.errors import CursorError
 
@@ -104,7 +104,7 @@ class Cursor:
         """
         own = mapping(state).get("smalti")
         if not isinstance(own, Mapping):
-            raise CursorError(f"saved state: 'smalti' is {own!r:.80}, expected what `state_dict()` puts there.")
+            raise CursorError(f"saved state: 'smalti' is {shown(own)}, expected what `state_dict()` puts there.")
         version = whole(own, "cursor_version", low=1)
         if version > CURSOR_VERSION:
             raise CursorError(

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
+from smalti.errors import CursorError
 from smalti.order.mixture import (
     MIXTURE_VERSION,
     ChangingMixture,
     MixtureOptions,
     StreamWeight,
     Weighting,
+    check_not_empty,
     samples_taken,
 )
 from smalti.order.mosaic import MosaicStream, weigh_streams
@@ -75,15 +77,34 @@ def digest_of(streams: Sequence[MixedStream]) -> str:
 
 
 def begun(start: Cursor, readers: World, batch_size: int | None) -> Cursor:
-    """The start of a pass, which fixes the batches that its epoch is made of, if it is the epoch's start."""
+    """The start of a pass, which fixes the batches that its epoch is made of, if it is the epoch's start.
+
+    Raises:
+        ValueError: batches of streams, and nobody says how large.
+        CursorError: one of MosaicML's orders, whose batches of streams cannot change inside an epoch.
+    """
     mixture = start.mixture
-    if mixture is None or mixture.batching_method == "random" or (start.samples and mixture.global_batch):
+    if mixture is None or mixture.batching_method == "random":
+        return start
+    if start.samples and mixture.global_batch and start.algorithm == WINDOW:
         return start
     if batch_size is None:
         raise ValueError(
             f"`batch_size` is needed: batching_method={mixture.batching_method!r} makes an epoch of batches."
         )
     global_batch = batch_size * readers.num_ranks
+    then, here = (mixture.global_batch, mixture.local_batch), (global_batch, batch_size)
+    decisive = 2 if mixture.batching_method == "device_per_stream" else 1
+    if start.samples and mixture.global_batch and then[:decisive] != here[:decisive]:
+        raise CursorError(
+            f"cannot resume inside an epoch of {mixture.batching_method!r} batches in MosaicML's order "
+            f"{start.algorithm!r}: it was begun with batches of {then[0]} samples over all ranks, {then[1]} on each, "
+            f"and here are {here[0]} and {here[1]}. Choose `batch_size` so that they are the same, call `set_epoch`, "
+            "or use the `window` order, which goes on with any.",
+            what="batch",
+            saved=then,
+            found=here,
+        )
     return replace(start, mixture=replace(mixture, global_batch=global_batch, local_batch=batch_size))
 
 
@@ -120,7 +141,10 @@ def mosaic_streams(mixture: Mixture | None, sizes: Sizes, seed: int) -> list[Mos
     if mixture is None:
         return weigh_streams(sizes, seed=seed)
     newest = mixture.weights
-    return weigh_streams(sizes, list(map(_weight, newest.values)), epoch_size=newest.epoch_size, seed=seed)
+    streams = weigh_streams(sizes, list(map(_weight, newest.values)), epoch_size=newest.epoch_size, seed=seed)
+    for number, stream in enumerate(streams):
+        check_not_empty(number, stream.choose, int(stream.shard_sizes.sum()))
+    return streams
 
 
 def epoch_size(cursor: Cursor, sizes: Sizes) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 from smalti.cursor import ORDER_VERSIONS, WINDOW, Cursor, MixedStream, Mixture, Weights
 from smalti.dataset.mixing import MixingOptions, Sizes, digest_of, epoch_size, plain_mixture, told
 from smalti.dataset.passes import OrderOptions
-from smalti.errors import CursorError
+from smalti.dataset.reading import window_plan
+from smalti.errors import CursorError, WorldMismatch
 from smalti.order import default_block_size, default_canonical_nodes
 from smalti.order.mosaic import SHUFFLES, MosaicOptions, default_mosaic_nodes
 from smalti.world import World
@@ -142,17 +143,33 @@ def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> 
     for number, (one, other) in enumerate(zip(then.streams, now.streams, strict=True)):
         _check(f"digest of stream {number}", one.digest, other.digest, _OPEN_THE_SAME)
         _check(f"split of stream {number}", one.split, other.split, _OPEN_THE_SAME)
+        _check(f"samples of stream {number}", one.samples, other.samples, _OPEN_THE_SAME)
     for name in ("sampling_method", "sampling_granularity", "batching_method"):
         _check(name, getattr(then, name), getattr(now, name), f"give `{name}={{saved!r}}`")
     _check("mixture version", then.version, now.version, "use the Smalti that saved it")
     if _amounts(then.weights) != _amounts(now.weights):
         saved = _reweighted(saved, then, now.weights, change_weights)
     merged = replace(saved, mixture=then) if saved.mixture is None else saved
-    here = replace(at_epoch(merged, saved.epoch, sizes), algorithm=fresh.algorithm, shuffle=fresh.shuffle)
-    here = replace(here, algorithm_version=fresh.algorithm_version)
+    names = ("digest", "split", "algorithm", "algorithm_version", "shuffle")
+    here = replace(_sized(merged, sizes), **{name: getattr(fresh, name) for name in names})
     if not merged.samples:
         merged = replace(merged, epoch_size=here.epoch_size)
     return merged, here
+
+
+def _sized(merged: Cursor, sizes: Sizes) -> Cursor:
+    """The start of the cursor's epoch, once the mixture was found to be one that can be read on from its place."""
+    mixture = merged.mixture
+    try:
+        start = at_epoch(merged, merged.epoch, sizes)
+        batched = mixture is not None and mixture.global_batch and mixture.batching_method != "random"
+        if batched and merged.algorithm == WINDOW and 0 < merged.samples < start.epoch_size == merged.epoch_size:
+            window_plan(merged, sizes).sample_ids(merged.samples, merged.samples + 1)
+    except (ValueError, WorldMismatch) as fault:
+        raise CursorError(
+            f"cannot resume from this state with the weights and batches of its 'mixture': {fault}", key="mixture"
+        ) from fault
+    return start
 
 
 def _mixture_of(cursor: Cursor, other: Cursor) -> Mixture:

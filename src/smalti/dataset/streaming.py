@@ -318,14 +318,17 @@ class StreamingDataset:
             CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
         """
         options = self._order_options
+        readers = reading_world(self.world, options)
         cursor = saved_cursor(
             state,
             self._first_cursor(),
             options,
-            num_ranks=reading_world(self.world, options).num_ranks,
+            num_ranks=readers.num_ranks,
             sizes=self._sizes,
             change_weights=self._mixing.change_weights,
         )
+        if self.batch_size is not None:
+            begun(cursor, readers, self.batch_size)  # what it would refuse then is refused now
         self._progress.resume = self._progress.adopted = cursor
         self._progress.begun = None
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from smalti.cursor import MOST_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
 from smalti.stream.options import StreamOptions
 
@@ -50,10 +53,11 @@ class Stream:
             value: Any = getattr(self, name)
             if isinstance(value, Path):
                 object.__setattr__(self, name, str(value))
-        self.options()  # checks it, as the next ones do
-        _ = self.weight
-        if self.choose is not None and self.choose != int(self.choose):
-            raise ValueError(f"`choose` must be a whole number from 0, found {self.choose!r}.")
+        self.options()  # checks it
+        for name in WEIGHT_NAMES:
+            _check_number(name, getattr(self, name), 0, is_whole=name == "choose")
+        _ = self.weight  # checks that they are one at most
+        _check_number("download_retry", self.download_retry, 1, is_whole=True)
 
     @property
     def weight(self) -> StreamWeight:
@@ -68,3 +72,12 @@ class Stream:
             if getattr(self, name) is not None
         }
         return StreamOptions(remote=self.remote, local=self.local, version=self.version, **(defaults | own))
+
+
+def _check_number(name: str, value: Any, low: int, *, is_whole: bool) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, (float, int, np.integer)) and not isinstance(value, bool)
+    if not (is_number and low <= value <= MOST_WEIGHT and (not is_whole or value == int(value))):
+        kind = "whole number" if is_whole else "number"
+        raise ValueError(f"`{name}` must be a {kind} from {low} to {MOST_WEIGHT:g}, found {value!r}.")

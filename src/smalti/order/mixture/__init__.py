@@ -9,7 +9,7 @@ from smalti.order.mixture.changes import ChangingMixture, Weighting
 from smalti.order.mixture.options import BATCHINGS, SAMPLINGS, MixtureOptions, StreamShare
 from smalti.order.mixture.plan import MixturePlan
 from smalti.order.mixture.planning import plan_mixture
-from smalti.order.mixture.shares import samples_taken
+from smalti.order.mixture.shares import check_not_empty, samples_taken
 from smalti.order.mosaic.weights import StreamWeight
 
 MIXTURE_VERSION = 1
@@ -25,6 +25,7 @@ __all__ = [
     "StreamShare",
     "StreamWeight",
     "Weighting",
+    "check_not_empty",
     "plan_mixture",
     "samples_taken",
 ]

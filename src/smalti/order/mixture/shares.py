@@ -41,9 +41,18 @@ def samples_taken(
     else:
         taken = [int(part) for part in parts]
     for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
-        if count and not total:
-            raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
+        check_not_empty(stream, count, total)
     return taken
+
+
+def check_not_empty(stream: int, count: int, total: int) -> None:
+    """Return only if so many samples can be taken of so many that the stream has.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if count and not total:
+        raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
 
 
 def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:

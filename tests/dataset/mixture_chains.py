@@ -1,0 +1,208 @@
+"""Chains of lives over several streams, as plans, and what must be true of them; `test_mixture_chains.py` draws them.
+
+A life has a world, a batch size and weights of its own, begins at the state of the one before, in JSON, and ends after
+a part of what the epoch has left. What is expected is kept here beside it: which samples each stretch of an epoch
+was to take, and how often each sample was planned so far.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from smalti.cursor import Cursor, MixedStream
+from smalti.dataset.mixing import MixingOptions, begun
+from smalti.dataset.passes import OrderOptions, Pass
+from smalti.dataset.reading import Reading, reading_world
+from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.order.mixture import StreamWeight
+from smalti.world import World
+
+
+@dataclass(frozen=True)
+class Life:
+    hosts: int
+    ranks_on_host: int
+    replication: int
+    batch_size: int
+    part: float
+    """How much it reads of what the epoch has left; 1 is all."""
+    weights: MixingOptions | None = None
+    """Others than those before it."""
+
+    def worlds(self):
+        num_ranks = self.hosts * self.ranks_on_host
+        return [World.of_blocks(rank, num_ranks, self.hosts) for rank in range(num_ranks)]
+
+
+@dataclass(frozen=True)
+class Chain:
+    streams: list[list[int]]
+    """Of every stream, its shards' sizes."""
+    options: OrderOptions
+    mixing: MixingOptions
+    lives: list[Life]
+
+
+@dataclass
+class Run:
+    """A chain while it is checked."""
+
+    chain: Chain
+    mixing: MixingOptions
+    state: str | None = None
+    expected: list[int] = field(default_factory=list)
+    """The sample id at each position of the epoch at hand."""
+    consumed: dict[int, int] = field(default_factory=dict)
+    """The id that was read at each position of it."""
+    planned: Counter = field(default_factory=Counter)
+    """How often each sample was planned in the epochs and stretches before, whether or not it was read then."""
+    epochs: int = 0
+    """Epochs that were read to their end."""
+    _begin: int = 0
+    """Where the weights at hand began in the epoch."""
+    _known: object = None
+    """Epoch and mixture for which `expected` was made."""
+    changes: int = 0
+    """Of weights, inside epochs."""
+
+    @property
+    def totals(self):
+        return [sum(stream) for stream in self.chain.streams]
+
+    def live(self, life):
+        if life.weights is not None:
+            self.mixing = life.weights
+        options = replace(self.chain.options, replication=life.replication)
+        readers = reading_world(life.worlds()[0], options)
+        cursor = self._start(options, readers)
+        cursor = begun(cursor, readers, life.batch_size)
+        self._expect(cursor)
+        ranks = [Reading(Pass(cursor, world), self.chain.streams, life.batch_size, options) for world in life.worlds()]
+        (num_steps,) = {rank.division.num_steps for rank in ranks}  # I4: equally many on all ranks
+        steps = num_steps if life.part == 1 else int(num_steps * life.part)
+        taken = [ids_of(rank, ranks[-1].plan, steps) for rank in ranks[:-1]] + [ranks[-1].steps(0, steps)]
+        for number, rank in enumerate(taken):
+            group = taken[number - number % life.replication]
+            assert [ids.tolist() for _, ids in rank] == [ids.tolist() for _, ids in group], "replicas read the same"
+        self._consume(taken[:: life.replication], steps)
+        (self.state,) = {json.dumps(rank.cursor_after(steps).to_state()) for rank in ranks}  # I5
+        if json.loads(self.state)["epoch"] > cursor.epoch:
+            self._end_epoch()
+
+    def _start(self, options, readers):
+        streams = [MixedStream(str(number), None, total) for number, total in enumerate(self.totals)]
+        fresh = first_cursor(options, readers, streams, self.chain.streams, self.mixing)
+        if self.state is None:
+            return fresh
+        state = json.loads(self.state)
+        cursor = saved_cursor(
+            state, fresh, options, num_ranks=readers.num_ranks, sizes=self.chain.streams, change_weights=True
+        )
+        assert (cursor.epoch, cursor.samples) == (state["epoch"], state["sample_in_epoch"])
+        return cursor if cursor.samples else at_epoch(cursor, cursor.epoch, self.chain.streams)
+
+    def _expect(self, cursor):
+        """What is to be read from here on, as one reader alone would."""
+        known, self._known = self._known, (cursor.epoch, cursor.mixture)
+        if known == self._known and cursor.samples:
+            return
+        plan = Reading(Pass(cursor, World()), self.chain.streams, 1, OrderOptions()).plan
+        ids, place = plan.sample_ids(0, len(plan)).tolist(), cursor.samples
+        assert len(ids) == cursor.epoch_size
+        if place and ids == self.expected:
+            return
+        assert ids[:place] == self.expected[:place], "I3: what was read stays as it was"
+        if place > self._begin:  # a change where the last one was takes its place: nothing was planned meanwhile
+            self.changes += 1
+            self._count_as_planned()
+        self._begin, self.expected = place, ids
+        self._check_amounts(ids[place:])
+
+    def _consume(self, groups, steps):
+        for step in range(steps):
+            assert all(group[step][1].size for group in groups), "I4: every rank has something to read"
+            held = [
+                pair
+                for group in groups
+                for pair in zip(group[step][0].positions.tolist(), group[step][1].tolist(), strict=True)
+                if pair[0] >= 0
+            ]
+            assert len(dict(held)) == len(held), "I4: no position goes to two groups in one step"
+            assert not dict(held).keys() & self.consumed.keys(), "I1: a position is read once"
+            self.consumed.update(held)
+
+    def _end_epoch(self):
+        assert self.consumed == dict(enumerate(self.expected)), "I1 to I3: all of it, in the order of one reader alone"
+        self._count_as_planned()
+        self.epochs, self.expected, self.consumed, self._begin = self.epochs + 1, [], {}, 0
+
+    @property
+    def _spans(self):
+        """The sample ids of each stream."""
+        ends = np.cumsum(self.totals).tolist()
+        return [range(end - total, end) for end, total in zip(ends, self.totals, strict=True)]
+
+    def _count_as_planned(self):
+        self.planned.update(self.expected[self._begin :])
+        if self.mixing.sampling_method == "balanced":
+            for span in self._spans:
+                times = [self.planned[sample] for sample in span]
+                assert max(times, default=0) - min(times, default=0) <= 1, "equally often, or once more"
+
+    def _check_amounts(self, ids):
+        """What the weights say is taken of each stream; of an epoch's rest, the part that it is."""
+        counts = [sum(sample in span for sample in ids) for span in self._spans]
+        whole = self._whole_epoch()
+        if self._begin or not all(share.denominator == 1 for share in whole):
+            shares = [share * len(ids) / sum(whole) for share in whole]
+            assert all(abs(count - share) < 1 for count, share in zip(counts, shares, strict=True))
+        else:
+            assert counts == whole
+        if self.mixing.sampling_method == "balanced":
+            for span in self._spans:
+                times = Counter(sample for sample in ids if sample in span)
+                assert max(times.values(), default=0) - min((times[sample] for sample in span), default=0) <= 1
+
+    def _whole_epoch(self):
+        weights, size = self.mixing.weights, self.mixing.epoch_size
+        if weights[0].proportion is not None:
+            parts = [Fraction(str(weight.proportion)) for weight in weights]
+            return [part * (size or sum(self.totals)) / sum(parts) for part in parts]
+        if size is not None:
+            return [Fraction(total * size, sum(self.totals)) for total in self.totals]
+        return [Fraction(self._samples(weight, total)) for weight, total in zip(weights, self.totals, strict=True)]
+
+    @staticmethod
+    def _samples(weight, total):
+        if weight.repeat is not None:
+            return int(Fraction(str(weight.repeat)) * total)
+        return total if weight.choose is None else weight.choose
+
+
+def ids_of(rank, plan, steps):
+    """`rank.steps(0, steps)` by a plan that is there already: planning is what takes these tests their time."""
+    return [(step, plan.ids_at(step.lookup)) for step in rank.division.steps(0, steps)]
+
+
+def check(chain):
+    """Lives the chain, and to the end of its last epoch; the run that it was."""
+    run = Run(chain, chain.mixing)
+    for life in chain.lives:
+        run.live(life)
+    if run.consumed or not run.epochs:
+        run.live(replace(chain.lives[-1], part=1, weights=None))
+    assert Cursor.from_state(json.loads(run.state)).samples == 0
+    return run
+
+
+def proportions(values, epoch_size=None, **options):
+    """Mixing by proportion."""
+    return MixingOptions(tuple(StreamWeight(proportion=value) for value in values), epoch_size, **options)
+
+
+def chosen(counts, **options):
+    """Mixing by numbers of samples."""
+    return MixingOptions(tuple(StreamWeight(choose=count) for count in counts), **options)

@@ -1,0 +1,51 @@
+"""Three shard sets that tests mix: 40, 25 and 15 samples; sample ids 0 to 39, 40 to 64, 65 to 79."""
+
+import json
+from pathlib import Path
+
+from smalti import Stream
+from smalti.dataset import StreamingDataset
+from tests.shard_sets import write_set
+
+COUNTS = (40, 25, 15)
+BEGINS = (0, 40, 65)
+
+
+def write_three(folder: Path) -> list[str]:
+    """Their roots."""
+    return [str(write_set(folder / name, count)) for name, count in zip("abc", COUNTS, strict=True)]
+
+
+def streams_of(roots, name="proportion", values=(2, 1, 1), **options):
+    """A stream for each root, with a weight of one name; None for none."""
+    return [
+        Stream(remote=root, **({} if value is None else {name: value}), **options)
+        for root, value in zip(roots, values, strict=False)
+    ]
+
+
+def mixed(roots, name="proportion", values=(2, 1, 1), **options):
+    """A dataset over them; marked, shuffled, in batches of 8."""
+    chosen = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"} | options
+    return StreamingDataset(streams=streams_of(roots, name, values), **chosen)
+
+
+def take(dataset, steps=None):
+    """Sample ids batch by batch, of some steps or the rest of the epoch; and the state then, in JSON and back."""
+    this_pass, batches = dataset.begin_pass(), []
+    for step, ids in dataset.planned(this_pass):
+        if len(batches) == steps:
+            break
+        batches.append(dataset.read(step, ids, columns=True)["_sample_id"].tolist())
+    return batches, json.loads(json.dumps(dataset.cursor_after(this_pass, len(batches)).to_state()))
+
+
+def by_stream(ids):
+    """How many of the sample ids each stream has."""
+    ends = [begin + count for begin, count in zip(BEGINS, COUNTS, strict=True)]
+    return [sum(begin <= sample < end for sample in ids) for begin, end in zip(BEGINS, ends, strict=True)]
+
+
+def flat(batches):
+    """One list of all."""
+    return [sample for batch in batches for sample in batch]

@@ -1,0 +1,96 @@
+"""docs/mixtures.md: its example runs and does what it says, its table of a change is what the code does."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from smalti.cursor import MixedStream
+from smalti.dataset.mixing import MixingOptions
+from smalti.dataset.passes import OrderOptions, Pass
+from smalti.dataset.reading import Reading
+from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.order.mixture import StreamWeight
+from smalti.world import World
+
+PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text(encoding="utf-8")
+EXAMPLE, CHANGE = re.findall(r"<!-- example -->\n```python\n(.*?)```", PAGE, flags=re.DOTALL)
+TABLE = re.search(r"<!-- change -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)[1]
+HISTORY = re.search(r"<!-- history -->\n```json\n(.*?)```", PAGE, flags=re.DOTALL)[1]
+SIZES = [[6, 6], [4, 4, 4]]
+"""The table's streams a and b, 12 samples each."""
+
+
+@pytest.mark.torch
+def test_the_examples_run_as_they_stand_and_mix_as_they_say(tmp_path):
+    names = {"folder": str(tmp_path)}
+    exec(EXAMPLE, names)
+    batches = list(names["loader"])
+    kinds = [Counter(text.split()[0] for text in batch["text"]) for batch in batches]
+    assert kinds == [{"web": 40, "code": 10}] * 40
+    loader = names["loader"]
+    loader.streaming_dataset.set_epoch(0)
+    batches = iter(loader)
+    for _ in range(7):
+        next(batches)
+    names["state"] = json.loads(json.dumps(loader.state_dict()))
+    exec(CHANGE, names)
+    kinds = [Counter(text.split()[0] for text in batch["text"]) for batch in names["loader"]]
+    assert kinds == [{"web": 25, "code": 25}] * 33
+
+
+def mixing(*values):
+    return MixingOptions(tuple(StreamWeight(proportion=value) for value in values), 12)
+
+
+def cursor_of(weights):
+    streams = [MixedStream("a", None, 12), MixedStream("b", None, 12)]
+    return first_cursor(OrderOptions(shuffle=True, canonical_nodes=2), World(), streams, SIZES, weights)
+
+
+def names_of(cursor):
+    plan = Reading(Pass(cursor, World()), SIZES, 1, OrderOptions()).plan
+    return [f"{'ab'[number // 12]}{number % 12}" for number in plan.sample_ids(0, len(plan)).tolist()]
+
+
+def changed():
+    """Planned with 2 : 1 and changed to 1 : 2 at position 6: the cursors before and after."""
+    before = cursor_of(mixing(2, 1))
+    state = json.loads(json.dumps(before.advanced(6).to_state()))
+    fresh = cursor_of(mixing(1, 2))
+    return before, saved_cursor(state, fresh, OrderOptions(), num_ranks=1, sizes=SIZES, change_weights=True)
+
+
+def row(name):
+    """The cells behind a row's name, without what is said at its end."""
+    line = next(line for line in TABLE.splitlines() if line.startswith(name))
+    return re.findall(r"\b[ab]\d+\b", line)
+
+
+def test_the_table_shows_what_is_planned_read_and_left_out():
+    before, after = changed()
+    planned, read, following = names_of(before), names_of(after), names_of(at_epoch(after, 1, SIZES))
+    assert row("planned with 2 : 1") == planned
+    assert row("read with 1 : 2") == read[6:]
+    assert row("not read") == sorted(set(planned[6:]) - set(read[6:]), key=lambda name: (name[0], int(name[1:])))
+    assert row("epoch 1") == following
+    assert read[:6] == planned[:6]
+
+
+def test_what_the_page_says_of_the_table_holds():
+    _, after = changed()
+    read, following = names_of(after), names_of(at_epoch(after, 1, SIZES))
+    assert Counter(name[0] for name in read[6:]) == {"a": 2, "b": 4}
+    assert Counter(name[0] for name in following) == {"a": 4, "b": 8}
+
+
+def test_the_page_shows_what_the_state_records():
+    _, after = changed()
+    assert json.loads(HISTORY) == after.to_state()["smalti"]["mixture"]["history"]
+
+
+def test_the_page_names_every_key_of_a_mixtures_state():
+    keys = changed()[1].to_state()["smalti"]["mixture"]
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []

@@ -1,0 +1,168 @@
+"""Several shard sets opened as one run of samples, with one cache."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smalti import MDSWriter
+from smalti.errors import CursorError, FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.stream import OpenStreams, Stream, StreamOptions, open_streams
+from tests.shard_sets import sample, write_set
+
+COUNTS = (23, 0, 40, 7)
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    return [str(write_set(folder / str(number), count)) for number, count in enumerate(COUNTS)]
+
+
+def opened(roots, **options):
+    return OpenStreams([StreamOptions(remote=root, **options) for root in roots])
+
+
+def where(sample_id):
+    """Stream and id within it, by hand: 23, none, 40 and 7."""
+    if sample_id < 23:
+        return 0, sample_id
+    return (2, sample_id - 23) if sample_id < 63 else (3, sample_id - 63)
+
+
+def test_ids_count_over_all_streams_and_an_empty_one_takes_none(roots):
+    streams = opened(roots)
+    assert len(streams) == 70
+    assert [streams.sample(number)["id"] for number in range(70)] == [where(number)[1] for number in range(70)]
+    assert streams.stream_of(np.arange(70)).tolist() == [where(number)[0] for number in range(70)]
+
+
+def test_a_batch_holds_samples_of_all_streams_in_the_order_asked_for(roots):
+    ids = np.array([69, 0, 23, 22, 62, 63, 0, 40])
+    batch = opened(roots).batch(ids)
+    assert batch["id"].tolist() == [6, 0, 0, 22, 39, 0, 0, 17]
+    assert batch["text"] == [sample(number)["text"] for number in batch["id"].tolist()]
+    assert batch["vector"][:, 0].tolist() == batch["id"].tolist()
+
+
+@pytest.mark.parametrize("bad", [-1, 70])
+def test_an_id_outside_all_of_them_is_refused(roots, bad):
+    with pytest.raises(IndexError, match="which has 70: expected numbers from 0 on"):
+        opened(roots).batch(np.array([3, bad]))
+
+
+def test_shards_of_several_streams_are_fetched_into_one_cache_and_those_of_a_digest_once(roots, tmp_path):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    store = MemoryFileSystem()
+    for name in ("a", "b"):
+        store.put(roots[2], f"/several-{name}", recursive=True)
+    remote = [f"memory://several-{name}" for name in "ab"]
+    local = str(tmp_path / "cache")
+    streams = OpenStreams([StreamOptions(remote=url, local=local) for url in remote])
+    batch = streams.batch(np.array([0, 79, 40, 39]))
+    assert batch["id"].tolist() == [0, 39, 0, 39]
+    streams.close()
+    # One data set at two places is one digest: its shards are fetched once.
+    assert len(list((tmp_path / "cache").rglob("*.mds"))) == 2
+    apart = OpenStreams([StreamOptions(remote=url, local=str(tmp_path / url[-1])) for url in remote])
+    assert apart.batch(np.array([0, 79]))["id"].tolist() == [0, 39]
+    assert all(list((tmp_path / name).rglob("*.mds")) for name in "ab")
+
+
+def test_each_stream_has_its_own_options(roots, tmp_path):
+    packed = write_set(tmp_path / "packed", 12, compression="zstd")
+    streams = OpenStreams(
+        [
+            StreamOptions(remote=roots[0], download_retry=1, download_timeout=5.0),
+            StreamOptions(remote=str(packed), local=str(tmp_path / "here"), keep_zip=True, download_retry=7),
+        ]
+    )
+    assert [(each.source.options.download_retry, each.source.options.keep_zip) for each in streams.sets] == [
+        (1, False),
+        (7, True),
+    ]
+    assert streams.batch(np.array([23, 34]))["id"].tolist() == [0, 11]
+    assert streams.sets[0].source.options.download_timeout == 5.0
+
+
+def test_what_a_stream_leaves_open_is_as_the_dataset_has_it():
+    stream = Stream(remote="a", download_retry=3, keep_zip=False, storage_options={"key": "own"})
+    options = stream.options(download_retry=9, keep_zip=True, split="train", storage_options={"key": "all"})
+    assert options == StreamOptions(
+        remote="a", download_retry=3, keep_zip=False, split="train", storage_options={"key": "own"}
+    )
+
+
+def test_streams_that_are_not_there_are_named(roots, tmp_path):
+    with pytest.raises(StoreNotFound, match="missing"):
+        opened([roots[0], str(tmp_path / "missing")])
+    with pytest.raises(VersionNotFound, match="9"):
+        OpenStreams([StreamOptions(remote=roots[0]), StreamOptions(remote=roots[2], version=9)])
+
+
+def test_a_sample_that_does_not_decode_is_placed_in_its_own_stream(tmp_path, roots):
+    with MDSWriter(out=str(tmp_path / "bad"), columns={"meta": "json"}) as writer:
+        for number in range(3):
+            writer.write({"meta": {"number": number}})
+    (shard,) = (tmp_path / "bad").rglob("*.mds")
+    shard.write_bytes(
+        shard.read_bytes().replace(b'{"number":1}', b'{"number":1 ').replace(b'{"number": 1}', b'{"number": 1 ')
+    )
+    streams = opened([roots[0], str(tmp_path / "bad")])
+    with pytest.raises(FormatError) as caught:
+        streams.sample(24)
+    assert str(tmp_path / "bad") in str(caught.value)
+
+
+def test_other_columns_may_be_read_apart_but_not_in_one_batch(tmp_path, roots):
+    with MDSWriter(out=str(tmp_path / "other"), columns={"label": "str"}) as writer:
+        writer.write({"label": "x"})
+    streams = opened([roots[0], str(tmp_path / "other")])
+    assert streams.batch(np.array([23]))["label"] == ["x"]
+    assert streams.batch(np.array([22]))["id"].tolist() == [22]
+    with pytest.raises(SchemaError, match="different columns"):
+        streams.batch(np.array([22, 23]))
+
+
+def test_streams_that_are_opened_again_are_in_the_versions_that_they_had(tmp_path):
+    roots = [str(write_set(tmp_path / name, 10)) for name in "ab"]
+    options = [StreamOptions(remote=root) for root in roots]
+    before = open_streams(options)
+    before.close()
+    write_set(roots[1], 30, exist_ok=True)
+    assert len(open_streams(options, before)) == 20
+    assert len(open_streams(options)) == 40
+
+
+def test_a_stream_without_versions_that_was_replaced_is_refused_and_named(tmp_path, roots):
+    from smalti.catalog import merge_index
+
+    root = tmp_path / "plain"
+    for number in range(2):
+        write_set(root / str(number), 10)
+    merge_index(str(root))
+    options = [StreamOptions(remote=roots[0]), StreamOptions(remote=str(root))]
+    before = open_streams(options)
+    assert not before.sets[1].manifest.version
+    write_set(root / "2", 5)
+    merge_index(str(root))
+    with pytest.raises(CursorError, match=f"{root}: this dataset was closed after it had read digest"):
+        open_streams(options, before)
+
+
+def test_several_streams_go_to_other_processes_by_pickle(roots):
+    streams = opened(roots)
+    streams.sample(3)
+    copy = pickle.loads(pickle.dumps(streams))
+    assert copy.batch(np.array([69, 0]))["id"].tolist() == [6, 0]
+    assert [each.options for each in copy.sets] == [each.options for each in streams.sets]
+
+
+def test_a_stream_is_a_value():
+    stream = Stream(remote="a", repeat=2)
+    assert stream == Stream(remote="a", repeat=2.0)
+    assert replace(stream, repeat=None, choose=3).weight.choose == 3
+    with pytest.raises(AttributeError):
+        stream.repeat = 3  # type: ignore[misc]  # frozen
