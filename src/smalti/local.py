@@ -1,5 +1,6 @@
 """LocalDataset, the part that needs no torch: a complete shard set in a local folder, by number of the sample."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ class LocalDataset:
         return len(self._stream.shards)
 
     @property
-    def shards(self) -> tuple[ShardInfo, ...]:
+    def shards(self) -> Sequence[ShardInfo]:
         """What the index says about each shard."""
-        return tuple(self._stream.shards)
+        return self._stream.shards
 
     def get_item(self, sample_id: int) -> dict[str, Any]:
         """One sample, column to value; `sample_id` in [0, size)."""

@@ -1,10 +1,14 @@
 """Reading an Arrow file that others wrote, without trust: what pyarrow believes is looked at first. Knows no shards."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smalti.catalog.mapped import Buffer, let_go
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ROWS = 1 << 17
+"""Texts that are checked at once: some megabytes."""
 _MAGIC = b"ARROW1\0\0"
 _VERSION_FIELD = 0  # of the flatbuffer table Message
 _VERSION = 4  # that is V5, of 2020; in files of older ones pyarrow takes compression from another place
@@ -13,21 +17,23 @@ _DATA_FIELD = 1  # of DictionaryBatch: the RecordBatch that holds its values
 _COMPRESSION_FIELD = 3  # of RecordBatch
 
 
-def read_arrow_file(data: bytes) -> "pa.Table":
+def read_arrow_file(data: Buffer, *, checked: bool = False) -> "pa.Table":
     """The table in an Arrow IPC file, with every offset and text in it checked, so that no access leaves the file.
 
     Memory follows the size of the file: compressed columns, which may inflate without bound, are refused. Nothing
     that Smalti writes has them.
 
     Args:
-        data: The whole file.
+        data: The whole file; the table refers to it.
+        checked: Whether it was read here before: then offsets and texts are not checked again, which takes a look at
+            every byte.
 
     Raises:
         ValueError: It is no such file, or damaged.
     """
     import pyarrow as pa
 
-    if not data.startswith(_MAGIC):
+    if data[: len(_MAGIC)] != _MAGIC:
         raise ValueError("it does not begin as an Arrow file")
     # The body of a file is a stream; the footer, which could name other places, is not needed.
     body = pa.py_buffer(data).slice(len(_MAGIC))
@@ -40,31 +46,25 @@ def read_arrow_file(data: bytes) -> "pa.Table":
                 raise ValueError("its columns are compressed")
         table = pa.ipc.open_stream(pa.BufferReader(body)).read_all()
         # pyarrow trusts the offsets and indices in a file, and a wrong one reads or ends the process's memory.
-        table.validate(full=True)
+        if checked:
+            table.validate()
+        else:
+            _validate(table, data)
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"Arrow cannot read it: {str(error)[:200]}") from error
     return table
 
 
-def to_values(column: "pa.ChunkedArray") -> list[Any]:
-    """The integers or texts of a column; rows that share a text in the file share it in memory.
-
-    Other types are refused: some have any number of rows in no bytes at all, or long values that many rows refer to.
-
-    Raises:
-        ValueError: The column has another type.
-    """
+def _validate(table: "pa.Table", data: Buffer) -> None:
+    """Check every offset, index and text, in parts, so that a mapped file need not be in memory as a whole."""
     import pyarrow as pa
 
-    kind = column.type
-    if kind in (pa.int32(), pa.int64(), pa.string()):
-        values: list[Any] = column.to_pylist()
-        return values
-    if kind != pa.dictionary(pa.int32(), pa.string()):
-        raise ValueError(f"a column has the type {str(kind)[:60]}")
-    rows = column.combine_chunks()
-    words = rows.dictionary.to_pylist()
-    return [None if place is None else words[place] for place in rows.indices.to_pylist()]
+    table.validate()  # sizes of buffers: without them no part could be cut out
+    for column in table.columns:
+        step = _ROWS if pa.types.is_string(column.type) else max(1, len(column))
+        for begin in range(0, max(1, len(column)), step):
+            column.slice(begin, step).validate(full=True)
+            let_go(data)
 
 
 def _is_current(metadata: bytes) -> bool:

@@ -1,16 +1,20 @@
 """The small JSON header of a version, `_versions/<n>.json`: immutable, created by put-if-absent, the only truth."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
-from smalti.catalog.table import parse_table
+from smalti.catalog.shard_table import ShardTable, sizes_of
+from smalti.catalog.table import map_table, parse_table
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 FOLDER = "_versions"
 INDEX = "index.json"
 HEADER_FORMAT = 1
@@ -119,6 +123,13 @@ def _check_numbers(header: Header, where: str) -> None:
             f"{header.num_shards} shards and {header.num_bytes} bytes: expected counts from 0 and a parent before it",
             key=where,
         )
+    for name in ("digest", "table_sha256"):  # they name folders and files
+        if not _SHA256.fullmatch(getattr(header, name)):
+            raise IndexFileError(
+                f"version header {where}: expected 64 lower-case hex digits as {name!r}, found "
+                f"{getattr(header, name)!r:.80}",
+                key=where,
+            )
 
 
 _ABSENT = object()
@@ -151,25 +162,23 @@ def read_header(store: Store, version: int) -> Header:
     return header
 
 
-def read_manifest(store: Store, header: Header) -> Manifest:
-    """The whole version that a header belongs to, with its digest recomputed.
+def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Manifest:
+    """The whole version that a header belongs to.
+
+    Args:
+        store: The root of the set.
+        header: Of the version.
+        recount: Recompute the digest of the content, which makes every shard of the table; publishers and `verify` do.
+            A reader believes the header, which was put only if absent, whole, by a publisher that recounted: the
+            SHA-256 beside the digest pins every byte of the table. A header that lies about its digest gains nothing:
+            cached files are verified by the hashes of the table that asks for them, or else lie apart by address.
 
     Raises:
         IndexFileError: the shard table is gone, changed, or contradicts the header.
     """
-    where = store.locate(header.table_key)
-    try:
-        num_bytes = store.size(header.table_key)
-        if num_bytes > MAX_TABLE_BYTES:
-            raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=where)
-        data = store.get(header.table_key)
-    except StoreNotFound as error:
-        raise IndexFileError(
-            f"version {header.version} names the shard table {where}, which is gone", key=header.table_key
-        ) from error
-    shards = parse_table(data, sha256=header.table_sha256, where=where)
-    rows = sum(shard.samples for shard in shards)
-    digest = digest_of(shards)
+    shards = _read_table(store, header)
+    rows = int(sizes_of(shards).sum())
+    digest = digest_of(shards) if recount else header.digest
     if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):
         raise IndexFileError(
             f"version {header.version} of {store.url}: header says {header.num_shards} shards, {header.rows} "
@@ -180,7 +189,26 @@ def read_manifest(store: Store, header: Header) -> Manifest:
     return make_manifest(header, shards)
 
 
-def make_manifest(header: Header, shards: tuple[ShardInfo, ...]) -> Manifest:
+def _read_table(store: Store, header: Header) -> ShardTable:
+    """The table of a version: mapped where it is a file of this machine, else fetched."""
+    where = store.locate(header.table_key)
+    try:
+        num_bytes = store.size(header.table_key)
+        if num_bytes > MAX_TABLE_BYTES:
+            raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=where)
+        path = store.local_path(header.table_key)
+        if path is not None:
+            with suppress(OSError):  # some network disks map nothing; `get` says what else it is
+                return map_table(path, sha256=header.table_sha256, where=where)
+        data = store.get(header.table_key)
+    except StoreNotFound as error:
+        raise IndexFileError(
+            f"version {header.version} names the shard table {where}, which is gone", key=header.table_key
+        ) from error
+    return parse_table(data, sha256=header.table_sha256, where=where)
+
+
+def make_manifest(header: Header, shards: Sequence[ShardInfo]) -> Manifest:
     """The whole version: a header, and shards whose digest was compared with its."""
     return Manifest(
         version=header.version,
@@ -188,7 +216,7 @@ def make_manifest(header: Header, shards: tuple[ShardInfo, ...]) -> Manifest:
         write_id=header.write_id,
         digest=header.digest,
         schema=shards[0].schema if shards else _schema_of_nothing(header),
-        shards=shards,
+        shards=shards if isinstance(shards, ShardTable) else tuple(shards),
         rows=header.rows,
         lineage=header.lineage,
         metadata=header.metadata,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from smalti.catalog.shard_table import ShardTable
 from smalti.errors import CatalogError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo
 
@@ -30,8 +31,8 @@ class Manifest:
     digest: str
     """SHA-256, hex, over schema and shard table: equal content, equal digest."""
     schema: Schema
-    shards: tuple[ShardInfo, ...]
-    """In order: sample ids run through them."""
+    shards: Sequence[ShardInfo]
+    """In order: sample ids run through them. Immutable; a tuple, or a table that makes them when they are asked for."""
     rows: int
     """Samples in all shards."""
     lineage: Mapping[str, Any]
@@ -41,7 +42,7 @@ class Manifest:
     created: str
     """When it was published by the writer's clock, ISO 8601 in UTC: for people; nothing is ordered by it."""
 
-    def select(self, split: str | None) -> tuple[ShardInfo, ...]:
+    def select(self, split: str | None) -> Sequence[ShardInfo]:
         """The shards of one split, or all of them for None.
 
         Raises:
@@ -49,7 +50,11 @@ class Manifest:
         """
         if split is None:
             return self.shards
-        chosen = tuple(shard for shard in self.shards if shard.partition == split)
+        chosen: Sequence[ShardInfo] = (
+            self.shards.of_partition(split)
+            if isinstance(self.shards, ShardTable)
+            else tuple(shard for shard in self.shards if shard.partition == split)
+        )
         if not chosen:
             names = ", ".join(repr(name) for name in self.partitions) or "none (open it without `split`)"
             raise CatalogError(
@@ -62,12 +67,16 @@ class Manifest:
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted; empty when the set has none."""
+        if isinstance(self.shards, ShardTable):
+            return self.shards.partitions
         return tuple(sorted({shard.partition for shard in self.shards if shard.partition is not None}))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        return sum(stored_bytes(shard) for shard in self.shards)
+        if isinstance(self.shards, ShardTable):
+            return self.shards.num_bytes
+        return sum(map(stored_bytes, self.shards))
 
 
 @dataclass(frozen=True)
@@ -165,15 +174,15 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
     for shard in shards:
         schema = columns.get(shard.schema)
         if schema is None:
-            schema = _canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
+            schema = canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes])
             columns[shard.schema] = schema
         common = (shard.compression, shard.hash_names, shard.size_limit)
         end = ends.get(common)
         if end is None:
-            end = ends[common] = _canonical(common)[1:-1]
-        row = f"{_canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
+            end = ends[common] = canonical(common)[1:-1]
+        row = f"{canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
         if shard.meta is not None:  # rows of MDS shards stay as they always were, and so do the digests of their sets
-            marks = _canonical([shard.format, shard.newline, shard.separator])[1:-1]
+            marks = canonical([shard.format, shard.newline, shard.separator])[1:-1]
             row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
         digest.update(f"{schema}[{row}]\n".encode())
     return digest.hexdigest()
@@ -187,5 +196,6 @@ def _file_text(file: FileInfo | None) -> str:
     return f"[{_quoted(file.basename)},{file.num_bytes},{{{hashes}}}]"
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """JSON without spaces, as it stands in what is digested."""
     return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smalti.catalog.header import INDEX, parse_json
+from smalti.catalog.regular_index import RegularIndex, read_regular
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import MAX_INDEX_BYTES
 from smalti.storage import Store
@@ -25,8 +26,10 @@ class Peek:
 
     extra: dict[str, Any] | None
     """Smalti's key; None when another writer made the file."""
-    data: bytes | None
-    """The whole file when it was read anyway."""
+    top: dict[str, Any] | None = None
+    """The whole file, parsed, when it was read anyway."""
+    regular: RegularIndex | None = None
+    """The same of a large file whose entries are all alike."""
 
 
 def peek_index(store: Store) -> Peek | None:
@@ -38,15 +41,16 @@ def peek_index(store: Store) -> Peek | None:
     try:
         head = store.get_range(INDEX, 0, PEEK_BYTES)
         if len(head) < PEEK_BYTES:
-            return Peek(_whole(head, store), head)
+            return _whole(head, store)
         size = check_index_size(store.size(INDEX), store.locate(INDEX))
         extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
         if extra is not None:
-            return Peek(extra, None)
+            return Peek(extra)
         data = store.get(INDEX)
     except StoreNotFound:
         return None
-    return Peek(_whole(data, store), data)
+    regular = read_regular(data, where=store.locate(INDEX))
+    return _whole(data, store) if regular is None else Peek(None, regular=regular)
 
 
 def check_index_size(num_bytes: int, where: str) -> int:
@@ -76,8 +80,9 @@ def _from_tail(tail: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and _END.match(text, end) else None
 
 
-def _whole(data: bytes, store: Store) -> dict[str, Any] | None:
-    extra = parse_json(data, where=store.locate(INDEX)).get(EXTRA)
+def _whole(data: bytes, store: Store) -> Peek:
+    top = parse_json(data, where=store.locate(INDEX))
+    extra = top.get(EXTRA)
     if extra is not None and not isinstance(extra, dict):
         raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
-    return extra
+    return Peek(extra, top)

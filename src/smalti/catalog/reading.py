@@ -1,13 +1,16 @@
 """Finding and opening versions; nothing is listed, nothing is written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
 from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
 from smalti.catalog.peeking import EXTRA, Peek, peek_index
+from smalti.catalog.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
-from smalti.format import Schema, ShardInfo, parse_index
+from smalti.format import Schema, ShardInfo, load_strict
+from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
 
@@ -85,17 +88,17 @@ def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
 
 
 def load_from_table(store: Store, version: int | None) -> Manifest:
-    """As `load_manifest`, but always with the shard table of the version, so that its damage is seen."""
+    """As `load_manifest`, but always with the shard table of the version, recounted, so that its damage is seen."""
     return _load(store, version, by_index=False)
 
 
 def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
     if version is not None and version > 0:
-        return _load_numbered(store, version)
+        return _load_numbered(store, version, recount=not by_index)
     newest = find_newest(store, lenient=True)
     if newest.header is not None and version is None:
         shown = _shown_by(newest, store) if by_index else None
-        return shown if shown is not None else read_manifest(store, newest.header)
+        return shown if shown is not None else read_manifest(store, newest.header, recount=not by_index)
     if newest.index is not None and newest.header is None:
         return _load_plain(store, newest)
     if newest.header is None:
@@ -132,7 +135,7 @@ def history(place: Place) -> list[VersionInfo]:
     return found[::-1]
 
 
-def _load_numbered(store: Store, version: int) -> Manifest:
+def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
     try:
         header = read_header(store, version)
     except StoreNotFound as error:
@@ -146,7 +149,7 @@ def _load_numbered(store: Store, version: int) -> Manifest:
         raise VersionNotFound(
             f"{store.url} has no version {version}: {there}", version=version, url=store.url
         ) from error
-    return read_manifest(store, header)
+    return read_manifest(store, header, recount=recount)
 
 
 def _shown_by(newest: Newest, store: Store) -> Manifest | None:
@@ -156,10 +159,10 @@ def _shown_by(newest: Newest, store: Store) -> Manifest | None:
     else. A small set opens so with two requests less, and without the time that importing Arrow takes.
     """
     header, index = newest.header, newest.index
-    if header is None or index is None or index.data is None or (newest.extra or {}).get("digest") != header.digest:
+    if header is None or index is None or index.top is None or (newest.extra or {}).get("digest") != header.digest:
         return None
     try:
-        shards, _ = parse_index(index.data, where=store.locate(INDEX))
+        shards, _ = shards_of(index.top, where=store.locate(INDEX))
     except IndexFileError:
         return None  # it is a copy for others; the truth is below `_versions/`
     found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
@@ -173,20 +176,25 @@ def _split_of(shard: ShardInfo, header: Header) -> str | None:
 
 
 def _load_plain(store: Store, newest: Newest) -> Manifest:
-    where = store.locate(INDEX)
-    data = newest.index.data if newest.index is not None else None
-    if data is None:  # larger than what was read to look at it; its size was looked at as well
-        data = store.get(INDEX)
-    shards, _ = parse_index(data, where=where)
+    index, where = newest.index, store.locate(INDEX)
+    shards: Sequence[ShardInfo]
+    regular = None if index is None else index.regular
+    if regular is not None:
+        shards, digest = regular.shards, regular.digest
+    else:
+        # What was too large to be read to look at it had its size looked at as well.
+        top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
+        shards = tuple(shards_of(top, where=where)[0])
+        digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(
         version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
         parent=None,
         write_id="",
-        digest=digest_of(shards),
+        digest=digest,
         schema=shards[0].schema if shards else Schema.from_columns({}),
-        shards=tuple(shards),
-        rows=sum(shard.samples for shard in shards),
+        shards=shards,
+        rows=int(sizes_of(shards).sum()),
         lineage={},
         metadata={},
         created="",

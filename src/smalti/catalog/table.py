@@ -4,44 +4,38 @@ Sets of MDS shards have layout 1. Layout 2 has further columns for the meta file
 shards; only sets that have such shards are written so.
 """
 
-import hashlib
 import io
 import json
-import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from smalti.catalog.arrow_file import read_arrow_file, to_values
+import numpy as np
+
+from smalti.catalog.arrow_file import read_arrow_file
+from smalti.catalog.columns import Columns, Numbers, Texts, Words
 from smalti.catalog.manifest import check_shards
+from smalti.catalog.mapped import Buffer, State, checked_sha256, let_go, map_file
+from smalti.catalog.rows import Rows
+from smalti.catalog.screening import screen
+from smalti.catalog.shard_table import ShardTable, TableContent
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
-from smalti.format import (
-    FileInfo,
-    Schema,
-    ShardInfo,
-    check_hash_names,
-    load_strict,
-    parse_compression,
-    parse_size_limit,
-)
-from smalti.format.collecting import uncollected
-from smalti.format.fields import Fields
-from smalti.format.info import MAX_STORED_BYTES, parse_schema
-from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.text_layout import TEXT_FORMATS, parse_layout
+from smalti.format import FileInfo, Schema, ShardInfo, load_strict
 
 TABLE_VERSION = 1
 TEXT_TABLE_VERSION = 2
-_COLUMNS = (
-    "schema", "partition", "samples", "raw_name", "raw_bytes", "raw_hashes", "zip_name", "zip_bytes",
-    "zip_hashes", "compression", "hash_names", "size_limit",
-)  # fmt: skip
-_TEXT_COLUMNS = (
-    "format", "newline", "separator", "meta_name", "meta_bytes", "meta_hashes", "zip_meta_name", "zip_meta_bytes",
-    "zip_meta_hashes",
-)  # fmt: skip
-
-_ONE_HASH = re.compile(r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII)  # as nearly every file has it; faster than JSON
+_COLUMNS: dict[str, type] = {
+    "schema": Numbers, "partition": Words, "samples": Numbers, "raw_name": Texts, "raw_bytes": Numbers,
+    "raw_hashes": Texts, "zip_name": Texts, "zip_bytes": Numbers, "zip_hashes": Texts, "compression": Words,
+    "hash_names": Words, "size_limit": Numbers,
+}  # fmt: skip
+_TEXT_COLUMNS: dict[str, type] = {
+    "format": Words, "newline": Words, "separator": Words, "meta_name": Texts, "meta_bytes": Numbers,
+    "meta_hashes": Texts, "zip_meta_name": Texts, "zip_meta_bytes": Numbers, "zip_meta_hashes": Texts,
+}  # fmt: skip
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def emit_table(shards: Sequence[ShardInfo]) -> bytes:
@@ -82,127 +76,84 @@ def emit_table(shards: Sequence[ShardInfo]) -> bytes:
     return sink.getvalue()
 
 
-@uncollected()
-def parse_table(data: bytes, *, sha256: str, where: str) -> tuple[ShardInfo, ...]:
+def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
     """The shards of an Arrow file, checked against the digest that its header declares, and as an index file is.
 
     Raises:
         IndexFileError: the bytes are not those that were published, or their content cannot be trusted.
     """
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise IndexFileError(
-            f"shard table {where}: expected sha256 {sha256}, found {found}; the object was changed or cut", key=where
-        )
+    return ShardTable(_content(data, where, sha256, partial(_unpickled, data, where)))
+
+
+def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
+    """The same of a file of this machine, which is mapped: what nobody asks for is not kept in memory.
+
+    Raises:
+        IndexFileError: as for `parse_table`.
+        OSError: the file cannot be mapped.
+    """
+    data, state = map_file(path)
+    return ShardTable(_content(data, where, sha256, partial(_mapped_again, path, where, sha256, state)))
+
+
+def _unpickled(data: bytes, where: str) -> TableContent:
+    """The content of bytes that this or another process checked, and sent here."""
+    return _content(data, where, None, partial(_unpickled, data, where))
+
+
+def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableContent:
+    """The content of a file that another process checked, if it is still the same; else it is checked here."""
     try:
-        table = read_arrow_file(data)
-        about = load_strict((table.schema.metadata or {})[b"smalti"], where=f"shard table {where}")
-        if about["version"] not in (TABLE_VERSION, TEXT_TABLE_VERSION):
-            raise IndexFileError(
-                f"shard table {where} has layout {about['version']!r:.40}, this reader knows {TEXT_TABLE_VERSION}: "
-                "update smalti"
-            )
-        names = (*_COLUMNS, *_TEXT_COLUMNS) if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
-        columns = [to_values(table.column(name)) for name in names]
-        rows = _Rows(about["schemas"], f"shard table {where}")
-        shards = tuple(rows.shard(row) for row in zip(*columns, strict=True))
-        if shards:
-            check_shards(shards, shards[0].schema)
-        return shards
+        data, found = map_file(path)
+    except OSError as error:
+        raise IndexFileError(f"shard table {where} cannot be opened here: {error.strerror}", key=where) from error
+    known = None if found == state else sha256
+    return _content(data, where, known, partial(_mapped_again, path, where, sha256, found))
+
+
+def _content(data: Buffer, where: str, sha256: str | None, reopen: Callable[[], TableContent]) -> TableContent:
+    """The content of a table's bytes.
+
+    Args:
+        data: The Arrow file.
+        where: Its address, for messages.
+        sha256: What its header says; None for bytes that were checked before, which are not looked at again.
+        reopen: Makes the same in another process.
+
+    Raises:
+        IndexFileError: as for `parse_table`.
+    """
+    what = f"shard table {where}"
+    try:
+        if sha256 is None:
+            return _opened(data, what, reopen, is_known=True)
+        with checked_sha256(data, sha256, what=what, key=where):
+            return _opened(data, what, reopen, is_known=False)
     except FormatError:
         raise
     except (SchemaError, CatalogError) as error:
-        raise IndexFileError(f"shard table {where}: {error.message[:500]}", key=where) from error
+        raise IndexFileError(f"{what}: {error.message[:500]}", key=where) from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise IndexFileError(f"shard table {where} cannot be read: {str(error)[:200]}", key=where) from error
+        raise IndexFileError(f"{what} cannot be read: {str(error)[:200]}", key=where) from error
 
 
-class _Rows:
-    """Makes shards of rows; what many rows have in common is checked once and kept once."""
-
-    def __init__(self, schemas: list[dict[str, Any]], where: str) -> None:
-        self._schemas = schemas
-        self._where = where
-        self._columns: dict[tuple[Any, ...], Schema] = {}
-        self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
-
-    def shard(self, row: tuple[Any, ...]) -> ShardInfo:
-        """The shard of one row: the values of all columns, in their order."""
-        schema, partition, samples, *files = row[:9]
-        compression, hash_names, size_limit = row[9:12]
-        kind, newline, separator = texts = row[12:15] or ("mds", None, None)
-        columns = self._columns.get((schema, *texts)) or self._read_columns(schema, texts)
-        names = self._common.get((compression, hash_names, size_limit))
-        if names is None:
-            names = self._read_common(compression, hash_names, size_limit)
-        raw = self._file(*files[:3])
-        meta, zip_meta = (
-            (self._file(*row[15:18]), self._file(*row[18:21], limit=MAX_STORED_BYTES))
-            if len(row) > 15
-            else (None, None)
+def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_known: bool) -> TableContent:
+    table = read_arrow_file(data, checked=is_known)
+    about = load_strict((table.schema.metadata or {})[b"smalti"], where=what)
+    if about["version"] not in (TABLE_VERSION, TEXT_TABLE_VERSION):
+        raise IndexFileError(
+            f"{what} has layout {about['version']!r:.40}, this reader knows {TEXT_TABLE_VERSION}: update smalti"
         )
-        if raw is None or (kind == "mds") != (meta is None):
-            raise IndexFileError(f"{self._where}: a {kind!r:.60} shard has a file too few or too many")
-        info = ShardInfo(
-            schema=columns,
-            samples=samples,
-            raw=raw,
-            zip=self._file(*files[3:6], limit=MAX_STORED_BYTES),
-            compression=compression,
-            hash_names=names,
-            size_limit=size_limit,
-            partition=partition,
-            format=kind,
-            meta=meta,
-            zip_meta=zip_meta,
-            newline=newline,
-            separator=separator,
-        )
-        info.check(self._where)
-        return info
-
-    def _file(
-        self, name: str | None, num_bytes: int | None, hashes: str | None, *, limit: int = MAX_FILE_BYTES
-    ) -> FileInfo | None:
-        if name is None:
-            return None
-        match = _ONE_HASH.fullmatch(hashes or "")
-        found = {match[1]: match[2]} if match else json.loads(hashes or "null")
-        digests = {sys.intern(algorithm): digest for algorithm, digest in found.items()}
-        file = FileInfo(name, -1 if num_bytes is None else num_bytes, digests)
-        file.check(self._where, limit=limit)
-        return file
-
-    def _read_columns(self, number: int, texts: tuple[str, str | None, str | None]) -> Schema:
-        if number < 0:
-            raise IndexFileError(f"{self._where}: there is no schema {number}")
-        entry, (kind, newline, separator) = self._schemas[number], texts
-        obj = {"column_names": entry["names"], "column_encodings": entry["encodings"], "column_sizes": entry["sizes"]}
-        fields = Fields(obj, self._where)
-        if kind == "mds":
-            found = parse_schema(fields)
-        elif kind in TEXT_FORMATS:
-            obj["columns"] = dict(zip(entry["names"], entry["encodings"], strict=True))
-            layout = parse_layout(Fields({**obj, "newline": newline, "separator": separator}, self._where), kind)
-            found = layout.schema
-            if layout.separator != separator or any(size is not None for size in entry["sizes"]):
-                raise IndexFileError(
-                    f"{self._where}: separator {separator!r:.60} or column sizes do not belong to {kind}"
-                )
-        else:
-            raise IndexFileError(f"{self._where}: unknown shard format {kind!r:.60}")
-        self._columns[(number, *texts)] = found
-        return found
-
-    def _read_common(self, compression: str | None, hash_names: str, size_limit: int | None) -> tuple[str, ...]:
-        """The hash names, after checking everything that shards of one writer have in common."""
-        names = tuple(hash_names.split(",")) if hash_names else ()
-        check_hash_names(names)
-        if compression is not None and parse_compression(compression) is None:
-            raise IndexFileError(f"{self._where}: an empty name for a compression")
-        parse_size_limit(size_limit)
-        self._common[compression, hash_names, size_limit] = names
-        return names
+    kinds = {**_COLUMNS, **_TEXT_COLUMNS} if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
+    columns, rows = Columns.of(table, kinds), Rows(about["schemas"], what)
+    content = TableContent(columns, rows, _NO_ROWS, reopen)
+    if is_known or not table.num_rows:
+        return content
+    screened = screen(columns, table.num_rows, partial(let_go, data))
+    let_go(data)
+    suspects = [content.read(row, row + 1)[0] for row in screened.suspects.tolist()]
+    check_shards(suspects, suspects[0].schema)
+    return replace(content, kinds=screened.kinds)
 
 
 def _words(pa: Any, values: Sequence[str | None]) -> Any:

@@ -28,7 +28,12 @@ def parse_index(data: bytes, *, where: str) -> tuple[list[ShardInfo], dict[str, 
         IndexFileError: Not such a file; the message has the place as a JSON path. Also where an encoding, format or
             compression is one that this version cannot read: nothing is left to fail at the first sample.
     """
-    top = load_strict(data, where=where)
+    return shards_of(load_strict(data, where=where), where=where)
+
+
+@uncollected()
+def shards_of(top: Any, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]:
+    """The same of an index file that `load_strict` parsed."""
     fields = Fields(top, f"{where}: $")
     check_version(fields)
     entries = fields.get("shards")

@@ -4,8 +4,9 @@ import re
 
 from smalti.errors import IndexFileError
 
-_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")
-_MAX_CHARS = 1024  # the longest key that S3, GCS and Azure all take
+MAX_NAME_CHARS = 1024
+"""The longest key that S3, GCS and Azure all take."""
+_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.screening` knows them as well
 
 
 def check_basename(name: object, *, where: str) -> str:
@@ -22,7 +23,7 @@ def check_basename(name: object, *, where: str) -> str:
     if not isinstance(name, str):
         raise IndexFileError(f"{where}: expected a file name, found {type(name).__name__}.", where=where)
     parts = name.split("/")
-    if len(name) > _MAX_CHARS or _ALLOWED.fullmatch(name) is None or not {"", ".", ".."}.isdisjoint(parts):
+    if len(name) > MAX_NAME_CHARS or _ALLOWED.fullmatch(name) is None or not {"", ".", ".."}.isdisjoint(parts):
         raise IndexFileError(
             f"{where}: {name[:80]!r} is not a safe file name: expected a relative name of A-Z a-z 0-9 . _ - = and /, "
             "without `..` or empty parts. The index file is damaged or hostile: do not use this data set.",

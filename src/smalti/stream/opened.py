@@ -14,7 +14,7 @@ from smalti.errors import CursorError, FormatError
 from smalti.format import AnyShard, ShardInfo, batch_of
 from smalti.format.joining import check_alike, filled, joined
 from smalti.stream.options import StreamOptions
-from smalti.stream.shard_set import ShardSet, find_shard_set
+from smalti.stream.shard_set import JoinedShards, ShardSet, find_shard_set
 
 Ids = NDArray[np.int64]
 
@@ -32,9 +32,13 @@ class OpenStreams:
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
         """
-        self.sets: tuple[ShardSet, ...] = tuple(map(find_shard_set, options))
-        self.shards: tuple[ShardInfo, ...] = (
-            self.sets[0].shards if len(self.sets) == 1 else tuple(info for each in self.sets for info in each.shards)
+        sets = tuple(map(find_shard_set, options))
+        self._lay_out(sets, ShardCache(*(each.source for each in sets)))
+
+    def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
+        self.sets = sets
+        self.shards: Sequence[ShardInfo] = (
+            sets[0].shards if len(sets) == 1 else JoinedShards([each.shards for each in sets])
         )
         self.shard_sizes: Ids = np.concatenate([each.shard_sizes for each in self.sets])
         """Samples of every shard of all streams; int64, shape (shards,)."""
@@ -44,7 +48,13 @@ class OpenStreams:
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])
         # Bisected in a tenth of the time that numpy takes for one id.
         self._end_array = array("q", self._ends.tobytes())
-        self._cache = ShardCache(*(each.source for each in self.sets))
+        self._cache = cache
+
+    def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
+        return self.sets, self._cache  # the rest follows from them, and is as long as they have shards
+
+    def __setstate__(self, state: tuple[tuple[ShardSet, ...], ShardCache]) -> None:
+        self._lay_out(*state)
 
     def __len__(self) -> int:
         return self._num_samples

@@ -1,13 +1,18 @@
 """One shard set, or one split of it, found: its manifest and its store. No shard is fetched."""
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.shard_table import kinds_of, sizes_of, without_hash
 from smalti.errors import SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable
 from smalti.storage import Store, open_store
@@ -22,18 +27,21 @@ class ShardSet:
     manifest: Manifest
     store: Store
     """Where its shards lie."""
-    shards: tuple[ShardInfo, ...]
+    shards: Sequence[ShardInfo]
     """Those of the split."""
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
         """Samples of every shard; int64, shape (shards,)."""
-        return np.array([info.samples for info in self.shards], dtype=np.int64)
+        return sizes_of(self.shards)
 
     @cached_property
     def num_samples(self) -> int:
         """Samples of all shards."""
         return int(self.shard_sizes.sum())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options, self.manifest, self.store, self.shards)  # what was counted is counted again
 
     @property
     def source(self) -> Source:
@@ -54,6 +62,33 @@ class ShardSet:
         )
 
 
+class JoinedShards(Sequence[ShardInfo]):
+    """The shards of several sets, laid end to end; each is made when it is asked for."""
+
+    def __init__(self, parts: Sequence[Sequence[ShardInfo]]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @overload
+    def __getitem__(self, at: int) -> ShardInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[ShardInfo]: ...
+    def __getitem__(self, at: int | slice) -> ShardInfo | list[ShardInfo]:
+        """A shard, or a list of some of them."""
+        numbers = range(len(self))[at]
+        return self._shard(numbers) if isinstance(numbers, int) else list(map(self._shard, numbers))
+
+    def __iter__(self) -> Iterator[ShardInfo]:
+        return chain.from_iterable(self._parts)
+
+    def _shard(self, number: int) -> ShardInfo:
+        part = bisect_right(self._ends, number)
+        return self._parts[part][number - (self._ends[part - 1] if part else 0)]
+
+
 def find_shard_set(options: StreamOptions) -> ShardSet:
     """Reads the manifest.
 
@@ -66,25 +101,24 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
             `validate_hash` asks for.
     """
     found = ShardSet(options, *_find(open_store(options.root, dict(options.storage_options)), options))
-    check_readable(found.shards, allow_unsafe_types=options.allow_unsafe_types)
+    check_readable(kinds_of(found.shards), allow_unsafe_types=options.allow_unsafe_types)
     if options.validate_hash is not None:
         _check_hash(found, options.validate_hash)
     return found
 
 
 def _check_hash(found: ShardSet, name: str) -> None:
-    for info in found.shards:
-        for file in info.stored_files:
-            if name not in file.hashes:
-                has = ", ".join(sorted(file.hashes)) or "none"
-                raise SchemaError(
-                    f"`validate_hash` is {name!r}, and the index of {found.options.root} has hashes {has} for "
-                    f"{file.basename}. Leave it out: every hash that the index has is checked.",
-                    shard=file.basename,
-                )
+    file = without_hash(found.shards, name)
+    if file is not None:
+        has = ", ".join(sorted(file.hashes)) or "none"
+        raise SchemaError(
+            f"`validate_hash` is {name!r}, and the index of {found.options.root} has hashes {has} for "
+            f"{file.basename}. Leave it out: every hash that the index has is checked.",
+            shard=file.basename,
+        )
 
 
-def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:
+def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """The manifest at the root, or, as MosaicML lays splits out, below the split's own folder."""
     try:
         manifest = load_manifest(store, version=options.version)
@@ -102,7 +136,7 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, tuple[
     return manifest, store, manifest.select(options.split)
 
 
-def _find_below(store: Store, split: str, version: int | None) -> tuple[Manifest, Store, tuple[ShardInfo, ...]]:
+def _find_below(store: Store, split: str, version: int | None) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     below = store.child(split)
     manifest = load_manifest(below, version=version)
     return manifest, below, manifest.shards

@@ -1,0 +1,205 @@
+"""Columns of an Arrow table as numpy views and Python's own slices; knows no shards.
+
+pyarrow trusts offsets, and a mapped file can change after they were checked. Nothing here can read outside the file,
+whatever stands in it: slices of Python and numpy end where the memory ends, and indices are checked.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Whole numbers, some of them absent."""
+
+    values: NDArray[np.int64]
+    absent: Bools
+    """Shape as `values`."""
+
+    def rows(self, begin: int, end: int) -> list[int | None]:
+        """The values of rows [begin, end)."""
+        return _hidden(self.values[begin:end].tolist(), self.absent[begin:end])
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """A text of its own for each row, some of them absent."""
+
+    offsets: NDArray[np.int32]
+    """Where each begins in `data`, and the end of the last."""
+    data: NDArray[np.uint8]
+    """UTF-8 of all texts."""
+    absent: Bools
+
+    def rows(self, begin: int, end: int) -> list[str | None]:
+        """The texts of rows [begin, end).
+
+        Raises:
+            ValueError: one is not UTF-8: the file was changed since it was checked.
+        """
+        places = self.offsets[begin : end + 1].tolist()
+        data = memoryview(self.data)
+        texts = [str(data[a:b], "utf-8") for a, b in pairwise(places)]
+        return _hidden(texts, self.absent[begin:end])
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """Texts of which many rows have the same."""
+
+    places: NDArray[np.int32]
+    """Of each row's word; negative where it is absent."""
+    words: list[str | None]
+
+    def rows(self, begin: int, end: int) -> list[str | None]:
+        """The words of rows [begin, end)."""
+        words = self.words
+        return [None if place < 0 else words[place] for place in self.places[begin:end].tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a table by name, each kind for itself."""
+
+    in_order: tuple[Numbers | Texts | Words, ...]
+    numbers: dict[str, Numbers]
+    texts: dict[str, Texts]
+    words: dict[str, Words]
+
+    @classmethod
+    def of(cls, table: "pa.Table", kinds: Mapping[str, type]) -> "Columns":
+        """Views of the columns that `kinds` names.
+
+        Raises:
+            ValueError: one has another type.
+            KeyError: one is missing, or there twice.
+        """
+        views: dict[type, Callable[[pa.ChunkedArray], Numbers | Texts | Words]]
+        views = {Numbers: numbers_of, Texts: texts_of, Words: words_of}
+        return cls.made({name: views[kind](table.column(name)) for name, kind in kinds.items()})
+
+    @classmethod
+    def made(cls, columns: Mapping[str, Numbers | Texts | Words]) -> "Columns":
+        """Of these, in their order."""
+        return cls(
+            tuple(columns.values()),
+            {name: column for name, column in columns.items() if isinstance(column, Numbers)},
+            {name: column for name, column in columns.items() if isinstance(column, Texts)},
+            {name: column for name, column in columns.items() if isinstance(column, Words)},
+        )
+
+    def rows(self, begin: int, end: int) -> list[tuple[Any, ...]]:
+        """Rows [begin, end), the values of each in the order of the columns."""
+        return list(zip(*(column.rows(begin, end) for column in self.in_order), strict=True))
+
+
+def numbers_of(column: "pa.ChunkedArray") -> Numbers:
+    """A view of a column of whole numbers.
+
+    Raises:
+        ValueError: the column has another type.
+    """
+    import pyarrow as pa
+
+    if column.type not in (pa.int32(), pa.int64()):
+        raise ValueError(f"a column has the type {str(column.type)[:60]}, not that of numbers")
+    array = _whole(column)
+    kind = np.dtype(np.int32 if column.type == pa.int32() else np.int64)
+    values = _view(array.buffers()[1], kind, array.offset, len(array))
+    return Numbers(values.astype(np.int64, copy=False), _absent(array))
+
+
+def texts_of(column: "pa.ChunkedArray") -> Texts:
+    """A view of a column of texts.
+
+    Others are refused: in a dictionary, many rows can refer to one long text.
+
+    Raises:
+        ValueError: the column has another type.
+    """
+    import pyarrow as pa
+
+    if column.type != pa.string():
+        raise ValueError(f"a column has the type {str(column.type)[:60]}, not that of texts")
+    array = _whole(column)
+    _, places, data = array.buffers()
+    if not len(array):
+        return Texts(np.zeros(1, np.int32), np.zeros(0, np.uint8), np.zeros(0, bool))
+    size = 0 if data is None else data.size
+    return Texts(
+        _view(places, np.dtype(np.int32), array.offset, len(array) + 1),
+        _view(data, np.dtype(np.uint8), 0, size),
+        _absent(array),
+    )
+
+
+def words_of(column: "pa.ChunkedArray") -> Words:
+    """A view of a column of words, stored once each or once for each row.
+
+    Raises:
+        ValueError: the column has another type.
+    """
+    import pyarrow as pa
+
+    if column.type not in (pa.string(), pa.dictionary(pa.int32(), pa.string())):
+        raise ValueError(f"a column has the type {str(column.type)[:60]}, not that of words")
+    array = _whole(column)
+    if column.type == pa.string():
+        array = array.dictionary_encode()
+    words: list[str | None] = array.dictionary.to_pylist()
+    places = array.indices
+    found = _view(places.buffers()[1], np.dtype(np.int32), places.offset, len(places))
+    missing = _absent(places)
+    if None in words:  # the other way to say it
+        missing = missing | np.array([word is None for word in words])[np.where(missing, 0, found)]
+    if missing.all():
+        return Words(np.broadcast_to(np.int32(-1), found.shape), words)
+    return Words(np.where(missing, np.int32(-1), found) if missing.any() else found, words)
+
+
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
+    """The texts of one length that begin at `starts`: uint8, shape (texts, length)."""
+    if starts.size and int(starts[-1] - starts[0]) == (starts.size - 1) * length and (np.diff(starts) == length).all():
+        return data[starts[0] : starts[0] + starts.size * length].reshape(starts.size, length)
+    found: NDArray[np.uint8] = data[starts[:, None] + np.arange(length)]
+    return found
+
+
+def _whole(column: "pa.ChunkedArray") -> Any:
+    """The column in one piece; as it lies there if it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _view(buffer: Any, kind: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
+    if not count:
+        return np.zeros(0, kind)
+    return np.frombuffer(buffer, kind, count, offset * kind.itemsize)
+
+
+def _absent(array: Any) -> Bools:
+    """By the bitmap alone: the count of nulls stands in the file as well, and need not fit."""
+    bits = array.buffers()[0]
+    if bits is None:
+        return np.broadcast_to(np.False_, (len(array),))
+    end = array.offset + len(array)
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=end, bitorder="little")[array.offset :]
+    if not flags.any():
+        return np.broadcast_to(np.True_, (len(array),))
+    absent: Bools = flags == 0
+    return absent
+
+
+def _hidden(values: list[Any], absent: Bools) -> list[Any]:
+    if not absent.any():
+        return values
+    return [None if is_absent else value for value, is_absent in zip(values, absent.tolist(), strict=True)]

@@ -1,0 +1,220 @@
+"""Finding the rows of a shard table that are not plainly in order, by column; the others are believed unmade.
+
+A row that is found is only suspected: it is then checked alone, by the code that makes it a shard, and refused by that.
+So what is believed is decided in one place, and what stands here may suspect too many, but never too few.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.catalog.columns import Bools, Columns, Numbers, Texts, gathered
+from smalti.catalog.hash_texts import HashTexts
+from smalti.format.info import MAX_STORED_BYTES
+from smalti.format.names import MAX_NAME_CHARS
+from smalti.format.sizes import MAX_FILE_BYTES
+
+Ids = NDArray[np.int64]
+
+_BLOCK = 1 << 14
+"""Rows that are looked at together: some megabytes."""
+_BLOCKS_KEPT = 8
+_ZIPPED = {"raw": "zip", "meta": "zip_meta"}
+_FILES = ("raw", "zip", "meta", "zip_meta")
+_ALIKE = ("schema", "format", "newline", "separator", "partition", "compression", "hash_names", "size_limit")
+_MANY = 1 << 20
+"""Combinations for which a table with a place for each is kept."""
+_STEPS = ((0x9E3779B97F4A7C15, 29), (0xBF58476D1CE4E5B9, 32))
+"""Odd factors and shifts of splitmix64: they mix the bits of a word into all of it."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What was found."""
+
+    suspects: Ids
+    """Rows to be checked alone, ascending; among them all that have a file's name in common."""
+    kinds: Ids
+    """One row, the first, of each combination of what rows have in common; among the suspects."""
+
+
+def screen(columns: Columns, size: int, done: Callable[[], None]) -> Screened:
+    """The rows that are not plainly in order.
+
+    Args:
+        columns: Of the table, by the names that `emit_table` gives them.
+        size: How many rows there are, from 1.
+        done: Called now and then when memory of columns that was looked at can be given back.
+    """
+    odd = np.zeros(size, bool)
+    kinds = _firsts(columns, size)
+    odd[kinds] = True
+    marks = {part: np.zeros(size, np.uint64) for part in _FILES if f"{part}_name" in columns.texts}
+    hashes = {part: HashTexts(columns.texts[f"{part}_hashes"], columns.words["hash_names"]) for part in marks}
+    for begin in range(0, size, _BLOCK):
+        end = min(begin + _BLOCK, size)
+        odd[begin:end] |= _odd_numbers(columns, slice(begin, end))
+        for part, marks_of_part in marks.items():
+            names = columns.texts[f"{part}_name"]
+            present = ~names.absent[begin:end]
+            if present.any():
+                block = _Block(names, begin, end, present)
+                odd[begin:end] |= block.odd_names() | block.outside(columns, begin, end)
+                odd[begin:end] |= present & ~hashes[part].in_order(begin, end, present)
+                marks_of_part[begin:end] = block.marks()
+        if end // _BLOCK % _BLOCKS_KEPT == 0:
+            done()
+    _add_doubles(odd, [(marks_of_part, columns.texts[f"{part}_name"].absent) for part, marks_of_part in marks.items()])
+    return Screened(np.flatnonzero(odd), kinds)
+
+
+def _odd_numbers(columns: Columns, at: slice) -> Bools:
+    """Rows with a number out of its range, or with one file too many or too few."""
+    texts, numbers = columns.texts, columns.numbers
+    samples, absent = numbers["samples"].values[at], numbers["samples"].absent[at]
+    odd = texts["raw_name"].absent[at] | numbers["schema"].absent[at] | absent | (samples < 0)
+    odd |= _outside(numbers["size_limit"], at, MAX_FILE_BYTES) & ~numbers["size_limit"].absent[at]
+    is_plain = columns.words["compression"].places[at] < 0
+    for part, zipped in _ZIPPED.items():
+        if f"{part}_name" in texts:
+            missing, unpacked = texts[f"{part}_name"].absent[at], texts[f"{zipped}_name"].absent[at]
+            odd |= ~missing & (unpacked != is_plain)
+            odd |= ~missing & _outside(numbers[f"{part}_bytes"], at, MAX_FILE_BYTES)
+            odd |= ~unpacked & _outside(numbers[f"{zipped}_bytes"], at, MAX_STORED_BYTES)
+    table_bytes = numbers["raw_bytes"].values[at]
+    if "meta_name" in texts:  # of text shards the meta file says where samples begin
+        odd |= _odd_texts(columns, at)
+        table_bytes = np.where(texts["meta_name"].absent[at], table_bytes, numbers["meta_bytes"].values[at])
+    # Four bytes in the table of offsets for every sample, as in ShardInfo.check; what would overflow is odd already.
+    return odd | (samples > np.maximum(0, (np.clip(table_bytes, 0, MAX_STORED_BYTES) - 8) // 4))
+
+
+def _outside(numbers: Numbers, at: slice, most: int) -> Bools:
+    values = numbers.values[at]
+    return numbers.absent[at] | (values < 0) | (values > most)
+
+
+def _odd_texts(columns: Columns, at: slice) -> Bools:
+    """Rows whose format and files or line ends do not fit."""
+    kinds, newlines, separators = (columns.words[name] for name in ("format", "newline", "separator"))
+    formats, ends = kinds.places[at], newlines.places[at]
+    is_mds = np.array([word == "mds" for word in kinds.words] + [False])[formats]
+    least = np.array([len((word or "").encode("utf-8")) for word in newlines.words] + [0])[ends]
+    odd: Bools = (is_mds != columns.texts["meta_name"].absent[at]) | (formats < 0)
+    odd |= is_mds & ((ends >= 0) | (separators.places[at] >= 0))
+    odd |= columns.numbers["samples"].values[at] * least > columns.numbers["raw_bytes"].values[at]
+    return odd
+
+
+def _firsts(columns: Columns, size: int) -> Ids:
+    """The first row of each combination of what rows have in common."""
+    keys, count = np.zeros(size, np.int64), 1
+    for name in _ALIKE:
+        if name in columns.words:
+            values = columns.words[name].places.astype(np.int64)
+        elif name in columns.numbers:
+            values = np.where(columns.numbers[name].absent, -1, columns.numbers[name].values)
+        else:
+            continue
+        low, high = int(values.min()), int(values.max())
+        if low == high:
+            continue
+        if count * (high - low + 1) >= 1 << 62:  # no honest table: numbers instead of the values
+            _, keys = np.unique(keys, return_inverse=True)
+            _, values = np.unique(values, return_inverse=True)
+            low, high, count = 0, size, size
+        keys = keys * (high - low + 1) + (values - low)
+        count *= high - low + 1
+    if count > _MANY:
+        return np.sort(np.unique(keys, return_index=True)[1])
+    places = np.full(count, -1, np.int64)
+    places[keys[::-1]] = np.arange(size - 1, -1, -1)  # of rows with the same key the last that is put there stays
+    return np.sort(places[places >= 0])
+
+
+class _Block:
+    """Names of files in some rows that follow one another."""
+
+    def __init__(self, names: Texts, begin: int, end: int, present: Bools) -> None:
+        places = names.offsets[begin : end + 1].astype(np.int64)
+        self._present = present
+        self._data = names.data[places[0] : places[-1]]
+        self._starts = places[:-1] - places[0]
+        self._lengths = np.diff(places)
+
+    def odd_names(self) -> Bools:
+        """Which of them may be unsafe: see `check_basename`."""
+        data = self._data
+        slash, dot = data == ord("/"), data == ord(".")
+        bad = ~_are_safe(data)
+        # Across two rows as well: a name that ends or begins with `/` or `.` is odd by itself.
+        bad[:-1] |= slash[:-1] & slash[1:]
+        bad[:-2] |= slash[:-2] & dot[1:-1] & slash[2:]
+        bad[:-3] |= slash[:-3] & dot[1:-2] & dot[2:-1] & slash[3:]
+        odd = self._present & ((self._lengths < 1) | (self._lengths > MAX_NAME_CHARS))
+        if bad.any():
+            odd[np.searchsorted(self._starts, np.flatnonzero(bad), side="right") - 1] = True
+        rows = np.flatnonzero(self._present & (self._lengths > 0))
+        for ends in (self._starts[rows], self._starts[rows] + self._lengths[rows] - 1):
+            letters = self._data[ends]
+            odd[rows] |= (letters == ord("/")) | (letters == ord("."))
+        return odd & self._present
+
+    def outside(self, columns: Columns, begin: int, end: int) -> Bools:
+        """Which of them do not lie below the folder of their split."""
+        partitions = columns.words["partition"]
+        places = partitions.places[begin:end]
+        odd = np.zeros(end - begin, bool)
+        for place in np.unique(places[self._present & (places >= 0)]).tolist():
+            rows = np.flatnonzero(self._present & (places == place))
+            folder = np.frombuffer(f"{partitions.words[place]}/".encode(), np.uint8)
+            long_enough = self._lengths[rows] >= folder.size
+            odd[rows[~long_enough]] = True
+            rows = rows[long_enough]
+            if rows.size:
+                tops = self._data[self._starts[rows][:, None] + np.arange(folder.size)]
+                odd[rows] |= (tops != folder).any(axis=1)
+        return odd
+
+    def marks(self) -> NDArray[np.uint64]:
+        """A number for each name; the same one for the same names."""
+        marks = np.zeros(self._lengths.size, np.uint64)
+        for length in np.unique(self._lengths[self._present]).tolist():
+            if length > MAX_NAME_CHARS:
+                continue  # odd by itself
+            rows = np.flatnonzero(self._present & (self._lengths == length))
+            marks[rows] = _mixed(gathered(self._data, self._starts[rows], length))
+        return marks
+
+
+def _are_safe(letters: NDArray[np.uint8]) -> Bools:
+    """Which are such as `check_basename` allows; by ranges: a look into a table takes ten times as long."""
+    found: Bools = (letters | 32) - ord("a") < 26  # of either case; what is below wraps around
+    found |= letters - ord("-") <= ord("9") - ord("-")
+    found |= (letters == ord("_")) | (letters == ord("="))
+    return found
+
+
+def _mixed(letters: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    count, length = letters.shape
+    padded = np.zeros((count, -(-length // 8) * 8), np.uint8)
+    padded[:, :length] = letters
+    found = np.full(count, length, np.uint64)
+    for word in padded.view(np.uint64).T:
+        found ^= word
+        for factor, shift in _STEPS:
+            found *= np.uint64(factor)
+            found ^= found >> np.uint64(shift)
+    return found
+
+
+def _add_doubles(odd: Bools, marked: list[tuple[NDArray[np.uint64], Bools]]) -> None:
+    """Suspect all rows with a name whose number another name has as well, in whichever column."""
+    found = np.concatenate([marks[~absent] for marks, absent in marked])
+    found.sort()
+    double = found[1:][found[1:] == found[:-1]]
+    if double.size:
+        for marks, absent in marked:
+            odd |= np.isin(marks, double) & ~absent

@@ -1,0 +1,201 @@
+"""The shards of a version as a table in memory or in a mapped file; one of them becomes a `ShardInfo` when asked for.
+
+A million `ShardInfo` take a gigabyte and ten seconds; their table is 150 MB that nobody has to look at as a whole.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.catalog.columns import Columns
+from smalti.catalog.rows import Rows
+from smalti.errors import IndexFileError
+from smalti.format import FileInfo, ShardInfo
+
+Ids = NDArray[np.int64]
+
+_AT_ONCE = 1024
+"""Rows that an iteration turns into Python's objects together."""
+_ZIPPED = {"raw": "zip", "meta": "zip_meta"}
+
+
+@dataclass(frozen=True, eq=False)
+class TableContent:
+    """What a shard table holds."""
+
+    columns: Columns
+    rows: Rows
+    kinds: Ids
+    """Rows that stand for all: one of each combination of schema, format, compression and the like."""
+    reopen: Callable[[], "TableContent"] | None = None
+    """The same content in another process; what is pickled instead of it, if there is such a way."""
+
+    @property
+    def size(self) -> int:
+        """How many shards there are."""
+        return int(self.samples.size)
+
+    @property
+    def samples(self) -> Ids:
+        """Samples of every shard."""
+        return self.columns.numbers["samples"].values
+
+    def read(self, begin: int, end: int) -> list[ShardInfo]:
+        """The shards of rows [begin, end), each checked again: the file may have been changed since it was opened.
+
+        Raises:
+            IndexFileError: one cannot be trusted.
+        """
+        try:
+            values = self.columns.rows(begin, end)
+        except (ValueError, IndexError) as error:
+            raise IndexFileError(
+                f"{self.rows.where}, row {begin}: its place or text was changed since the table was opened: "
+                f"{str(error)[:200]}",
+                where=self.rows.where,
+            ) from error
+        return [self.rows.checked(row, number) for number, row in enumerate(values, begin)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.reopen is None:
+            return type(self), (self.columns, self.rows, self.kinds)
+        return _reopened, (self.reopen, self.kinds)
+
+
+def _reopened(reopen: Callable[[], TableContent], kinds: Ids) -> TableContent:
+    return replace(reopen(), kinds=kinds)
+
+
+class ShardTable(Sequence[ShardInfo]):
+    """Shards in order, made when asked for; immutable, thread-safe, safe under fork, cheap to pickle and to slice."""
+
+    def __init__(self, content: TableContent, rows: range | Ids | None = None) -> None:
+        """`rows`: which rows of the table, in which order; all by default."""
+        self._content = content
+        self._rows = range(content.size) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> ShardInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> "ShardTable": ...
+    def __getitem__(self, at: int | slice) -> "ShardInfo | ShardTable":
+        """A shard, or a table of some of them.
+
+        Raises:
+            IndexError: there is no such shard.
+            IndexFileError: the table's file was changed.
+        """
+        if isinstance(at, slice):
+            return ShardTable(self._content, self._rows[at])
+        row = int(self._rows[at])
+        return self._content.read(row, row + 1)[0]
+
+    def __iter__(self) -> Iterator[ShardInfo]:
+        if isinstance(self._rows, range) and self._rows.step == 1:
+            for begin in range(self._rows.start, self._rows.stop, _AT_ONCE):
+                yield from self._content.read(begin, min(begin + _AT_ONCE, self._rows.stop))
+        else:
+            for row in self._rows:
+                yield from self._content.read(int(row), int(row) + 1)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other has the same shards; a tuple counts as well."""
+        if self is other:
+            return True
+        if not isinstance(other, ShardTable | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as a tuple of shards, which hold mappings
+
+    def __copy__(self) -> "ShardTable":
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "ShardTable":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._content, self._rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} shards)"
+
+    @cached_property
+    def sizes(self) -> Ids:
+        """Samples of every shard."""
+        return self._taken(self._content.samples)
+
+    @property
+    def kinds(self) -> list[ShardInfo]:
+        """One shard of each schema and format that the table has."""
+        return [self._content.read(row, row + 1)[0] for row in self._content.kinds.tolist()]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards as stored."""
+        return sum(self._stored_bytes(part) for part in _ZIPPED if f"{part}_name" in self._content.columns.texts)
+
+    def _stored_bytes(self, part: str) -> int:
+        """Bytes of one file of each shard: the compressed one, where there is one."""
+        texts, numbers, zipped = self._content.columns.texts, self._content.columns.numbers, _ZIPPED[part]
+        sizes = np.where(
+            texts[f"{zipped}_name"].absent, numbers[f"{part}_bytes"].values, numbers[f"{zipped}_bytes"].values
+        )
+        return int(self._taken(np.where(texts[f"{part}_name"].absent, 0, sizes)).sum())
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the splits, sorted."""
+        column = self._content.columns.words["partition"]
+        used = np.unique(self._taken(column.places)).tolist()
+        return tuple(sorted({word for place in used if place >= 0 and (word := column.words[place]) is not None}))
+
+    def of_partition(self, name: str) -> "ShardTable":
+        """The shards of one split."""
+        column = self._content.columns.words["partition"]
+        wanted = [place for place, word in enumerate(column.words) if word == name]
+        chosen = np.flatnonzero(np.isin(self._taken(column.places), wanted))
+        if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
+            return self[int(chosen[0]) : int(chosen[-1]) + 1]
+        return ShardTable(self._content, self._taken(np.arange(self._content.size))[chosen])
+
+    def without_hash(self, name: str) -> FileInfo | None:
+        """The first stored file that has no hash called so; None when all have it."""
+        column = self._content.columns.words["hash_names"]
+        # What a shard declares is there for each of its files: that was checked.
+        declared = np.array([name in (word.split(",") if word else ()) for word in (*column.words, None)])
+        for place in np.flatnonzero(~declared[self._taken(column.places)]).tolist():
+            for file in self[place].stored_files:
+                if name not in file.hashes:
+                    return file
+        return None
+
+    def _taken(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of the chosen rows."""
+        if isinstance(self._rows, range) and self._rows.step > 0:
+            return values[self._rows.start : self._rows.stop : self._rows.step]
+        return values[np.asarray(self._rows, np.int64)]
+
+
+def sizes_of(shards: Sequence[ShardInfo]) -> Ids:
+    """Samples of every shard; int64, shape (shards,)."""
+    return shards.sizes if isinstance(shards, ShardTable) else np.array([info.samples for info in shards], np.int64)
+
+
+def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
+    """Shards among which is one of each schema and format."""
+    return shards.kinds if isinstance(shards, ShardTable) else shards
+
+
+def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
+    """The first stored file that has no hash called so; None when all have it."""
+    if isinstance(shards, ShardTable):
+        return shards.without_hash(name)
+    return next((file for info in shards for file in info.stored_files if name not in file.hashes), None)
