@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import PYTHON, is_inside, setup
+from benchmarks.excerpt import excerpt
 from benchmarks.machine import machine_facts
 from benchmarks.markdown import render
 from benchmarks.peers import KNOWN, is_installed
 from benchmarks.process import ROOT
 from benchmarks.report import RowReport
 from benchmarks.results import Results
+from benchmarks.row import Row
 from benchmarks.runner import RunOptions, alone, run
 from benchmarks.scale import SCALES
-from benchmarks.table import ROWS, Row
+from benchmarks.table import ROWS
 
 DEFAULT_WORK = ROOT / "build" / "benchmarks"
 DEFAULT_RESULTS = Path(__file__).parent / "results"
@@ -29,6 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command line; returns an exit status: 1 when a measurement failed, never for a missed goal."""
     if list(arguments[:1]) == ["setup"]:
         return setup()
+    if list(arguments[:1]) == ["excerpt"]:
+        for page in map(Path, arguments[1:]):
+            page.write_text(excerpt(page.read_text()))
+        return 0
     if PYTHON.exists() and not is_inside():
         # The libraries to compare with are not in the project's own environment.
         os.execv(PYTHON, [str(PYTHON), "-m", "benchmarks", *arguments])
@@ -100,7 +106,7 @@ def _peers(chosen: str | None) -> list[str]:
         wanted = set(chosen.split(","))
         if wanted - KNOWN.keys():
             raise SystemExit(f"no participant is called {min(wanted - KNOWN.keys())!r}; there are: {', '.join(KNOWN)}")
-        wanted |= {"smalti-plain"} if "smalti" in wanted else set()
+        wanted |= {"smalti-plain", "smalti-sparse"} if "smalti" in wanted else set()
         names = [name for name in KNOWN if name in wanted or KNOWN[name].is_floor]
     missing = [name for name in names if not is_installed(name)]
     if missing:

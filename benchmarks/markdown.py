@@ -8,7 +8,8 @@ from benchmarks.goals import short
 from benchmarks.peers import KNOWN
 from benchmarks.report import RowReport
 from benchmarks.results import Summary
-from benchmarks.table import Entrant
+from benchmarks.row import Entrant
+from benchmarks.series import series_of, series_table
 
 _VERDICTS = {True: "PASS", False: "**FAIL**", None: "not judged"}
 
@@ -19,8 +20,11 @@ def render(reports: Sequence[RowReport], facts: Mapping[str, Any]) -> str:
     if facts["scale"] != "full":
         lines += [f"Scale `{facts['scale']}`: sizes too small for claims; goals are those of a full run.", ""]
     lines += [*_goals(reports), ""]
+    for title, members in series_of(reports).items():
+        lines += [f"### {title}", "", *series_table(members), ""]
     for report in reports:
-        lines += [*_row(report), ""]
+        if report.row.series is None:
+            lines += [*_row(report), ""]
     lines += ["## Machine", "", "```json", json.dumps(facts["machine"], indent=1), "```", ""]
     return "\n".join(lines)
 
@@ -36,15 +40,16 @@ def _goals(reports: Sequence[RowReport]) -> Iterator[str]:
     for report in reports:
         row, best = report.row, report.best_peer
         for entrant in report.entrants:
-            if not entrant.is_ours:
+            if not entrant.is_ours or (report.is_left_out(entrant) and entrant.label not in row.goals):
                 continue
+            found = report.figures.get(entrant.label)
             verdicts = list(_verdicts(report, entrant.label))
             cells = [
                 row.title if entrant.label == "smalti" else f"{row.title} ({entrant.label})",
-                _spread(report.figures.get(entrant.label), row.unit),
+                _spread(found, row.unit),
                 "; ".join(goal for goal, _ in verdicts) or "-",
                 "; ".join(verdict for _, verdict in verdicts) or "-",
-                _ratio(report.ratio(entrant.label, "best")) + (f" {best}" if best else ""),
+                _ratio(report.ratio(entrant.label, "best")) + (f" {best}" if best and found else ""),
                 _ratio(report.ratio(entrant.label, "mosaicml")),
                 _ratio(report.ratio(entrant.label, row.floor)) + (f" {row.floor}" if row.floor else ""),
                 row.earlier,

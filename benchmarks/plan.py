@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.row import LARGE, Entrant, Row
 from benchmarks.scale import Scale
-from benchmarks.table import LARGE, Entrant, Row
 from benchmarks.task import Task
 
-_NEEDS_SET = {"read", "access", "system-calls"}
+_NEEDS_SET = {"read", "access", "system-calls", "open", "resume"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ def task_of(row: Row, entrant: Entrant, scale: Scale, work_dir: str) -> Task:
     if row.copies is not None:
         samples = scale.linked_samples
         options["copies"] = scale.large_copies if row.copies == LARGE else row.copies
+    if row.samples is not None:
+        samples = row.samples // scale.divisor
+        if row.copies is not None:
+            options["copies"] = row.copies // scale.divisor
     if entrant.max_samples is not None:
         samples = min(samples, entrant.max_samples)
     if row.measure == "read":
@@ -68,13 +72,16 @@ def preparations(measurements: Iterable[Planned], *, fresh: bool) -> list[Task]:
     found: dict[str, Task] = {}
     for each in measurements:
         task = each.task
-        if task.measure not in _NEEDS_SET and task.measure != "open":
+        if task.measure not in _NEEDS_SET:
             continue
         # A set of ours is written anew: the code that wrote the last one may be of this morning.
         options = {"fresh": True} if fresh and task.writer == "smalti" else {}
         source = replace(task, measure="prepare", peer=task.writer, options=options)
         found.setdefault(key_of(source), source)
-        if task.measure == "open":
-            links = replace(task, measure="multiply")
+        if "copies" in task.options:
+            links = replace(task, measure="multiply", options={"copies": task.options["copies"]})
             found.setdefault(key_of(links), links)
+        if task.measure == "resume":
+            saving = replace(task, measure="save-state")
+            found.setdefault(key_of(saving), saving)
     return list(found.values())

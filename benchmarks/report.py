@@ -3,8 +3,8 @@
 from benchmarks.peers import KNOWN, is_installed
 from benchmarks.plan import key_of, task_of
 from benchmarks.results import Results, Summary
+from benchmarks.row import Entrant, Row
 from benchmarks.runner import RunOptions
-from benchmarks.table import Entrant, Row
 
 
 class RowReport:
@@ -31,6 +31,10 @@ class RowReport:
         if not is_installed(entrant.peer):
             return "not installed: `python -m benchmarks setup`"
         return self._results.trouble(self._keys[entrant.label]) or "not measured"
+
+    def is_left_out(self, entrant: Entrant) -> bool:
+        """Whether a participant was not to be run, or cannot do it."""
+        return self.trouble(entrant).startswith("unsupported")
 
     @property
     def best_peer(self) -> str | None:

@@ -14,8 +14,8 @@ from benchmarks.peers import is_installed
 from benchmarks.plan import Planned, interleaved, key_of, planned, preparations
 from benchmarks.process import Outcome, run_task
 from benchmarks.results import Results, first_line
+from benchmarks.row import Row
 from benchmarks.scale import Scale
-from benchmarks.table import Row
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,18 @@ def alone(work: Path) -> Iterator[None]:
         yield
 
 
-def _measure(each: Planned, options: RunOptions, broken: dict[str, str]) -> Outcome:
+def _measure(each: Planned, options: RunOptions, broken: dict[str, Outcome]) -> Outcome:
     missing = [broken[key_of(task)] for task in preparations([each], fresh=True) if key_of(task) in broken]
+    if missing and missing[0].status == "unsupported":
+        return missing[0]
     if missing:
-        return Outcome("failed", {}, f"its set could not be written: {first_line(missing[0])}")
+        return Outcome("failed", {}, f"its set could not be written: {first_line(missing[0].detail)}")
     return run_task(each.task, options.scale.timeout)
 
 
-def _prepare(options: RunOptions, everything: Sequence[Planned]) -> dict[str, str]:
+def _prepare(options: RunOptions, everything: Sequence[Planned]) -> dict[str, Outcome]:
     """Writes the sets that are read; returns what went wrong, by task."""
-    broken: dict[str, str] = {}
+    broken: dict[str, Outcome] = {}
     tasks = preparations(everything, fresh=True)
     if not tasks:
         return broken
@@ -85,7 +87,7 @@ def _prepare(options: RunOptions, everything: Sequence[Planned]) -> dict[str, st
         begin = time.monotonic()
         outcome = run_task(task, options.scale.timeout)
         if outcome.status != "ok":
-            broken[key_of(task)] = outcome.detail
+            broken[key_of(task)] = outcome
         note = "" if outcome.status == "ok" else f"  {outcome.status}: {first_line(outcome.detail)}"
         print(f"    {task.measure} {task.peer} {task.workload} {time.monotonic() - begin:.1f} s{note}", flush=True)
     return broken

@@ -1,110 +1,51 @@
 """The rows of the comparison: what is done, who does it, and what is asked of Smalti.
 
-Goals and earlier figures are those of issue 3. The earlier figures were taken on a two-core machine; they are printed
-beside the new ones, so that a faster or a slower machine is seen for what it is.
+Goals and earlier figures are those of issue 3; those of issue 4 stand in `start_rows` and `order_rows`. The earlier
+figures were taken on a two-core machine; they are printed beside the new ones, so that a faster or a slower machine is
+seen for what it is.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from benchmarks.goals import Goal, at_least, at_most
-from benchmarks.peers import KNOWN
-
-SMALL, LARGE = 5, 5_000
-"""Links of one shard of 20,000 samples: 10^5 and 10^8 of them."""
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """One participant of a row."""
-
-    label: str
-    peer: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    max_runs: int | None = None
-    """Slow ones that vary little are not run as often as the others."""
-    max_samples: int | None = None
-
-    @property
-    def is_ours(self) -> bool:
-        """Smalti, in whatever form."""
-        return self.peer.startswith("smalti")
-
-    @property
-    def is_floor(self) -> bool:
-        """A limit of the machine."""
-        return KNOWN[self.peer].is_floor
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    key: str
-    title: str
-    measure: str
-    workload: str
-    figure: str
-    """The figure that is compared."""
-    unit: str
-    entrants: tuple[Entrant, ...]
-    goals: Mapping[str, tuple[Goal, ...]]
-    """By the label of an entrant of ours."""
-    floor: str | None = None
-    """The label of the floor that the ratio is taken to."""
-    earlier: str = ""
-    """MosaicML, best peer, floor, as measured for the issue."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    lower_is_better: bool = False
-    more: tuple[str, ...] = ()
-    """Other figures worth printing."""
-    needs_true_shuffle: bool = False
-    """Peers whose shuffle is weak are shown, but are not the best peer."""
-    copies: int | None = None
-    """For sets of linked shards."""
-
-
-def _peers(*names: str, **slow: int) -> tuple[Entrant, ...]:
-    """Participants by name; keywords give those that run fewer times."""
-    return tuple(Entrant(name, name, max_runs=slow.get(name)) for name in (*names, *slow))
-
+from benchmarks.goals import at_least, at_most
+from benchmarks.order_rows import ORDER_ROWS
+from benchmarks.row import LARGE, SMALL, Entrant, Row, participants
+from benchmarks.start_rows import START_ROWS
 
 _FORMS = (Entrant("smalti rows", "smalti", {"form": "rows"}), Entrant("smalti Arrow", "smalti", {"form": "batches"}))
 _WDS_TINY = Entrant("wds", "wds", max_runs=1, max_samples=60_000)
-_WRITE_FLOORS = _peers("solb", "plain", "plain-fsync", "memcpy")
+_WRITE_FLOORS = participants("solb", "plain", "plain-fsync", "memcpy")
 
 _WRITING = (
     Row(
         "write-tiny", "write tiny: (id, 100 bytes)", "write", "tiny", "samples_per_s", "rows/s",
-        (*_FORMS, *_peers("mosaicml", "grain", "hfds", litdata=1), _WDS_TINY, *_WRITE_FLOORS),
+        (*_FORMS, *participants("mosaicml", "grain", "hfds", litdata=1), _WDS_TINY, *_WRITE_FLOORS),
         {"smalti rows": (at_least(1.3e6),), "smalti Arrow": (at_least(0.8, "solb"),)},
         "solb", "448k · 641k · 4.6M",
     ),
     Row(
         "write-jpeg", "write jpeg: 15 KB pictures, label, name", "write", "jpeg", "mb_per_s", "MB/s",
-        (*_FORMS, *_peers("mosaicml", "grain", "hfds", litdata=1, wds=1), *_WRITE_FLOORS),
+        (*_FORMS, *participants("mosaicml", "grain", "hfds", litdata=1, wds=1), *_WRITE_FLOORS),
         {"smalti Arrow": (at_least(0.8, "solb"),)}, "solb", "562 · 1,302 · 1,554",
     ),
     Row(
         "write-tokens", "write tokens: 2048 x int32", "write", "tokens", "mb_per_s", "MB/s",
-        (*_FORMS, *_peers("mosaicml", "grain", hfds=1, litdata=1, wds=1), *_WRITE_FLOORS),
+        (*_FORMS, *participants("mosaicml", "grain", hfds=1, litdata=1, wds=1), *_WRITE_FLOORS),
         {"smalti Arrow": (at_least(0.8, "solb"),)}, "solb", "366 · 1,453 · 900-1,400",
     ),
     Row(
         "write-tokens-zstd", "write tokens, zstd and a hash", "write", "tokens", "mb_per_s", "MB/s",
-        (*_FORMS, *_peers("mosaicml", "grain", litdata=1)),
+        (*_FORMS, *participants("mosaicml", "grain", litdata=1)),
         {"smalti Arrow": (at_least(1.5, "best"),)}, None, "134 · 193 · -", {"zstd": True}, more=("stored_mb",),
     ),
 )  # fmt: skip
 
+_READERS = participants("mosaicml", "hfds", "litdata", litfull=1, grain=1, wds=1)
 _LATER = ("later_samples_per_s", "neighbours")
 
 
 def _reading(workload: str, goal: float, earlier: str, peers: tuple[Entrant, ...]) -> Row:
     return Row(
         f"read-{workload}", f"read {workload} through the loader, shuffled, 0 workers", "read", workload,
-        "samples_per_s", "samples/s", (*_peers("smalti"), *peers, *_peers("sol", "solb")),
+        "samples_per_s", "samples/s", (*participants("smalti"), *peers, *participants("sol", "solb")),
         {"smalti": (at_least(goal),)}, "solb", earlier, more=_LATER, needs_true_shuffle=True,
     )  # fmt: skip
 
@@ -112,19 +53,19 @@ def _reading(workload: str, goal: float, earlier: str, peers: tuple[Entrant, ...
 def _piped(workload: str, earlier: str) -> Row:
     return Row(
         f"read-{workload}-2w", f"read {workload}, shuffled, 2 workers", "read", workload, "samples_per_s", "samples/s",
-        (*_peers("smalti", "mosaicml", "hfds", litdata=1, grain=1), *_peers("sol", "solb")),
+        (*participants("smalti", "mosaicml", "hfds", litdata=1, grain=1), *participants("sol", "solb")),
         {"smalti": (at_least(2, "sol"),)}, "sol", earlier, {"workers": 2}, more=_LATER, needs_true_shuffle=True,
     )  # fmt: skip
 
 
 _READING = (
-    _reading("tiny", 1.2e6, "9.4k · 329k · 2.1M", _peers("mosaicml", "hfds", "litdata", litfull=1, grain=1, wds=1)),
-    _reading("tokens", 7e5, "22.8k · 123k · 1.19M", _peers("mosaicml", "hfds", "litdata", litfull=1, grain=1, wds=1)),
-    _reading("jpeg", 3e5, "14.9k · 164k · 389k", _peers("mosaicml", "hfds", "litdata", litfull=1, grain=1, wds=1)),
+    _reading("tiny", 1.2e6, "9.4k · 329k · 2.1M", _READERS),
+    _reading("tokens", 7e5, "22.8k · 123k · 1.19M", _READERS),
+    _reading("jpeg", 3e5, "14.9k · 164k · 389k", _READERS),
     Row(
         "read-jpeg-decoded-2w", "read jpeg, decoded and cropped to 224, 2 workers", "read", "jpeg",
         "samples_per_s", "samples/s",
-        (*_peers("smalti", "mosaicml", "litdata", "hfds", grain=1, wds=1), *_peers("sol", "decode")),
+        (*participants("smalti", "mosaicml", "litdata", "hfds", grain=1, wds=1), *participants("sol", "decode")),
         {"smalti": (at_least(1.0, "decode"), at_least(1.2, "decode"))}, "decode", "3.1k · 4.8k · 4.8k",
         {"workers": 2, "decode": True},
     ),
@@ -139,7 +80,7 @@ def _opening(copies: int, samples: str, goal: float, earlier: str, slow: int | N
     return Row(
         f"open-{samples}", f"open to first batch, {samples} samples, shuffled", "open", "tiny", "seconds", "s",
         (Entrant("smalti manifest", "smalti"), Entrant("smalti index.json", "smalti-plain"),
-         *_peers("litdata", "wds", "grain", *quick, **runs)),
+         *participants("litdata", "wds", "grain", *quick, **runs)),
         {label: (at_most(goal),) for label in ("smalti manifest", "smalti index.json")}, None, earlier,
         lower_is_better=True, more=("import_s",), copies=copies,
     )  # fmt: skip
@@ -156,12 +97,12 @@ _TRACED = (
 _OTHERS = (
     Row(
         "access-tiny", "ds[i] at random, tiny", "access", "tiny", "p50_us", "µs",
-        _peers("smalti", "mosaicml", "hfds", "solb", litdata=1, grain=1), {"smalti": (at_most(4),)},
+        participants("smalti", "mosaicml", "hfds", "solb", litdata=1, grain=1), {"smalti": (at_most(4),)},
         "solb", "p50 11.8 · 12 · 0.9", lower_is_better=True,
     ),
     Row(
         "access-tiny-p99", "the same, 99th percentile", "access", "tiny", "p99_us", "µs",
-        _peers("smalti", "mosaicml", "hfds", "solb", litdata=1, grain=1), {"smalti": (at_most(15),)},
+        participants("smalti", "mosaicml", "hfds", "solb", litdata=1, grain=1), {"smalti": (at_most(15),)},
         "solb", "p99 83 · 15 · 5", lower_is_better=True,
     ),
     _opening(SMALL, "1e5", 0.03, "0.12 · 0.03 · -", None),
@@ -176,4 +117,4 @@ _OTHERS = (
     ),
 )  # fmt: skip
 
-ROWS: tuple[Row, ...] = (*_WRITING, *_READING, *_OTHERS)
+ROWS: tuple[Row, ...] = (*_WRITING, *_READING, *_OTHERS, *START_ROWS, *ORDER_ROWS)

@@ -11,7 +11,7 @@ from benchmarks.workloads import Data, Workload
 Figures = dict[str, Any]
 """Names of figures, with the unit in the name, to numbers."""
 
-_WRITERS = {"litfull": "litdata", "smalti-plain": "smalti", "sol": "solb", "decode": "solb"}
+_WRITERS = {"litfull": "litdata", "smalti-plain": "smalti", "smalti-sparse": "smalti", "sol": "solb", "decode": "solb"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,22 @@ class Task:
     def linked_folder(self, copies: int) -> Path:
         """Where the set of that many links of one shard lies."""
         return self.work / "sets" / f"{self.peer}-{self.workload}-{self.samples}x{copies}"
+
+    @property
+    def opened_folder(self) -> Path:
+        """The set that is opened: of links where `copies` are asked for."""
+        return self.linked_folder(int(self.options["copies"])) if "copies" in self.options else self.set_folder
+
+    @property
+    def opened_kind(self) -> Workload:
+        """What that set holds."""
+        return Workload(self.workload, self.samples * int(self.options.get("copies", 1)))
+
+    @property
+    def state_file(self) -> Path:
+        """Where the state of a loader over that set lies, for a new process to continue from."""
+        workers = self.options.get("workers", 0)
+        return self.work / "states" / f"{self.peer}-{self.opened_folder.name}-{workers}w.json"
 
     def to_json(self) -> dict[str, Any]:
         """As a child process gets it."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.measures.access import measure_access
-from benchmarks.measures.opening import measure_opening
+from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
+from benchmarks.measures.ordering import measure_late_ids, measure_order
 from benchmarks.measures.preparing import multiply_set, prepare_set
 from benchmarks.measures.reading import drain, measure_reading
 from benchmarks.measures.system_calls import measure_system_calls
@@ -13,10 +14,14 @@ from benchmarks.task import Figures, Task
 MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "access": measure_access,
     "drain": drain,
+    "late-ids": measure_late_ids,
     "multiply": multiply_set,
     "open": measure_opening,
+    "order": measure_order,
     "prepare": prepare_set,
     "read": measure_reading,
+    "resume": measure_resuming,
+    "save-state": save_state,
     "system-calls": measure_system_calls,
     "write": measure_writing,
 }

@@ -1,25 +1,75 @@
-"""From nothing to the first shuffled batch, in a process that has only imported the library."""
+"""From nothing to the first shuffled batch, or the next one of a saved state, in a process that only imported."""
 
+import json
 import time
+from collections.abc import Mapping
 from importlib import import_module
+from itertools import chain
+from typing import Any
 
-from benchmarks.peers import ReadOptions, find
+import numpy as np
+
+from benchmarks.measures.memory import PeakMemory
+from benchmarks.peers import Peer, ReadOptions, find
 from benchmarks.task import Figures, Task
-from benchmarks.workloads import Workload
+
+_TAKEN = 0.9  # of the epoch, before it is continued
 
 
 def measure_opening(task: Task) -> Figures:
     """Seconds until the first batch is there; what the import took is told apart."""
-    copies = int(task.options["copies"])
+    peer, options, imported = _begin(task)
+    folder, kind = task.opened_folder, task.opened_kind
+    memory, begin = PeakMemory(), time.perf_counter()
+    batches = iter(peer.loader(folder, kind, options))
+    batch = next(batches)
+    return {"seconds": time.perf_counter() - begin, "import_s": imported} | _checked(task, peer, batch, memory)
+
+
+def save_state(task: Task) -> Figures:
+    """The state at nine tenths of the first epoch, in a file, as a training run saves it."""
+    peer, options, _ = _begin(task)
+    kind = task.opened_kind
+    step = options.batch_size * max(1, options.workers)
+    taken = int(_TAKEN * kind.samples) // step * step
+    state = json.dumps(peer.state(task.opened_folder, kind, options, taken))
+    task.state_file.parent.mkdir(parents=True, exist_ok=True)
+    task.state_file.write_text(state)
+    return {"taken": taken, "state_bytes": len(state)}
+
+
+def measure_resuming(task: Task) -> Figures:
+    """Seconds from a saved state until the next batch is there; the opening is part of it."""
+    peer, options, imported = _begin(task)
+    folder, kind = task.opened_folder, task.opened_kind
+    memory, begin = PeakMemory(), time.perf_counter()
+    batches = peer.resumed(folder, kind, options, json.loads(task.state_file.read_text()))
+    batch = next(batches)
+    return {"seconds": time.perf_counter() - begin, "import_s": imported} | _checked(task, peer, batch, memory)
+
+
+def _begin(task: Task) -> tuple[Peer, ReadOptions, float]:
     begin = time.perf_counter()
     peer = find(task.peer)
     for module in peer.imports:
         import_module(module)
-    imported = time.perf_counter()
-    whole = Workload(task.workload, task.samples * copies)
-    loader = peer.loader(task.linked_folder(copies), whole, ReadOptions(batch_size=task.kind.batch_size))
-    batch = next(iter(loader))
-    seconds = time.perf_counter() - imported
-    if len(next(iter(batch.values()))) != task.kind.batch_size:
-        raise ValueError(f"{task.peer}: the first batch is not {task.kind.batch_size} samples")
-    return {"seconds": seconds, "import_s": imported - begin}
+    options = ReadOptions(batch_size=task.kind.batch_size, workers=int(task.options.get("workers", 0)))
+    return peer, options, time.perf_counter() - begin
+
+
+def _checked(task: Task, peer: Peer, batch: Any, memory: PeakMemory) -> Figures:
+    """The memory until now; raises when the batch is not whole, or its samples are not those of their ids."""
+    figures = {"added_mb": memory.added_mb()}
+    columns = peer.columns(batch)
+    ids = np.asarray(columns["id"]).reshape(-1)
+    if len(ids) != task.kind.batch_size:
+        raise ValueError(f"{task.peer}: the first batch is {len(ids)} samples, not {task.kind.batch_size}")
+    if not np.array_equal(ids, _own_ids(columns)):
+        raise ValueError(f"{task.peer}: samples of the first batch hold the data of others")
+    return figures
+
+
+def _own_ids(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The ids that tiny samples carry in their first bytes."""
+    values = [value.numpy().tobytes() if hasattr(value, "numpy") else bytes(value) for value in columns["data"]]
+    return np.frombuffer(b"".join(chain(value[:8] for value in values)), "<i8")

@@ -1,11 +1,12 @@
 """Those who are compared, each behind the same few methods; one module per library, imported only where it runs."""
 
-from benchmarks.peers.interface import Peer, ReadOptions, Unsupported, WriteOptions
+from benchmarks.peers.interface import OrderOptions, Peer, ReadOptions, Unsupported, WriteOptions
 from benchmarks.peers.registry import KNOWN, Known, distributions, find, is_installed
 
 __all__ = [
     "KNOWN",
     "Known",
+    "OrderOptions",
     "Peer",
     "ReadOptions",
     "Unsupported",

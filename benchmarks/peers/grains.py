@@ -1,14 +1,14 @@
 """Grain over ArrayRecord files: rows packed by hand, its true shuffle, two reading threads."""
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.decoding import decode
-from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.peers.interface import Ids, OrderOptions, Peer, ReadOptions, Unsupported, WriteOptions, link_copies
 from benchmarks.workloads import Workload
 
 _READ_THREADS = 2
@@ -19,6 +19,7 @@ class Grain(Peer):
     """grain and array-record."""
 
     imports = ("grain", "array_record.python.array_record_data_source")
+    order_imports = ("grain",)
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Records packed here; its files hash every chunk."""
@@ -46,6 +47,31 @@ class Grain(Peer):
             batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=options.workers))
         loader: Iterable[Any] = batches
         return loader
+
+    def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
+        """That of its iterator after a batch, with the number of batches put in: reaching it would take minutes."""
+        if options.workers:
+            raise Unsupported("its state depends on the worker processes, and holds how far each of them is")
+        batches: Any = iter(self.loader(folder, workload, options))
+        next(batches)
+        state = batches.get_state()
+        if state != {"next_index": 1}:
+            raise Unsupported(f"a state of another form: {state}")
+        return {"next_index": taken // options.batch_size}
+
+    def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
+        """Given to the iterator."""
+        batches: Any = iter(self.loader(folder, workload, options))
+        batches.set_state(state)
+        resumed: Iterator[Any] = batches
+        return resumed
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """Its shuffle over a range: each id is computed for itself, one call from Python each."""
+        import grain
+
+        ids = grain.MapDataset.range(options.samples).seed(1).shuffle()
+        return lambda count: [ids[place] for place in range(options.start, options.start + count)]
 
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`source[i]`, unpacked."""

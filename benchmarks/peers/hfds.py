@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.decoding import decode
-from benchmarks.peers.interface import Peer, ReadOptions, Unsupported, WriteOptions, link_copies
+from benchmarks.peers.interface import Ids, OrderOptions, Peer, ReadOptions, Unsupported, WriteOptions, link_copies
 from benchmarks.workloads import TOKENS, Data, Workload
 
 
@@ -15,6 +15,7 @@ class HuggingFace(Peer):
     """datasets."""
 
     imports = ("datasets", "torch.utils.data")
+    order_imports = ("datasets",)
 
     def prepare_input(self, data: Data, options: WriteOptions) -> Any:
         """Rows."""
@@ -48,6 +49,15 @@ class HuggingFace(Peer):
             dataset, batch_size=options.batch_size, shuffle=options.shuffle, num_workers=options.workers
         )
         return loader
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """`Dataset.shuffle` on a table without values, its table of indices kept in memory; a start is sliced off."""
+        import pyarrow as pa
+        from datasets import Dataset
+
+        rows = Dataset(pa.table({"none": pa.nulls(options.samples)}))
+        indices: Any = rows.shuffle(seed=1, keep_in_memory=True)._indices  # the ids have no other door
+        return lambda count: indices.column(0).slice(options.start, count).to_numpy()
 
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`dataset[i]`."""

@@ -3,10 +3,13 @@
 A method that a library has no counterpart for raises `Unsupported` with the reason, which is printed in its place.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.workloads import Data, Workload
 
@@ -36,11 +39,35 @@ class ReadOptions:
     """Pictures become uint8 pixels, 224 x 224 from their centre; otherwise columns as they were written."""
 
 
+ORDER_BATCH = 256  # samples, where an order depends on the batch
+Ids = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """Whose order is asked for: one epoch of a set of equal shards, read by one process."""
+
+    samples: int
+    samples_per_shard: int
+    start: int
+    """Samples of the epoch that were taken before."""
+    algorithm: str | None = None
+    """For libraries that have several."""
+
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples in each shard, in stored order; the last one holds what is left."""
+        sizes = np.full(-(-self.samples // self.samples_per_shard), self.samples_per_shard, np.int64)
+        sizes[-1] -= int(sizes.sum()) - self.samples
+        return sizes
+
+
 class Peer:
     """One library; every method may raise `Unsupported`."""
 
     imports: tuple[str, ...] = ()
     """What a program imports before it opens anything."""
+    order_imports: tuple[str, ...] = ()
+    """What it imports before it plans an order, where that is less."""
 
     def prepare_input(self, data: Data, options: WriteOptions) -> Any:
         """The samples in the form that `write` takes them; made before the clock starts."""
@@ -53,6 +80,18 @@ class Peer:
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Batches; each iteration over it is one epoch. Opens the set."""
         raise Unsupported("no loader")
+
+    def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
+        """What the library would save, as JSON, after `taken` samples of the first epoch: whole batches."""
+        raise Unsupported("no state to continue from")
+
+    def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
+        """The batches from there on; opens the set."""
+        raise Unsupported("no state to continue from")
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """Plans the epoch; the function returned gives so many sample ids, from `start` on."""
+        raise Unsupported("no order without a set")
 
     def columns(self, batch: Any) -> Mapping[str, Sequence[Any]]:
         """A batch as columns, to check what came."""

@@ -1,12 +1,12 @@
 """LitData: at its defaults, whose shuffle keeps stored neighbours together, and with the full shuffle in each chunk."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.peers.decoding import decode_sample
-from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.peers.interface import Ids, OrderOptions, Peer, ReadOptions, Unsupported, WriteOptions, link_copies
 from benchmarks.workloads import Workload
 
 
@@ -36,6 +36,24 @@ class Litdata(Peer):
         )
         loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
+
+    def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
+        """That of its loader after a batch, with the numbers of samples put in: reaching it would take minutes."""
+        loader: Any = self.loader(folder, workload, options)
+        next(iter(loader))
+        workers = max(1, options.workers)
+        saved = loader.dataset.state_dict(taken, options.workers, options.batch_size)
+        return {**loader.state_dict(), "dataset": saved, "num_samples_yielded": taken, "latest_worker_idx": workers - 1}
+
+    def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
+        """Given to the loader."""
+        loader: Any = self.loader(folder, workload, options)
+        loader.load_state_dict(state)
+        return iter(loader)
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """Chunks are shuffled by its `FullShuffle` only for an open set, and samples when their chunk is opened."""
+        raise Unsupported("draws the order chunk by chunk while it reads: see from nothing to a batch")
 
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`dataset[i]`."""

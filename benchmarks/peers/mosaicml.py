@@ -3,12 +3,17 @@
 import copy
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.peers.decoding import decoded
-from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
 from benchmarks.workloads import Workload
 
 # It imports names from torchvision, whose builds match no CPU build of torch here; the stand-in is never called.
@@ -42,6 +47,43 @@ class Mosaicml(Peer):
         dataset = kind(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
         loader: Iterable[Any] = DataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
+
+    def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
+        """The dataset's own; before it was iterated it says epoch -1, from which it would begin anew."""
+        from streaming import StreamingDataset
+
+        dataset = StreamingDataset(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
+        return {**dataset.state_dict(num_samples=taken, from_beginning=True), "epoch": 0}
+
+    def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
+        """Given to the dataset, as its own loader does."""
+        loader: Any = self.loader(folder, workload, options)
+        loader.dataset.load_state_dict(state)
+        return iter(loader)
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """`generate_work` as the dataset calls it, with the dataset's `resample_streams`, on what an open set knows.
+
+        What the dataset does besides is left out: its `Spanner` (8 bytes per sample for a moment) and the copy of
+        the plan in shared memory (8 bytes per sample).
+        """
+        from streaming import StreamingDataset
+        from streaming.base.batching import generate_work
+        from streaming.base.world import World
+
+        sizes = options.shard_sizes()
+        opened: Any = SimpleNamespace(
+            streams=[SimpleNamespace(choose=options.samples)], num_streams=1, epoch_size=options.samples,
+            shards_per_stream=np.array([len(sizes)]), shard_offset_per_stream=np.array([0]),
+            samples_per_shard=sizes, sample_offset_per_shard=sizes.cumsum() - sizes,
+            batch_size=ORDER_BATCH, num_canonical_nodes=1, initial_physical_nodes=None, partition_algo="relaxed",
+            shuffle=True, shuffle_algo="py1e", shuffle_seed=9176, shuffle_block_size=4_000_000,
+            sampling_method="balanced", sampling_granularity=1, epoch_seed_change=True,
+        )  # fmt: skip
+        opened.resample_streams = partial(StreamingDataset.resample_streams, opened)
+        world = World(num_nodes=1, ranks_per_node=1, workers_per_rank=1, worker=0)
+        work: NDArray[np.int64] = generate_work("random", opened, world, 0, options.start).reshape(-1)
+        return lambda count: work[:count]
 
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`dataset[i]`."""

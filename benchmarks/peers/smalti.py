@@ -1,19 +1,28 @@
 """Smalti: hashed when written, verified when read, truly shuffled; nothing is switched off for a figure."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions, link_copies
+import numpy as np
+
+from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
 from benchmarks.workloads import Workload
+
+if TYPE_CHECKING:
+    from smalti.storage import Store
+
+_SEED = 9176  # the dataset's default
+_READ_AHEAD = 64  # batches, more than a loader looks ahead
 
 
 class Smalti(Peer):
     """A set that Smalti wrote: versions and manifest."""
 
     imports = ("smalti.torch",)
+    order_imports = ("smalti.order.mosaic",)
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Rows or Arrow batches, with the writer's default checksum."""
@@ -40,6 +49,29 @@ class Smalti(Peer):
         loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
 
+    def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
+        """The dataset's own, which its loader saves."""
+        from smalti import StreamingDataset
+
+        dataset = StreamingDataset(remote=str(folder), batch_size=options.batch_size, shuffle=options.shuffle)
+        return dataset.state_dict(num_samples=taken, from_beginning=True)
+
+    def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
+        """Through the loader."""
+        loader: Any = self.loader(folder, workload, options)
+        loader.load_state_dict(state)
+        return iter(loader)
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """`window`, or MosaicML's as we make it."""
+        if options.algorithm == "py1e":
+            return _mosaic_order(options)
+        from smalti.order import default_canonical_nodes, plan_epoch
+
+        nodes = default_canonical_nodes(options.samples)
+        plan = plan_epoch(options.shard_sizes(), seed=_SEED, epoch=0, canonical_nodes=nodes)
+        return lambda count: plan.sample_ids(options.start, options.start + count)
+
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`dataset[i]`."""
         from smalti import open_dataset
@@ -50,15 +82,25 @@ class Smalti(Peer):
     def multiply(self, source: Path, folder: Path, copies: int) -> None:
         """Published through the catalogue, like any other version."""
         from smalti.catalog import Draft, load_manifest, new_write_id, publish
-        from smalti.storage import open_store
 
         written = load_manifest(str(source))
         (shard,) = written.shards
         write_id = new_write_id()
         names = [f"{write_id}/0/shard.{number:05d}.mds" for number in range(copies)]
-        link_copies(source / shard.stored.basename, folder, names)
+        link_copies(source / shard.stored.basename, folder, self._linked(names, shard.samples))
         shards = tuple(replace(shard, raw=replace(shard.raw, basename=name)) for name in names)
-        publish(open_store(str(folder)), Draft(write_id=write_id, schema=written.schema, shards=shards))
+        store = self._store(folder, dict.fromkeys(names, shard.stored.num_bytes))
+        publish(store, Draft(write_id=write_id, schema=written.schema, shards=shards))
+
+    def _linked(self, names: list[str], samples: int) -> list[str]:
+        """Of these shards, of so many samples each, those whose files exist."""
+        return names
+
+    def _store(self, folder: Path, sizes: Mapping[str, int]) -> "Store":
+        """Where the set is published."""
+        from smalti.storage import open_store
+
+        return open_store(str(folder))
 
 
 class PlainSmalti(Smalti):
@@ -73,3 +115,44 @@ class PlainSmalti(Smalti):
         link_copies(source / shard.stored.basename, folder, names)
         entries = [replace(shard, raw=replace(shard.raw, basename=name), partition=None).to_json() for name in names]
         (folder / "index.json").write_text(json.dumps({"version": 2, "shards": entries}, sort_keys=True))
+
+
+class SparseSmalti(Smalti):
+    """A set of which only those files exist that are read at the start of the first epoch and at nine tenths of it."""
+
+    def _linked(self, names: list[str], samples: int) -> list[str]:
+        from smalti.order import default_canonical_nodes, plan_epoch
+
+        total = samples * len(names)
+        plan = plan_epoch(
+            np.full(len(names), samples), seed=_SEED, epoch=0, canonical_nodes=default_canonical_nodes(total)
+        )
+        ahead = _READ_AHEAD * Workload("tiny", total).batch_size
+        begins = (0, max(0, total * 9 // 10 - ahead))
+        read = [plan.sample_ids(begin, min(begin + 2 * ahead, total)) // samples for begin in begins]
+        return [names[number] for number in np.unique(np.concatenate(read)).tolist()]
+
+    def _store(self, folder: Path, sizes: Mapping[str, int]) -> "Store":
+        from smalti.storage import ObjectInfo
+        from smalti.storage.local import LocalStore
+
+        class Claiming(LocalStore):
+            """Lists all shards as if they were there: a million files are no part of what is measured."""
+
+            def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+                return (ObjectInfo(name, size, "") for name, size in sizes.items())
+
+        return Claiming(folder)
+
+
+def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:
+    from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+
+    plan = plan_mosaic_epoch(
+        weigh_streams([options.shard_sizes()]),
+        WorldShape(batch_size=ORDER_BATCH),
+        options=MosaicOptions(canonical_nodes=1, seed=_SEED, shuffle=True, shuffle_algo="py1e"),
+        epoch=0,
+        start=options.start,
+    )
+    return lambda count: plan.sample_ids(plan.start, plan.start + count)

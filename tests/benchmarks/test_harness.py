@@ -13,9 +13,9 @@ from benchmarks.plan import Planned, interleaved, preparations
 from benchmarks.process import Outcome, run_task, tree_rss
 from benchmarks.report import RowReport
 from benchmarks.results import Results
+from benchmarks.row import Entrant, Row
 from benchmarks.runner import RunOptions
 from benchmarks.scale import SCALES
-from benchmarks.table import Entrant, Row
 from benchmarks.task import Task
 
 ROOT = Path(__file__).resolve().parents[2]
