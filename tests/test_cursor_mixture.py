@@ -199,3 +199,11 @@ def test_a_hostile_mixture_is_a_cursor_or_a_cursor_error(data):
     except CursorError:
         return
     assert Cursor.from_state(json.loads(json.dumps(found.to_state()))) == found
+
+
+def test_a_change_too_many_is_refused_before_a_state_is_saved_that_cannot_be_loaded():
+    weights = [Weights(0, place, (("proportion", 1.0), ("proportion", 2.0)), 1 << 20) for place in range((1 << 16) + 1)]
+    full = replace(TWO, history=tuple(weights[:-1]))
+    assert full.changed(weights[-2]) == full
+    with pytest.raises(CursorError, match="weights may hold from 65536 places of a run"):
+        full.changed(weights[-1])

@@ -195,6 +195,9 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
 
 
 def test_streams_must_be_streams():
+    for alone in (Stream(remote="a"), "a"):
+        with pytest.raises(TypeError, match=r"must be a list of smalti.Stream objects, found (Stream|str)"):
+            StreamingDataset(streams=alone)
     with pytest.raises(TypeError, match=r"smalti.Stream objects, found str"):
         StreamingDataset(streams=["s3://a"])
 

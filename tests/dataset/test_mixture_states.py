@@ -130,7 +130,9 @@ def test_other_streams_more_and_another_order_of_them_are_refused_by_number(root
         loaded(state, [*roots[:2], other])
     with pytest.raises(CursorError, match="digest of stream 0"):
         loaded(state, roots[::-1])
-    with pytest.raises(CursorError, match=r"number of streams 3, and this dataset has 4.*a new one with weight 0"):
+    with pytest.raises(
+        CursorError, match=r"number of streams 3, and this dataset has 4.*from the start, with weight 0"
+    ):
         loaded(state, [*roots, other], values=(2, 1, 1, 1))
     with pytest.raises(CursorError, match="number of streams 3, and this dataset has 2"):
         loaded(state, roots[:2], values=(2, 1))

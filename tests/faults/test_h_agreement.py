@@ -168,6 +168,56 @@ def test_h12_loaders_that_only_one_rank_has_are_no_fault(root, tmp_path):
     assert group(tmp_path, act) == [["went through", 4]] * 2
 
 
+def test_h12_a_look_at_the_data_by_one_rank_alone_hides_no_difference(root, tmp_path):
+    """In a world of its own, and in a loader that is made and never iterated."""
+
+    def act(rank):
+        if rank == 0:
+            next(iter(StreamingDataLoader(StreamingDataset(local=root, world=World()), 5)))
+            loader_of(root, rank)
+        loader = loader_of(root, rank)
+        loader.load_state_dict(state_at(root, 8 + 4 * rank))
+        return len(list(loader))
+
+    message, _ = refusal(group(tmp_path, act))
+    assert "sample_in_epoch" in message
+
+
+def as_member(rank, folder, meetings):
+    """A rank that is of several groups, one after the other, with a loader that it keeps."""
+    loader = loader_of(folder / "root", rank)
+    for meeting in meetings:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{meeting}", rank=rank, world_size=2)
+        try:
+            loader.load_state_dict(state_at(folder / "root", 8 if rank else 8 + 4 * (meeting == "other")))
+            said = [len(list(loader))]
+        except CursorError as fault:
+            said = [str(fault)]
+        (folder / f"{meeting}-{rank}.json").write_text(json.dumps(said))
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def test_h12_a_rank_that_joins_a_group_made_anew_is_compared_with_those_that_were_in_one_before(tmp_path):
+    write_known_set(tmp_path / "root")
+    first = [FORK.Process(target=as_member, args=(0, tmp_path, ["one", "other"]))]
+    first.append(FORK.Process(target=as_member, args=(1, tmp_path, ["one"])))
+    newcomer = FORK.Process(target=as_member, args=(1, tmp_path, ["other"]))
+    try:
+        for rank in (*first, newcomer):
+            rank.start()
+        for rank in (*first, newcomer):
+            rank.join(DEADLINE)
+            assert rank.exitcode == 0
+    finally:
+        for rank in (*first, newcomer):
+            rank.kill()
+    said = {path.name: json.loads(path.read_text())[0] for path in tmp_path.glob("o*.json")}
+    assert said.pop("one-0.json") == said.pop("one-1.json") == 4
+    message = next(each for each in said.values() if isinstance(each, str))
+    assert "sample_in_epoch" in message
+
+
 def test_h12_without_a_process_group_nothing_is_compared(root):
     """Ranks that one process plays, as tests and notebooks do."""
     for rank, samples in enumerate((8, 4)):

@@ -61,8 +61,8 @@ def test_weights_that_changed_inside_an_epoch_are_proven_and_told(roots, tmp_pat
     assert [epoch["taken"] for epoch in report["epochs"]] == [48, 48]
     assert report["compared"] == 96
     assert report["notes"] == [
-        "life 2: the streams' weights changed at sample 20 of epoch 0; they are (('proportion', 0.0), "
-        "('proportion', 1.0)) from there on."
+        "life 2: the streams' weights changed at sample 20 of epoch 0; they are proportion=0.0, "
+        "proportion=1.0 from there on."
     ]
 
 

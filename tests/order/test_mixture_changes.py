@@ -238,3 +238,9 @@ def test_ten_thousand_changes_are_planned_without_going_through_all_for_each():
     history = [Weighting(0, 0, weights[0], 22)]
     history += [Weighting(1 + n // 20, 1 + n % 20, weights[n % 2], 22) for n in range(10_000)]
     assert len(ids_of(run_of(*history), 500)) == 22
+
+
+def test_more_copies_of_a_stream_than_can_be_planned_are_refused_before_memory_is_taken():
+    run = ChangingMixture([[5], [5, 5]], [Weighting(0, 0, chosen(0, 1 << 60))], seed=1)
+    with pytest.raises(ValueError, match="stream 1, which has 10 in 2 shards: 115292150460684697 copies of each"):
+        run.plan(0, canonical_nodes=4)

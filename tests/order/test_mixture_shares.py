@@ -78,3 +78,10 @@ def test_the_sum_is_the_epoch_size_exactly(parts, epoch_size, seed):
 def test_weights_that_contradict_each_other_are_refused(totals, weights, epoch_size, message):
     with pytest.raises(ValueError, match=message):
         taken(totals, weights, epoch_size)
+
+
+def test_an_epoch_of_more_samples_than_64_bits_can_count_is_refused():
+    assert taken([10], [StreamWeight(choose=(1 << 62) - 1)]) == [(1 << 62) - 1]
+    for weight in (StreamWeight(choose=1 << 62), StreamWeight(repeat=1e18)):
+        with pytest.raises(ValueError, match=r"take \d{19,20} samples in an epoch, expected at most 46116\d{14}:"):
+            taken([10], [weight])

@@ -124,6 +124,17 @@ def test_an_early_break_ends_the_epoch_and_the_next_is_whole(root):
     assert ids(loader) == second
 
 
+def test_a_state_after_an_epoch_was_chosen_is_that_epochs_start(root):
+    loader = loader_of(root)
+    batches = iter(loader)
+    next(batches), next(batches)
+    loader.streaming_dataset.set_epoch(5)
+    state = loader.state_dict()
+    assert (state["epoch"], state["sample_in_epoch"]) == (5, 0)
+    next(iter(loader))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (5, 8)
+
+
 def test_cursors_are_equal_on_all_ranks(root):
     states = []
     for rank in range(3):

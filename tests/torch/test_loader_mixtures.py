@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from smalti import MDSWriter, Stream
@@ -198,3 +199,33 @@ def test_a_history_too_long_for_workers_that_live_on_is_refused_with_what_to_do(
     fresh = loader_of(roots, way=FORK)
     fresh.load_state_dict(state)
     assert by_stream(flat(ids(fresh))) == [80, 40, 40]
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({}, "step [01] of"),
+        ({"batching_method": "per_stream", "tail": "short"}, "step 2 of 3"),
+        ({"batching_method": "per_stream", "tail": "pad"}, "step 2 of 3"),
+    ],
+)
+def test_batches_that_would_mix_other_columns_are_refused_before_the_first_step(roots, tmp_path, options, step):
+    """12 samples of each: of steps of 8 one is of each stream, and the last one, 4 and 4, of both."""
+    with MDSWriter(out=str(tmp_path / "other"), columns={"label": "str"}) as writer:
+        for number in range(12):
+            writer.write({"label": str(number)})
+    streams = [Stream(remote=roots[1], choose=12), Stream(remote=str(tmp_path / "other"))]
+    dataset = StreamingDataset(streams=streams, shuffle=True, **options)
+    with pytest.raises(SchemaError, match=rf"streams 0 .* and 1 .* different columns.*{step}.*epoch_size.*collate_fn"):
+        next(iter(StreamingDataLoader(dataset, 8)))
+    by_sample = StreamingDataLoader(dataset, 8, collate_fn=lambda samples: [min(sample) for sample in samples])
+    assert {name for batch in by_sample for name in batch} == {"id", "label"}
+
+
+def test_numbers_of_numpy_are_weights_and_states_hold_pythons(roots):
+    dataset = StreamingDataset(
+        streams=[Stream(remote=roots[0], proportion=np.float32(0.5)), Stream(remote=roots[1], proportion=np.int64(2))]
+    )
+    weights = dataset.state_dict()["smalti"]["mixture"]["history"][0]["weights"]
+    assert weights == [{"proportion": 0.5}, {"proportion": 2.0}]
+    assert [type(each["proportion"]) for each in weights] == [float, float]

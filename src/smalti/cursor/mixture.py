@@ -1,7 +1,7 @@
 """What fixes the order of a run over several streams, beside what fixes any: streams, weights and their changes."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -78,9 +78,20 @@ class Mixture:
         return self.history[-1]
 
     def changed(self, weights: Weights) -> "Mixture":
-        """With other weights from a place on; what was to hold from there on, or later, is forgotten."""
+        """With other weights from a place on; what was to hold from there on, or later, is forgotten.
+
+        Raises:
+            CursorError: weights changed so often that nobody would load the state.
+        """
         place = (weights.epoch, weights.samples)
-        return replace(self, history=(*(each for each in self.history if (each.epoch, each.samples) < place), weights))
+        history = (*(each for each in self.history if (each.epoch, each.samples) < place), weights)
+        if len(history) > MOST_CHANGES:
+            raise CursorError(
+                f"weights may hold from {MOST_CHANGES} places of a run, and these would be one more: go on with those "
+                "of the state, or begin a new run.",
+                key="history",
+            )
+        return replace(self, history=history)
 
     def is_followed_by(self, later: "Mixture", epoch: int, samples: int) -> bool:
         """Whether a run with this mixture may go on with a later one from a place on: only weights changed, there."""
@@ -94,7 +105,7 @@ class Mixture:
     def to_state(self) -> dict[str, Any]:
         """JSON-able."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("streams", "history")}
-        streams = [asdict(stream) for stream in self.streams]
+        streams = [{"digest": one.digest, "split": one.split, "samples": one.samples} for one in self.streams]
         return told | {"streams": streams, "history": [each.to_state() for each in self.history]}
 
     @classmethod

@@ -54,16 +54,23 @@ class Cursor:
 
     @property
     def end(self) -> int:
-        """Samples after which all of the epoch were read.
+        """Samples after which all of the epoch were read; with MosaicML's batches of streams, the most it may be.
 
         MosaicML's orders make their canonical nodes equally long, with repeats that stand before the last samples.
         """
         if self.algorithm == WINDOW:
             return self.epoch_size
         end = -(-self.epoch_size // self.canonical_nodes) * self.canonical_nodes
-        # Batches that know streams are filled up each, the last ones with nothing.
-        batched = self.mixture is not None and self.mixture.batching_method != "random"
-        return end + (self.mixture.global_batch or 0) if batched and self.mixture else end
+        return end + (self._most_filled(self.mixture) if self.mixture is not None else 0)
+
+    def _most_filled(self, mixture: Mixture) -> int:
+        """Positions that MosaicML adds at most where it makes batches of streams: only its plan tells how many."""
+        if mixture.batching_method == "random":
+            return 0
+        batch = mixture.global_batch or 0
+        ranks = batch // (mixture.local_batch or max(1, batch))
+        # Each stream is dealt by itself, to canonical nodes or to hosts, and is filled up for all of their ranks.
+        return len(mixture.streams) * (self.canonical_nodes + 1) * (ranks + 1) + batch
 
     def advanced(self, samples: int) -> "Cursor":
         """This cursor after `samples` more; at the epoch's end it is the start of the next epoch."""
@@ -176,7 +183,8 @@ class Cursor:
             initial_hosts=hosts,
         )
         # An epoch's last steps repeat samples, so that its end may count more than there are; not twice the ranks'.
-        if cursor.samples > cursor.end + 2 * num_ranks:
+        mixture = cursor.mixture and replace(cursor.mixture, global_batch=num_ranks, local_batch=1)
+        if cursor.samples > replace(cursor, mixture=mixture).end + 2 * num_ranks:
             raise CursorError(
                 f"saved state: 'sample_in_epoch' is {cursor.samples}, but an epoch of this data set has only "
                 f"{cursor.epoch_size} samples. Open the data set that the run read; if the state was saved at the "

@@ -1,7 +1,7 @@
 """What the wide constructor is given, checked: numbers, choices, abbreviated sizes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -77,6 +77,9 @@ def declared_streams(
         return (Stream(remote=remote, local=local, version=version),)
     if remote is not None or local is not None or version is not None:
         raise ValueError("give either `streams`, each with its `remote`, `local` and `version`, or these for one set.")
+    given: object = streams
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise TypeError(f"`streams` must be a list of smalti.Stream objects, found {type(given).__name__}.")
     chosen = tuple(streams)
     for stream in chosen:
         if not isinstance(stream, Stream):

@@ -139,7 +139,8 @@ def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None
 def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> tuple[Cursor, Cursor]:  # noqa: FBT001
     """Both cursors, with the saved run's mixture and what may change of it, once the mixtures were compared."""
     then, now = _mixture_of(saved, fresh), _mixture_of(fresh, saved)
-    _check("number of streams", len(then.streams), len(now.streams), "give the same streams, a new one with weight 0")
+    remedy = "give the same streams (one that is to come later must be among them from the start, with weight 0)"
+    _check("number of streams", len(then.streams), len(now.streams), remedy)
     for number, (one, other) in enumerate(zip(then.streams, now.streams, strict=True)):
         _check(f"digest of stream {number}", one.digest, other.digest, _OPEN_THE_SAME)
         _check(f"split of stream {number}", one.split, other.split, _OPEN_THE_SAME)

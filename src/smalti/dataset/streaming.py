@@ -175,8 +175,9 @@ class StreamingDataset:
         self._world = chosen_world(rank, num_ranks, world)
         self._opened = Opened()
         self._progress = Progress()
-        # Of the latest pass: with batches of streams in MosaicML's orders, only planning the epoch tells it.
-        self._known_division: tuple[Pass, int | None, OrderOptions, Division] | None = None
+        # Of the latest two passes, such as the one that is read and the next one, whose length a loader is asked for:
+        # with batches of streams in MosaicML's orders, only planning the epoch tells it.
+        self._known_divisions: tuple[tuple[Any, Division], ...] = ()
 
     # ------------------------------------------------------------------ what there is
 
@@ -291,9 +292,9 @@ class StreamingDataset:
         return self._fresh_cursor(self.next_epoch)
 
     @property
-    def resumes(self) -> bool:
-        """Whether a loaded state waits to be continued."""
-        return self._progress.resume is not None
+    def is_placed(self) -> bool:
+        """Whether no iteration began since a state was loaded or an epoch chosen, or at all."""
+        return self._progress.begun is None
 
     def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
         """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
@@ -417,11 +418,13 @@ class StreamingDataset:
 
     def division(self, this_pass: Pass) -> Division:
         """Who reads what in a pass: which positions of the order this rank takes at which step."""
-        known = self._known_division
-        if known is None or known[:3] != (this_pass, self.batch_size, self._order_options):
-            known = (this_pass, self.batch_size, self._order_options, self.reading(this_pass).division)
-            self._known_division = known
-        return known[3]
+        asked, known = (this_pass, self.batch_size, self._order_options), self._known_divisions  # threads replace it
+        for of, division in known:
+            if of == asked:
+                return division
+        division = self.reading(this_pass).division
+        self._known_divisions = ((asked, division), *known[:1])
+        return division
 
     def plan(self, this_pass: Pass) -> GlobalOrder:
         """The global order of a pass's epoch."""

@@ -10,6 +10,7 @@ count only if no later pass begins in that epoch or before.
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -213,8 +214,12 @@ def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> 
     if now.mixture is not None and now.mixture.history != (then.mixture and then.mixture.history):
         report.notes.append(
             f"life {after.life}: the streams' weights changed at sample {now.samples} of epoch {now.epoch}; they are "
-            f"{now.mixture.weights.values} from there on."
+            f"{_told(now.mixture.weights.values)} from there on."
         )
+
+
+def _told(weights: Sequence[tuple[str, float] | None]) -> str:
+    return ", ".join("-" if weight is None else f"{weight[0]}={weight[1]!r}" for weight in weights)
 
 
 def _mixture_follows(then: Cursor, now: Cursor) -> bool:

@@ -55,6 +55,8 @@ class Stream:
                 object.__setattr__(self, name, str(value))
         self.options()  # checks it
         for name in WEIGHT_NAMES:
+            if isinstance(value := getattr(self, name), np.generic):
+                object.__setattr__(self, name, value.item())  # a state holds Python's numbers
             _check_number(name, getattr(self, name), 0, is_whole=name == "choose")
         _ = self.weight  # checks that they are one at most
         _check_number("download_retry", self.download_retry, 1, is_whole=True)

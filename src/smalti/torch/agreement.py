@@ -6,18 +6,19 @@ is, in one atomic step; every later one compares. So of two ranks that differ, t
 """
 
 import hashlib
-import itertools
 import json
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
 
+from smalti.cursor.fields import shown
 from smalti.dataset.reading import Reading
 from smalti.errors import CursorError
 
-_loaders: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+_loaders: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+"""Loaders that began in a process group, by its store: a group that is made anew counts anew, on every rank."""
 _OF_THE_HOSTS_ALONE = "initial_physical_nodes"  # the order does not depend on it
 
 
@@ -25,14 +26,14 @@ class Agreement:
     """The passes of one loader, to be compared with those of its fellows on the other ranks.
 
     Args:
-        where: what the loader reads, as its user named it. Loaders are told apart by it and by how many there were
-            for it before: ranks that have other loaders besides are no fault.
+        where: what the loader reads, as its user named it. Loaders are told apart by it and by how many began with it
+            before in the group: ranks that read other data besides, or the same in a world of their own, are no fault.
     """
 
     def __init__(self, where: str) -> None:
-        name = hashlib.sha256(where.encode()).hexdigest()[:16]
-        self._name = f"smalti/begin/{name}/{next(_loaders[name])}"
-        self._passes = 0
+        self._where = hashlib.sha256(where.encode()).hexdigest()[:16]
+        self._store: ref[Any] | None = None
+        self._number = self._passes = 0
 
     def check(self, reading: Reading) -> None:
         """Refuses a pass that another rank began at another place, or divides in another way; never waits for anybody.
@@ -42,27 +43,39 @@ class Agreement:
         Raises:
             CursorError: it was begun otherwise; the message says both sides.
         """
-        self._passes += 1
         world = reading.this_pass.world
         if not (dist.is_available() and dist.is_initialized()):
             return
         if world.num_ranks == 1 or (dist.get_world_size(), dist.get_rank()) != (world.num_ranks, world.rank):
             return
+        # The store that the group met at, for which torch has no public name.
+        store: Any = dist.distributed_c10d._get_default_store()
+        if store is None:  # MPI needs none
+            return
         here = _facts(reading)
-        first = _first_to_say(f"{self._name}/{self._passes}", {"rank": world.rank, "begins": here})
+        first = _first_to_say(store, self._next_key(store), {"rank": world.rank, "begins": here})
         there = first["begins"]
         differing = [what for what in here if here[what] != there.get(what)]
         if differing:
-            saved = ", ".join(f"{what} {there.get(what)!r}" for what in differing)
-            found = ", ".join(f"{what} {here[what]!r}" for what in differing)
+            saved = ", ".join(f"{what} {shown(there.get(what))}" for what in differing)
+            found = ", ".join(f"{what} {shown(here[what])}" for what in differing)
             raise CursorError(
                 f"ranks do not begin at the same place: rank {first['rank']} began with {saved}, and rank {world.rank} "
                 f"with {found}. Load one state into the loaders of all ranks, as one rank saved it, or into none, and "
-                "give all of them the same options.",
+                "give all of them the same options; a loader that one rank alone has wants a dataset with `rank=0, "
+                "num_ranks=1`.",
                 ranks=(first["rank"], world.rank),
                 saved={what: there.get(what) for what in differing},
                 found={what: here[what] for what in differing},
             )
+
+    def _next_key(self, store: Any) -> str:
+        if self._store is None or self._store() is not store:
+            began = _loaders.setdefault(store, Counter())
+            self._store, self._number, self._passes = ref(store), began[self._where], 0
+            began[self._where] += 1
+        self._passes += 1
+        return f"smalti/begin/{self._where}/{self._number}/{self._passes}"
 
 
 def _facts(reading: Reading) -> dict[str, Any]:
@@ -79,9 +92,8 @@ def _facts(reading: Reading) -> dict[str, Any]:
     return facts
 
 
-def _first_to_say(key: str, said: dict[str, Any]) -> dict[str, Any]:
+def _first_to_say(store: Any, key: str, said: dict[str, Any]) -> dict[str, Any]:
     """What stands under the key: what the first rank wrote, or else this."""
-    store = dist.distributed_c10d._get_default_store()  # the store that the group met at; torch has no public name
     try:
         first: dict[str, Any] = json.loads(store.compare_set(key, "", json.dumps(said)))
     except NotImplementedError:  # a kind of store that cannot: nothing to compare with

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.dataset import Pass
+from smalti.dataset.alike import check_batches
 from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
@@ -104,12 +105,15 @@ class StreamingDataLoader(DataLoader[Any]):
 
         Raises:
             CursorError: another rank of the process group begins somewhere else.
+            SchemaError: a batch by column would hold samples of streams with other columns.
             SmaltiError: fewer batches came than were planned.
             RuntimeError: a worker process ended.
         """
         this_pass = self.streaming_dataset.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
+        if self._view.loader_side.columns:
+            check_batches(self._view.reading(this_pass), self._view.stream.sets)
         self._view.loader_side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)
@@ -158,7 +162,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch taken, as a small JSON-able dict, equal on all ranks."""
-        if self._pass is None or self.streaming_dataset.resumes:
+        if self._pass is None or self.streaming_dataset.is_placed:
             return self.streaming_dataset.cursor().to_state()
         if isinstance(self._ledger, LedgerWriter):
             self._ledger.mark()  # a running sum is written where somebody may go on

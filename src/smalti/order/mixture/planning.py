@@ -36,8 +36,8 @@ def plan_mixture(
     are stored, and a drawn part as it was drawn.
 
     Raises:
-        ValueError: a size, weight, seed, epoch, block size or number of canonical nodes is out of range, or weights
-            contradict each other.
+        ValueError: a size, weight, seed, epoch, block size or number of canonical nodes is out of range, weights
+            contradict each other, or an epoch takes too many copies of a stream.
         WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
     """
     options = MixtureOptions() if options is None else options

@@ -11,6 +11,9 @@ from fractions import Fraction
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.order.mosaic.weights import StreamWeight
 
+MAX_EPOCH = (1 << 62) - 1
+"""Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
+
 
 def samples_taken(
     totals: Sequence[int], weights: Sequence[StreamWeight], *, epoch_size: int | None, seed: int
@@ -25,7 +28,7 @@ def samples_taken(
 
     Raises:
         ValueError: relative and absolute weights are mixed, `epoch_size` is given with absolute ones, a weight is not
-            finite, or samples are to be taken of a stream that has none.
+            finite, samples are to be taken of a stream that has none, or more than `MAX_EPOCH` altogether.
     """
     relative = [weight.proportion is not None for weight in weights]
     if any(relative) and not all(relative):
@@ -42,6 +45,11 @@ def samples_taken(
         taken = [int(part) for part in parts]
     for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
         check_not_empty(stream, count, total)
+    if sum(taken) > MAX_EPOCH:
+        raise ValueError(
+            f"the streams' weights take {sum(taken)} samples in an epoch, expected at most {MAX_EPOCH}: give smaller "
+            "ones, and read more epochs."
+        )
     return taken
 
 

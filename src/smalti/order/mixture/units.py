@@ -20,6 +20,8 @@ from smalti.order.mixture.weave import Weave
 from smalti.order.window import Ids
 
 _WHOLE = -1  # in place of where a drawn part begins
+MAX_UNITS = 1 << 30
+"""Units of one stream, inclusive; a plan takes more than 56 bytes for each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +71,19 @@ class Units:
 
 
 def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> Units:
-    """The units of one stream of which an epoch takes so many samples: whole copies, then a part of every shard."""
+    """The units of one stream of which an epoch takes so many samples: whole copies, then a part of every shard.
+
+    Raises:
+        ValueError: they are more than `MAX_UNITS`.
+    """
     total = int(shard_sizes.sum())
     copies, part = divmod(taken, total) if total else (0, 0)
+    if copies > 1 and copies * shard_sizes.size > MAX_UNITS:
+        raise ValueError(
+            f"an epoch takes {taken} samples of stream {drawing.stream}, which has {total} in {shard_sizes.size} "
+            f"shards: {copies} copies of each, expected at most {MAX_UNITS} altogether. Take fewer, and read more "
+            "epochs."
+        )
     # A stream that is read once has a unit for every shard, empty ones too, as `plan_epoch` has.
     shards = np.tile(np.arange(shard_sizes.size), copies if total else 1)
     sizes, begins = shard_sizes[shards], np.full(shards.size, _WHOLE, dtype=np.int64)

@@ -50,7 +50,9 @@ def plan_mosaic_epoch(
     if options.batching_method == "random":
         return _plan_random(chosen, shape, options, epoch, start)
     total = sum(stream.choose for stream in streams)
-    if not 0 <= start <= total + shape.global_batch:
+    # Each stream is dealt by itself, and filled up; the last step may be filled up with nothing.
+    filled = len(streams) * (options.canonical_nodes + 1) * (shape.num_ranks + 1)
+    if not 0 <= start <= total + filled + shape.global_batch:
         raise CursorError(
             f"cannot resume at sample {start}: the epoch has {total}. The state was saved with another data set, "
             "weights or epoch size: open those again, or begin a new epoch.",
