@@ -18,7 +18,7 @@ help:           ## this list
 
 setup: $(READY) ## make the environment, .venv
 
-$(READY): pyproject.toml constraints.txt tools/setup_env.py tools/peer-requirements.txt
+$(READY): pyproject.toml constraints.txt tools/setup_env.py tools/peer-requirements.txt tools/servers/package-lock.json
 	@$(PYTHON) tools/setup_env.py --venv $(VENV)
 	@touch $@
 

@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 PEER_REQUIREMENTS = ROOT / "tools" / "peer-requirements.txt"
+SERVERS = ROOT / "tools" / "servers"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 HEARTBEAT_SECONDS = 15
 
@@ -38,6 +39,7 @@ def main() -> int:
     if not (_install_torch(python, log) and _install_project(python, options.extras, log)):
         return _fail(f"the installation failed; its last lines, from {log}:\n" + _tail(log))
     _install_peer(python, options.venv / "peer", log)
+    _install_servers(options.venv / "servers", log)
     print(f"==> ready in {time.monotonic() - started:.0f} s: {options.venv}")
     _check_java()
     return 0
@@ -90,12 +92,33 @@ def _install_peer(python: Path, folder: Path, log: Path) -> None:
         print("==> note: that failed (see install.log); the tests that need it will be skipped, nothing else needs it")
 
 
+def _install_servers(folder: Path, log: Path) -> None:
+    """Azurite, which the tests of Azure talk to; it comes from npm, with every version pinned by the lock file."""
+    lock = (SERVERS / "package-lock.json").read_bytes()
+    kept = folder / "package-lock.json"
+    if kept.is_file() and kept.read_bytes() == lock and (folder / "node_modules" / "azurite").is_dir():
+        return
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        print("==> note: no node and npm here; the tests of Azure's storage need them, nothing else does")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(SERVERS / name, folder / name)
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    if not _run(command, log, "Azurite, for the tests of Azure's storage"):
+        kept.unlink(missing_ok=True)
+        print("==> note: that failed (see install.log); the tests of Azure's storage need it, nothing else does")
+
+
 def _pip(python: Path, arguments: "list[str]", log: Path, what: str) -> bool:
+    return _run([str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments], log, what)
+
+
+def _run(command: "list[str]", log: Path, what: str) -> bool:
     print(f"==> installing {what}", flush=True)
     with log.open("a") as out:
-        out.write(f"\n$ pip install {' '.join(arguments)}\n")
+        out.write(f"\n$ {' '.join(command)}\n")
         out.flush()
-        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         started = time.monotonic()
         while True:

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "tests" / "faults" / "README.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \|([^|]*)\|$", TABLE, flags=re.MULTILINE))
-EXPECTED = [f"{section}{number}" for section in "GH" for number in range(1, 15)]
+COUNTS = {"E": 17, "F": 15, "G": 14, "H": 14}
+EXPECTED = [f"{section}{number}" for section, count in COUNTS.items() for number in range(1, count + 1)]
 
 
 @functools.cache
@@ -34,7 +35,7 @@ def test_a_row_names_tests_that_there_are(row):
 
 
 def test_every_test_of_a_row_here_stands_in_that_row():
-    for path in sorted((ROOT / "tests" / "faults").glob("test_[gh]*.py")):
+    for path in sorted((ROOT / "tests" / "faults").glob("test_[efgh]*.py")):
         for name in functions_of(path.relative_to(ROOT)):
-            if found := re.match(r"test_([gh]\d+)_", name):
+            if found := re.match(r"test_([efgh]\d+)_", name):
                 assert f"::{name}`" in ROWS.get(found[1].upper(), ""), f"{path.name}::{name}"

@@ -5,14 +5,34 @@ import secrets
 
 import pytest
 
+from tests.storage.servers import guard
+from tests.storage.servers.azurite import azurite
+from tests.storage.servers.certificates import make_certificate
+from tests.storage.servers.gcs_server import gcs_server, make_bucket
+from tests.storage.servers.s3_server import guarded_s3
+from tests.storage.servers.sftp_server import sftp_server
+
 ACCESS = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "SECRETTESTSECRET"}
+PRIVATE = (
+    "AWS_", "S3_", "AZURE_", "GOOGLE_", "GCS_", "GCSFS_", "DATABRICKS_", "STORAGE_", "OCI_", "HF_", "COMPOSER_",
+    "MOSAICML_",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaves_this_machine():
+    """A test that connects to, or looks up, anything but loopback fails."""
+    guard.start()
+    yield
+    assert guard.stop() == []
 
 
 @pytest.fixture(scope="session")
 def s3_server():
-    """The address of a moto server."""
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    """The address of a moto server, in this process, that checks nothing."""
+    import moto.server
+
+    server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
@@ -23,7 +43,7 @@ def s3_server():
 def clean_environment(monkeypatch, tmp_path):
     """No credentials from this machine, and no look-ups that leave it."""
     for name in list(os.environ):
-        if name.startswith(("AWS_", "S3_", "AZURE_", "GOOGLE_", "DATABRICKS_", "GCSFS_", "STORAGE_")):
+        if name.startswith(PRIVATE):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -54,3 +74,77 @@ def files_api(clean_environment):
     clean_environment.setenv("DATABRICKS_TOKEN", server.token)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A certificate for loopback, and its authority."""
+    return make_certificate(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def guarded_server(certificate):
+    """S3 that checks signatures and rights, over http and https."""
+    with guarded_s3(certificate) as server:
+        yield server
+
+
+@pytest.fixture
+def guarded_bucket(guarded_server, clean_environment):
+    """A fresh bucket that the user of the environment may use."""
+    bucket = f"free-{secrets.token_hex(6)}"
+    with guarded_server.unguarded():
+        guarded_server.admin("s3").create_bucket(Bucket=bucket)
+    clean_environment.setenv("AWS_ACCESS_KEY_ID", guarded_server.key)
+    clean_environment.setenv("AWS_SECRET_ACCESS_KEY", guarded_server.secret)
+    return bucket
+
+
+@pytest.fixture(scope="session")
+def azurite_http():
+    """Azurite over http."""
+    with azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite_https(certificate):
+    """Azurite over https."""
+    with azurite(certificate) as server:
+        yield server
+
+
+@pytest.fixture
+def container(azurite_http, clean_environment):
+    """A fresh container of the http server; the environment has no credentials."""
+    return azurite_http.make_container()
+
+
+@pytest.fixture
+def secure_container(azurite_https, certificate, clean_environment):
+    """A fresh container of the https server, whose certificate is trusted; the environment has no credentials."""
+    import aiohttp.connector
+
+    # It read SSL_CERT_FILE when it was imported; test_azure.py sets that for a process of its own.
+    aiohttp.connector._SSL_CONTEXT_VERIFIED.load_verify_locations(str(certificate.authority))
+    return azurite_https.make_container(certificate.authority)
+
+
+@pytest.fixture(scope="session")
+def gcs_url():
+    """The emulator's address."""
+    with gcs_server() as url:
+        yield url
+
+
+@pytest.fixture
+def gcs_bucket(gcs_url, clean_environment):
+    """A fresh bucket; the environment has no credentials."""
+    return make_bucket(gcs_url)
+
+
+@pytest.fixture(scope="session")
+def sftp(tmp_path_factory):
+    """An SFTP server."""
+    with sftp_server(tmp_path_factory.mktemp("sftp")) as server:
+        yield server

@@ -1,20 +1,24 @@
-"""The contract of stores on every backend that runs without a cloud; servers are real and on loopback."""
+"""The contract of stores on every kind of store, each against a real server on loopback."""
 
 import secrets
 
 import pytest
 
 from smalti.storage import LocalStore, Store, open_store
-from smalti.testing import MemoryStore, StoreContract
+from smalti.testing import LargeStoreContract, MemoryStore, ReadContract, StoreContract
+from tests.storage.servers.web_server import WebServer
+
+# Azure's and Google's clients hand aiohttp whole blocks of bytes, of which it warns; by default nobody sees that.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
 
-class TestLocalStore(StoreContract):
+class Local:
     @pytest.fixture
     def store(self, tmp_path) -> Store:
         return LocalStore(tmp_path / "root")
 
 
-class TestMemoryStore(StoreContract):
+class Fake:
     pickles = False
 
     @pytest.fixture
@@ -22,24 +26,180 @@ class TestMemoryStore(StoreContract):
         return MemoryStore()
 
 
-class TestFsspecMemory(StoreContract):
+class FsspecMemory:
     @pytest.fixture
     def store(self) -> Store:
         return open_store(f"memory://{secrets.token_hex(6)}/root")
 
 
-class TestS3(StoreContract):
-    """Real s3fs against moto; the endpoint comes from S3_ENDPOINT_URL."""
+class S3:
+    """Signatures and rights are checked; the endpoint and the keys come from the environment."""
 
     @pytest.fixture
-    def store(self, s3_server, s3_bucket, clean_environment) -> Store:
-        clean_environment.setenv("S3_ENDPOINT_URL", s3_server)
-        return open_store(f"s3://{s3_bucket}/some/prefix")
+    def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
+        clean_environment.setenv("S3_ENDPOINT_URL", guarded_server.http)
+        return open_store(f"s3://{guarded_bucket}/some/prefix")
 
 
-class TestVolumes(StoreContract):
+class S3OverHttps:
+    """As a store with https that is not AWS."""
+
+    @pytest.fixture
+    def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
+        clean_environment.setenv("AWS_CA_BUNDLE", str(guarded_server.authority))
+        return open_store(f"s3://{guarded_bucket}/some/prefix", {"endpoint_url": guarded_server.https})
+
+
+class S3WithChecksums:
+    """As AWS: botocore sends checksums in trailers, which it does over https alone."""
+
+    @pytest.fixture
+    def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
+        clean_environment.setenv("AWS_CA_BUNDLE", str(guarded_server.authority))
+        checks = {"request_checksum_calculation": "when_supported", "response_checksum_validation": "when_supported"}
+        options = {"endpoint_url": guarded_server.https, "config_kwargs": checks}
+        return open_store(f"s3://{guarded_bucket}/some/prefix", options)
+
+
+class Oracle:
+    """Oracle's S3-compatible door."""
+
+    @pytest.fixture
+    def store(self, guarded_server, guarded_bucket) -> Store:
+        return open_store(f"oci://{guarded_bucket}@space/some/prefix", {"endpoint_url": guarded_server.http})
+
+
+class Azure:
+    """Azurite by its connection string, from the environment."""
+
+    @pytest.fixture
+    def store(self, azurite_http, container, clean_environment) -> Store:
+        clean_environment.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite_http.connection_string)
+        return open_store(f"az://{container}/some/prefix")
+
+
+class AzureOverHttps:
+    """Azurite by the account's name and key, as adlfs reaches Azure itself."""
+
+    @pytest.fixture
+    def store(self, azurite_https, secure_container) -> Store:
+        options = {
+            "account_name": azurite_https.account,
+            "account_key": azurite_https.key,
+            "account_host": azurite_https.host,
+        }
+        return open_store(
+            f"abfs://{secure_container}@{azurite_https.account}.dfs.core.windows.net/some/prefix", options
+        )
+
+
+class Google:
+    """The emulator ignores conditions in silence, so that the store must find out."""
+
+    exclusive_puts = False
+
+    @pytest.fixture
+    def store(self, gcs_url, gcs_bucket) -> Store:
+        return open_store(f"gs://{gcs_bucket}/some/prefix", {"endpoint_url": gcs_url, "token": "anon"})
+
+
+class GoogleByHmacKey:
+    """MosaicML's GCS_KEY and GCS_SECRET, which mean the S3-compatible door."""
+
+    @pytest.fixture
+    def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            clean_environment.delenv(name)
+        clean_environment.setenv("GCS_KEY", guarded_server.key)
+        clean_environment.setenv("GCS_SECRET", guarded_server.secret)
+        options = {"endpoint_url": guarded_server.http, "client_kwargs": {"region_name": "us-east-1"}}
+        return open_store(f"gs://{guarded_bucket}/some/prefix", options)
+
+
+class Volumes:
     """The databricks SDK's client against a server that speaks the Files API."""
 
     @pytest.fixture
     def store(self, files_api) -> Store:
         return open_store(f"dbfs:{files_api.volume}/some/folder")
+
+
+class Sftp:
+    """rclone's server, the key and the known hosts under MosaicML's names; its rename replaces, OpenSSH's does not."""
+
+    exclusive_puts = False
+
+    @pytest.fixture
+    def store(self, sftp, clean_environment) -> Store:
+        clean_environment.setenv("COMPOSER_SFTP_KEY_FILE", str(sftp.key_file))
+        clean_environment.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", str(sftp.known_hosts))
+        return open_store(f"{sftp.url}/{secrets.token_hex(6)}/some/folder")
+
+
+# fmt: off
+class TestLocal(Local, StoreContract): ...
+class TestMemoryStore(Fake, StoreContract): ...
+class TestFsspecMemory(FsspecMemory, StoreContract): ...
+class TestS3(S3, StoreContract): ...
+class TestS3OverHttps(S3OverHttps, StoreContract): ...
+class TestS3WithChecksums(S3WithChecksums, StoreContract): ...
+class TestOracle(Oracle, StoreContract): ...
+class TestAzure(Azure, StoreContract): ...
+class TestAzureOverHttps(AzureOverHttps, StoreContract): ...
+class TestGoogle(Google, StoreContract): ...
+class TestGoogleByHmacKey(GoogleByHmacKey, StoreContract): ...
+class TestVolumes(Volumes, StoreContract): ...
+class TestSftp(Sftp, StoreContract): ...
+
+
+@pytest.mark.slow
+class TestMuchOnLocal(Local, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnS3(S3, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnAzure(Azure, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnGoogle(Google, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnVolumes(Volumes, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnSftp(Sftp, LargeStoreContract): ...
+# fmt: on
+
+
+class TestWeb(ReadContract):
+    """https:// (here http) from a server with ranges."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls):
+        with WebServer({f"/sets/a b/{key}": data for key, data in cls.CONTENT.items()}) as server:
+            yield server
+
+    @pytest.fixture
+    def filled(self, server) -> Store:
+        return open_store(f"{server.url}/sets/a%20b")
+
+
+class TestHub(ReadContract):
+    """hf:// from a server that speaks the Hub's addresses and wants a token."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls):
+        root = "/datasets/owner/name/resolve/v1"
+        with WebServer({f"{root}/train/{key}": data for key, data in cls.CONTENT.items()}, token="hf_token1") as server:
+            yield server
+
+    @pytest.fixture
+    def filled(self, server, clean_environment) -> Store:
+        clean_environment.setenv("HF_ENDPOINT", server.url)
+        clean_environment.setenv("HF_TOKEN", "hf_token1")
+        return open_store("hf://datasets/owner/name@v1/train")
+
+    def test_a_folder_lists_all_files_below(self, filled):
+        assert [(info.key, info.num_bytes) for info in filled.list()] == sorted(
+            (key, len(data)) for key, data in self.CONTENT.items()
+        )
+        assert [info.key for info in filled.list("folder")] == ["folder/sub/b.bin"]
+        assert list(filled.list("nothing")) == []

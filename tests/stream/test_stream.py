@@ -202,12 +202,12 @@ def test_many_threads_read_one_stream(root):
 def test_batches_go_on_when_few_files_may_be_open_at_once(root):
     """Shards are let go of between batches; one batch may hold more of them than the cache keeps."""
     stream = open_set(root)
-    stream._cache._max_open = 2
+    stream.cache._max_open = 2
     for seed in range(3):
         ids = np.random.default_rng(seed).permutation(95)
         assert stream.batch(ids)["id"].tolist() == ids.tolist()
         assert stream.sample(int(ids[0]))["id"] == ids[0]
-    assert len(stream._cache._open) <= 2
+    assert len(stream.cache._open) <= 2
 
 
 FEW_FILES = """
@@ -238,7 +238,7 @@ def test_shards_with_other_columns_are_refused_also_when_a_batch_is_read_in_part
         write_one(tmp_path / str(number), {"a": kind}, {"a": 1})
     merge_index(str(tmp_path))
     stream = open_set(tmp_path)
-    stream._cache._max_open = 1
+    stream.cache._max_open = 1
     with pytest.raises(SchemaError, match="different columns"):
         stream.batch(np.array([0, 1]))
 

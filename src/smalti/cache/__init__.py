@@ -4,7 +4,10 @@ Here: the local copies, their locks, downloads and open maps. Not here: which ve
 what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti.order`).
 """
 
+from smalti.cache.agenda import Uses
+from smalti.cache.bound import least_bytes
 from smalti.cache.options import CacheOptions
 from smalti.cache.shards import ShardCache, Source
+from smalti.cache.statistics import CacheStats, Counters
 
-__all__ = ["CacheOptions", "ShardCache", "Source"]
+__all__ = ["CacheOptions", "CacheStats", "Counters", "ShardCache", "Source", "Uses", "least_bytes"]

@@ -5,20 +5,25 @@ An MDS shard is one file; a text shard is two, brought under one lock and each o
 
 import errno
 import hashlib
+import os
 import random
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from smalti.cache.contents import lock_of
+from smalti.cache.filesystem import check_filesystem
 from smalti.cache.folders import make_parent, open_root, part_of, quarantine, remove_parts
+from smalti.cache.keeping import Keeper, NoRoom
 from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
+from smalti.cache.statistics import Counters
 from smalti.cache.transfer import stream
-from smalti.cache.writing import CheckedFile, DiskFaults
+from smalti.cache.writing import CheckedFile, DiskFaults, is_full
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -42,6 +47,8 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 class Wanted:
     """One shard, with its name for messages."""
 
+    number: int
+    """Its id in the cache."""
     info: ShardInfo
     what: str
     """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
@@ -68,25 +75,62 @@ class WantedFile:
     compression: str | None
     what: str
 
+    def num_bytes_kept(self, *, keep_zip: bool) -> int:
+        """Bytes that it takes here."""
+        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
+
+    @property
+    def num_bytes_needed(self) -> int:
+        """Bytes that it takes while it is fetched."""
+        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None else 0)
+
 
 Use = Callable[[tuple[Path, ...]], Any]
 """Opens the files of a shard; raises `FormatError` when they are not the shard."""
 Trusted = Callable[[tuple[Path, ...]], bool]
 
 
+@dataclass(frozen=True)
+class Visit:
+    """One way to a shard: who keeps it, and until when it must be here."""
+
+    keeper: Keeper
+    deadline: Deadline
+    ahead: bool
+    """Whether nobody waits for it yet."""
+    lock: FileLock | None = None
+
+
+def num_bytes_held(info: ShardInfo, options: CacheOptions) -> int:
+    """Bytes that a shard's copies take."""
+    return sum(file.num_bytes_kept(keep_zip=options.keep_zip) for file in Wanted(0, info, "").files())
+
+
+def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
+    """The name of the folder of a data set's copies."""
+    if has_hash:
+        return digest
+    # Names and sizes alone do not tell two sets apart, such as two runs of one writer over rows of fixed size: their
+    # digests are equal, and only the address says whose copy it is.
+    return f"{digest}.{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+
 class Fetcher:
     """Brings shards of one data set to this machine; thread-safe, holds no handles."""
 
-    def __init__(self, store: Store, digest: str, options: CacheOptions) -> None:
+    def __init__(self, store: Store, digest: str, options: CacheOptions, counters: Counters, limit: int | None) -> None:
         self._store = store
         self._digest = digest
         self._options = options
+        self._counters = counters
+        self._limit = limit
         self._roots: dict[bool, Path] = {}
 
-    def bring(self, wanted: Wanted, use: Use, *, trusted: Trusted) -> Any:
+    def bring(self, wanted: Wanted, use: Use, *, trusted: Trusted, keeper: Keeper, ahead: bool = False) -> Any:
         """What `use` returns for the shard's local files, verified unless `trusted` says that this was done already.
 
         Raises:
+            NoRoom: it is fetched ahead, and there is no room for it yet.
             SmaltiError: the classes that `ShardCache.shard` names.
         """
         files = wanted.files()
@@ -94,7 +138,7 @@ class Fetcher:
         if places:
             return self._use_in_place(files, places, use, trusted)
         targets = tuple(map(self._target, files))
-        deadline = Deadline(self._options.download_timeout)
+        visit = Visit(keeper, Deadline(self._options.download_timeout), ahead)
         try:
             found = self._use(files, targets, use, trusted)
         except (OSError, FormatError):
@@ -106,11 +150,25 @@ class Fetcher:
         with DiskFaults(wanted.what, targets[0].parent, size, self._facts(files[0])):
             for _ in range(REMADE_FOLDERS):
                 try:
-                    return self._bring_locked(wanted, targets, use, deadline)
+                    return self._bring_locked(wanted, targets, use, visit)
                 except FileNotFoundError as error:  # noqa: PERF203 -- at most a few rounds
                     if isinstance(error, StoreError):
                         raise  # the shard is gone, not the folder
-            return self._bring_locked(wanted, targets, use, deadline)
+            return self._bring_locked(wanted, targets, use, visit)
+
+    def roots(self) -> tuple[Path, ...]:
+        """The folders of the copies, as far as any was asked for."""
+        return tuple(self._roots.values())
+
+    def names(self, info: ShardInfo) -> list[str]:
+        """Where copies of a shard's files are, if there are any."""
+        root = self._roots.get(bool(info.raw.hashes))
+        return [] if root is None else [os.path.join(root, file.basename) for file in info.raw_files]  # noqa: PTH118
+
+    def copies(self, info: ShardInfo) -> tuple[Path, ...]:
+        """Where the copies of a shard's files are; nothing for one that is read where it lies."""
+        files = Wanted(0, info, "").files()
+        return () if self._places(Wanted(0, info, ""), files) else tuple(map(self._target, files))
 
     def _places(self, wanted: Wanted, files: tuple[WantedFile, ...]) -> tuple[Path, ...]:
         """Where the uncompressed files lie when the store is a local folder that has them; else nothing."""
@@ -141,11 +199,11 @@ class Fetcher:
                 _verify(file, path)
         return use(paths)
 
-    def _bring_locked(self, wanted: Wanted, targets: tuple[Path, ...], use: Use, deadline: Deadline) -> Any:
+    def _bring_locked(self, wanted: Wanted, targets: tuple[Path, ...], use: Use, visit: Visit) -> Any:
         files = wanted.files()
         for file, target in zip(files, targets, strict=True):
             make_parent(self._folder(file), target)
-        with FileLock(_lock_of(targets), deadline, wanted.what):
+        with FileLock(lock_of(targets[0]), visit.deadline, wanted.what) as lock:
             missing = []
             for file, target in zip(files, targets, strict=True):
                 remove_parts(target)
@@ -157,27 +215,34 @@ class Fetcher:
                 except (FormatError, OSError):
                     _put_aside(targets)  # whole, and still not the shard
                     missing = list(files)
-            return self._attempts(wanted, missing, use, deadline)
+            need = sum(file.num_bytes_kept(keep_zip=self._options.keep_zip) for file in missing)
+            visit.keeper.admit(wanted.number, need, lock, visit.deadline, ahead=visit.ahead)
+            return self._attempts(wanted, missing, use, replace(visit, lock=lock))
 
     def _tidy(self, wanted: Wanted, targets: tuple[Path, ...]) -> None:
         """Remove what a process left that died just after it had published the file; its lock file tells."""
-        lock = _lock_of(targets)
+        lock = lock_of(targets[0])
         if lock.exists():
             with suppress(OSError), FileLock(lock, Deadline(0.0), wanted.what):
                 for target in targets:
                     remove_parts(target)
 
-    def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, deadline: Deadline) -> Any:
+    def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, visit: Visit) -> Any:
         files = wanted.files()
         targets = tuple(map(self._target, files))
+
+        def opened() -> Any:
+            missing.clear()
+            return use(targets)
+
         attempt = 0
         while True:
             attempt += 1
             try:
-                while missing:
-                    self._fetch(missing[0], deadline)
+                while len(missing) > 1:
+                    self._fetch(wanted, missing[0], visit, _nothing)
                     missing.pop(0)
-                return use(targets)
+                return self._fetch(wanted, missing[0], visit, opened)
             except StoreAuthError:
                 raise
             except (StoreError, FormatError) as error:
@@ -186,25 +251,40 @@ class Fetcher:
                     _put_aside(targets)
                     missing = list(files)
                 pause = FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
-                if attempt >= self._options.download_retry or deadline.left() <= pause:
+                if attempt >= self._options.download_retry or visit.deadline.left() <= pause:
                     raise self._final(at_fault, error, attempt) from error
+            except OSError as error:
+                need = sum(file.num_bytes_needed for file in missing)
+                if not is_full(error) or visit.deadline.passed():
+                    raise
+                wait = _relieved(wanted.number, need, visit)
+                if wait is None:
+                    raise
+                pause = wait
+                attempt -= 1  # that was no fault of the store
             time.sleep(pause)
 
-    def _fetch(self, file: WantedFile, deadline: Deadline) -> None:
-        """One attempt at one file: stream to a temporary, check, unpack, publish."""
+    def _fetch(self, wanted: Wanted, file: WantedFile, visit: Visit, then: Callable[[], Any]) -> Any:
+        """One attempt at one file: stream to a temporary, check, unpack, publish; what `then` returns after it."""
         target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         try:
-            self._download(file, stored, deadline)
-            if file.zip is None:
-                stored.replace(target)
-                return
-            self._unpack(file, stored, unpacked)
-            if self._options.keep_zip:
-                kept = self._folder(file) / file.zip.basename
-                make_parent(self._folder(file), kept)
-                stored.replace(kept)
-            unpacked.replace(target)
+            self._download(file, stored, visit.deadline)
+            self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
+            if file.zip is not None:
+                self._unpack(file, stored, unpacked)
+            size = file.num_bytes_kept(keep_zip=self._options.keep_zip)
+            with visit.keeper.publishing(wanted.number, size, visit.lock, visit.deadline):
+                if file.zip is None:
+                    stored.replace(target)
+                    return then()
+                if self._options.keep_zip:
+                    kept = self._folder(file) / file.zip.basename
+                    make_parent(self._folder(file), kept)
+                    stored.replace(kept)
+                unpacked.replace(target)
+                stored.unlink(missing_ok=True)  # or it would count beside what it became
+                return then()
         finally:
             stored.unlink(missing_ok=True)
             unpacked.unlink(missing_ok=True)
@@ -231,12 +311,9 @@ class Fetcher:
         root = self._roots.get(has_hash)
         if root is None:
             local = Path(self._options.local).expanduser() if self._options.local else detect_cache_folder()
-            name = self._digest
-            if not has_hash:
-                # Names and sizes alone do not tell two sets apart, such as two runs of one writer over rows of fixed
-                # size: their digests are equal, and only the address says whose copy it is.
-                name += f".{hashlib.sha256(self._store.url.encode()).hexdigest()[:16]}"
-            root = self._roots[has_hash] = open_root(local, name)
+            root = open_root(local, folder_name(self._digest, self._store.url, has_hash=has_hash))
+            check_filesystem(root, self._limit)
+            self._roots[has_hash] = root
         return root
 
     def _target(self, file: WantedFile) -> Path:
@@ -269,6 +346,23 @@ class Fetcher:
         return FormatError(text, **facts) if isinstance(error, FormatError) else StoreError(text, **facts)
 
 
+def _relieved(number: int, need: int, visit: Visit) -> float | None:
+    """Makes room on a full disk; seconds to wait before the next attempt, None where nothing can be done.
+
+    Raises:
+        NoRoom: it is fetched ahead: it waits until there is room.
+    """
+    if visit.keeper.relieve(number, need, visit.deadline):
+        return 0.0
+    if visit.ahead:
+        raise NoRoom
+    return FIRST_PAUSE_SECONDS if visit.keeper.others_fetch(number) else None  # what they fetch can go when it is here
+
+
+def _nothing() -> None:
+    return None
+
+
 def _verify(file: WantedFile, path: Path) -> None:
     verify_file(path, file.raw, what=file.what)
 
@@ -297,7 +391,3 @@ def _is_good(file: WantedFile, target: Path) -> bool:
 def _put_aside(targets: tuple[Path, ...]) -> None:
     for target in targets:
         quarantine(target)
-
-
-def _lock_of(targets: tuple[Path, ...]) -> Path:
-    return targets[0].with_name(f".{targets[0].name}.lock")

@@ -1,5 +1,7 @@
 """Who is fetching what, in one process: each shard by one thread, others wait; a few threads fetch ahead.
 
+A shard that has no room yet (`NoRoom`) and what was queued behind it wait until somebody queues them again.
+
 A job is queued (wanted soon), running (a consumer or a fetching thread is at it), or failed ahead of time: it is kept,
 so that it is not fetched ahead again, and the consumer who asks for the shard tries anew. Threads start with the first
 prefetch, are daemons, and end when they have been idle for a while.
@@ -8,13 +10,22 @@ prefetch, are daemons, and end when they have been idle for a while.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
+
+from smalti.cache.keeping import NoRoom
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 AHEAD_THREADS = 4
 IDLE_SECONDS = 5.0
+
+
+class Work(Protocol[T_co]):
+    """Brings a shard and returns it."""
+
+    def __call__(self, shard_id: int, *, ahead: bool) -> T_co:
+        """The shard; `ahead` where nobody waits for it yet."""
 
 
 class Job(Generic[T]):
@@ -34,11 +45,12 @@ class Jobs(Generic[T]):
         work: Brings one shard and returns it; called outside the lock, at most once at a time for each shard.
     """
 
-    def __init__(self, work: Callable[[int], T]) -> None:
+    def __init__(self, work: Work[T]) -> None:
         self._work = work
         self._lock = threading.Condition()
         self._jobs: dict[int, Job[T]] = {}
         self._queue: deque[int] = deque()
+        self._later: list[int] = []
         self._threads = 0
         self._idle = 0
         self._closed = False
@@ -59,6 +71,8 @@ class Jobs(Generic[T]):
                 raise TimeoutError
             if job.error is None:
                 return cast("T", job.result)
+            if isinstance(job.error, NoRoom):
+                continue  # that was ahead of its turn, which has come now
             self._forget(shard_id, job)  # seen: the next request tries again
             if is_mine or isinstance(job.error, Exception):
                 raise job.error
@@ -99,6 +113,14 @@ class Jobs(Generic[T]):
                 self._threads += 1
             self._lock.notify_all()
 
+    def later(self) -> list[int]:
+        """What had no room when it was to be fetched ahead, first needed first; it is the caller's to queue again."""
+        if not self._later:
+            return []
+        with self._lock:
+            later, self._later = self._later, []
+            return later
+
     def failed(self) -> list[int]:
         """The shards whose fetch ahead failed and that nobody asked for since."""
         with self._lock:
@@ -113,6 +135,7 @@ class Jobs(Generic[T]):
                 if job is not None and not job.running:
                     del self._jobs[shard_id]
             self._queue.clear()
+            self._later = []
             self._lock.notify_all()
 
     def _serve(self) -> None:
@@ -141,13 +164,24 @@ class Jobs(Generic[T]):
                 self._lock.wait(left)
                 self._idle -= 1
 
+    def _put_off(self, shard_id: int) -> None:
+        """Nothing that is needed later than this one gets room before it."""
+        queued = [each for each in self._queue if each in self._jobs and not self._jobs[each].running]
+        for each in queued:
+            del self._jobs[each]
+        self._later = [shard_id, *queued, *self._later]
+        self._queue.clear()
+
     def _run(self, shard_id: int, job: Job[T], *, keep_error: bool) -> None:
         try:
-            job.result = self._work(shard_id)
+            job.result = self._work(shard_id, ahead=keep_error)
         except BaseException as error:  # noqa: BLE001 -- raised again by every consumer, in its own thread
             job.error = error
         with self._lock:
             job.running = False
-            if (job.error is None or not keep_error) and self._jobs.get(shard_id) is job:
+            has_no_room = isinstance(job.error, NoRoom)
+            if has_no_room:
+                self._put_off(shard_id)
+            if (job.error is None or has_no_room or not keep_error) and self._jobs.get(shard_id) is job:
                 del self._jobs[shard_id]
             job.done.set()

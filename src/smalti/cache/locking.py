@@ -25,6 +25,16 @@ def _close_inherited() -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
+def hold(descriptor: int) -> None:
+    """Sees to it that a fork does not keep this lock, too."""
+    _held.add(descriptor)
+
+
+def forget_held(descriptor: int) -> None:
+    """The lock is given back."""
+    _held.discard(descriptor)
+
+
 class FileLock:
     """An exclusive lock on a path, for processes and threads alike; the file is removed again on release.
 
@@ -53,11 +63,15 @@ class FileLock:
             time.sleep(min(pause, self._deadline.left()) * random.uniform(0.5, 1.0))
             pause = min(pause * 1.5, 0.05)
 
+    def reserve(self, num_bytes: int) -> None:
+        """Says in the lock file's size how much room its holder needs; it takes none."""
+        os.ftruncate(self._descriptor, num_bytes)
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        _held.discard(descriptor)
+        forget_held(descriptor)
         # Removed while still held: whoever waits on this file notices that the name is gone and starts over.
         self._path.unlink(missing_ok=True)
         # Explicitly, for a child forked meanwhile shares the open file and closing would not free it.
@@ -78,7 +92,7 @@ class FileLock:
         if not self._is_current(descriptor):
             os.close(descriptor)
             return False
-        _held.add(descriptor)
+        hold(descriptor)
         self._descriptor = descriptor
         return True
 

@@ -11,26 +11,37 @@ Intended behaviour; anything else is a bug:
 4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
 5. A file that does not verify is put aside and fetched again. What stays wrong is an error on every consumer that asks
    for that shard, with shard, key, version and cause; the next request tries again.
-6. Nothing is opened, started or locked before the first use; a forked or unpickled copy makes its own.
+6. With a limit, copies never take more bytes than that, beside what is being fetched; what is needed last goes first.
+   Who has a shard open keeps it. See `keeping.py`.
+7. Nothing is opened, started or locked before the first use; a forked or unpickled copy makes its own.
 """
 
 import errno
+import os
+import threading
+import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from smalti.cache.fetching import Fetcher, Wanted
+import numpy as np
+
+from smalti.cache.agenda import Uses
+from smalti.cache.fetching import Fetcher, Wanted, num_bytes_held
 from smalti.cache.jobs import Jobs
+from smalti.cache.keeping import Keeper, Places
 from smalti.cache.options import CacheOptions, detect_open_limit
+from smalti.cache.statistics import Counters
 from smalti.cache.verified import Verified
-from smalti.errors import SmaltiError, StoreTimeout
+from smalti.errors import SmaltiError, StoreError, StoreTimeout
 from smalti.format import AnyShard, ShardInfo, open_shard
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
 
+_NO_FILES = {errno.EMFILE, errno.ENFILE}
 GRACE_SECONDS = 5.0
 """How much longer than the fetching thread a waiting one waits: the former has the better message."""
 
@@ -56,12 +67,23 @@ class ShardCache:
 
     Args:
         sources: Where the shards come from; a shard's id is its place in all of them, laid end to end. They share what
-            is open at once, and the threads that fetch.
+            is open at once, the threads that fetch, and the limit.
+        limit: Bytes that the copies of all of them may take, whoever made them; None for no bound.
+
+    Raises:
+        SmaltiError: the limit is less than the largest shard needs.
     """
 
-    def __init__(self, *sources: Source) -> None:
-        self._sources = sources
+    _tally: threading.Lock
+    _asked: int
+
+    def __init__(self, *sources: Source, limit: int | None = None) -> None:
+        self._sources, self._limit = sources, limit
+        self.counters = Counters()
+        """What was done, over this process and its workers."""
         self._reset()
+        if limit is not None:
+            self._check_limit(limit)
         self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
     def shard(self, shard_id: int) -> AnyShard:
@@ -81,20 +103,73 @@ class ShardCache:
             return found
         return self._obtain(shard_id)
 
+    def shards(self, shard_ids: Sequence[int]) -> list[AnyShard]:
+        """The open shards that one batch needs; as `shard` for each."""
+        with self._tally:
+            self._asked += len(shard_ids)
+        return list(map(self.shard, shard_ids))
+
+    def plan(self, future: Iterator[Uses] | None) -> None:
+        """What will be asked for from now on, counted in steps; None where nobody knows. Asked for when needed."""
+        self._keeper.get().agenda.plan(future)
+
+    def reached(self, step: int) -> None:
+        """All steps of the plan before this one are over."""
+        self._keeper.get().agenda.reached(step)
+        jobs = self._jobs.peek()
+        later = jobs.later() if jobs is not None else []
+        if jobs is not None and later:
+            jobs.ahead([shard_id for shard_id in later if shard_id not in self._open])
+
+    def settle(self, step: int = 0) -> None:
+        """Adds what this process counted for itself to what all have counted; `step` is the first not over."""
+        with self._tally:
+            asked, self._asked = self._asked, 0
+        self.counters.add(hits=asked, reached=step)
+
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """Start to bring these shards, in this order, on background threads; returns at once.
 
         A shard that fails is tried again when it is asked for, and raises then if it fails still.
         """
+        if self._limit is not None:
+            shard_ids = self._in_turn(shard_ids)
         wanted = [shard_id for shard_id in shard_ids if shard_id not in self._open]
         if wanted:
             self._jobs.get().ahead(wanted)
+
+    def _in_turn(self, shard_ids: Iterable[int]) -> list[int]:
+        """These and what had no room before, first needed first. Others are told of them, and maps of what went go."""
+        keeper = self._keeper.get()
+        self._forget_gone()
+        wanted = sorted({*shard_ids, *self._jobs.get().later()})
+        uses = keeper.agenda.next_use(np.array(wanted, np.int64)) if keeper.agenda.is_known else np.zeros(len(wanted))
+        keeper.renew(wanted, self._copies)
+        return [wanted[place] for place in np.argsort(uses, kind="stable").tolist()]
+
+    def _copies(self, shard_id: int) -> tuple[Path, ...]:
+        number, source, place = self._find(shard_id)
+        return self._fetchers[number].copies(source.shards[place])
+
+    def _forget_gone(self) -> None:
+        """An unlinked file takes room for as long as somebody maps it."""
+        for shard_id in list(self._open):
+            if not all(map(os.path.exists, self._paths.get(shard_id, ()))):
+                self._forget([shard_id])
+
+    def _forget(self, shard_ids: list[int]) -> None:
+        for shard_id in shard_ids:
+            self._open.pop(shard_id, None)
 
     def close(self) -> None:
         """Give up what is queued and let go of all maps; shards handed out stay usable. The cache can be used again."""
         jobs = self._jobs.peek()
         if jobs is not None:
             jobs.close()
+        keeper = self._keeper.peek()
+        if keeper is not None:
+            keeper.close()
+        self.settle()
         self._reset()
         self._jobs = PerProcess(self._make_jobs)
 
@@ -102,7 +177,7 @@ class ShardCache:
         return self._ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_sources": self._sources}
+        return {"_sources": self._sources, "_limit": self._limit, "counters": self.counters}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -115,7 +190,12 @@ class ShardCache:
         self._used: dict[int, bool] = {}
         self._ends = list(accumulate(len(source.shards) for source in self._sources))
         self._verified = Verified(len(self))
-        self._fetchers = [Fetcher(source.store, source.digest, source.options) for source in self._sources]
+        self._fetchers = [
+            Fetcher(source.store, source.digest, source.options, self.counters, self._limit) for source in self._sources
+        ]
+        self._paths: dict[int, tuple[Path, ...]] = {}
+        self._asked, self._tally = 0, threading.Lock()
+        self._keeper: PerProcess[Keeper] = PerProcess(self._make_keeper)
         self._max_open: int | None = None
 
     @property
@@ -124,6 +204,47 @@ class ShardCache:
         if self._max_open is None:
             self._max_open = detect_open_limit()
         return self._max_open
+
+    def _make_keeper(self) -> Keeper:
+        return Keeper(self._limit, Places(self._roots, self._all_copies), self.counters, self._forget)
+
+    def _roots(self) -> list[Path]:
+        return sorted({root for fetcher in self._fetchers for root in fetcher.roots()})
+
+    def _all_copies(self) -> Iterator[tuple[int, str]]:
+        shard_id = 0
+        for fetcher, source in zip(self._fetchers, self._sources, strict=True):
+            for info in source.shards:
+                for path in fetcher.names(info):
+                    yield shard_id, path
+                shard_id += 1
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that the copies may take; None for no bound."""
+        return self._limit
+
+    def costs(self) -> tuple[list[int], list[int]]:
+        """By shard, the bytes that its copies take, and those that it takes to fetch; 0 for what is read in place."""
+        held, costs = [], []
+        for fetcher, source in zip(self._fetchers, self._sources, strict=True):
+            for info in source.shards:
+                is_copied = bool(fetcher.copies(info))
+                held.append(num_bytes_held(info, source.options) if is_copied else 0)
+                costs.append(sum(file.num_bytes for file in info.stored_files) if is_copied else 0)
+        return held, costs
+
+    def _check_limit(self, limit: int) -> None:
+        for shard_id in range(len(self)):
+            _, source, place = self._find(shard_id)
+            need = num_bytes_held(source.shards[place], source.options)
+            if need > limit:
+                raise SmaltiError(
+                    f"`cache_limit` is {limit} bytes, and {self._name(shard_id)} alone takes {need}: give at least "
+                    "that; what a few batches need, and those that are fetched meanwhile, is better.",
+                    limit=limit,
+                    needed=need,
+                )
 
     def _make_jobs(self) -> Jobs[AnyShard]:
         return Jobs(self._bring)
@@ -134,6 +255,7 @@ class ShardCache:
             raise IndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
         _, source, _ = self._find(shard_id)
         timeout = source.options.download_timeout
+        begin, missing = time.perf_counter_ns(), self._is_missing(shard_id)
         try:
             return self._jobs.get().obtain(shard_id, timeout + GRACE_SECONDS)
         except SmaltiError as error:
@@ -146,24 +268,44 @@ class ShardCache:
                 shard=shard_id,
                 digest=source.digest,
             ) from error
+        finally:
+            waited = (time.perf_counter_ns() - begin) // 1000
+            self.counters.add(hits=-1 if missing else 0, wait_microseconds=waited)
 
-    def _bring(self, shard_id: int) -> AnyShard:
+    def _is_missing(self, shard_id: int) -> bool:
+        return not all(map(os.path.exists, self._copies(shard_id)))
+
+    def _bring(self, shard_id: int, *, ahead: bool = False) -> AnyShard:
         found = self._open.get(shard_id)
         if found is not None:
             return found
         number, source, place = self._find(shard_id)
         info = source.shards[place]
-        wanted = Wanted(info, self._name(shard_id))
+        wanted = Wanted(shard_id, info, _named(info, place, source))
+        keeper = self._keeper.get()
 
         def use(paths: tuple[Path, ...]) -> AnyShard:
             shard = self._map(paths, info, source)
             self._verified.add(shard_id, paths)
+            self._paths[shard_id] = paths
             return shard
 
         def trusted(paths: tuple[Path, ...]) -> bool:
             return self._verified.knows(shard_id, paths)
 
-        shard: AnyShard = self._fetchers[number].bring(wanted, use, trusted=trusted)
+        def bring() -> AnyShard:
+            return cast(
+                "AnyShard", self._fetchers[number].bring(wanted, use, trusted=trusted, keeper=keeper, ahead=ahead)
+            )
+
+        try:
+            shard = bring()
+        except StoreError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_FILES and self._open):
+                raise
+            self._live_with_fewer()  # locks and temporaries are files, too
+            shard = bring()
+        keeper.used(shard_id)
         self._make_room()
         self._open[shard_id] = shard
         return shard
@@ -172,11 +314,15 @@ class ShardCache:
         try:
             return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
         except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            if error.errno not in _NO_FILES:
                 raise
-            self._max_open = max(1, len(self._open) // 2)  # others use descriptors too: live with fewer
-            self._make_room()
+            self._live_with_fewer()
             return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
+
+    def _live_with_fewer(self) -> None:
+        """Lets go of half of the maps: others use descriptors too."""
+        self._max_open = max(1, len(self._open) // 2)
+        self._make_room()
 
     def _make_room(self) -> None:
         """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
@@ -194,5 +340,8 @@ class ShardCache:
 
     def _name(self, shard_id: int) -> str:
         _, source, place = self._find(shard_id)
-        key = source.shards[place].stored.basename
-        return f"shard {place} ({key}) of {source.store.url}, version digest {source.digest[:12]}"
+        return _named(source.shards[place], place, source)
+
+
+def _named(info: ShardInfo, place: int, source: Source) -> str:
+    return f"shard {place} ({info.stored.basename}) of {source.store.url}, version digest {source.digest[:12]}"

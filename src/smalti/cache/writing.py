@@ -11,6 +11,11 @@ from smalti.format import FileInfo, new_hash
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def is_full(error: OSError) -> bool:
+    """Whether removing files helps."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
 class DiskFaults:
     """Says faults of the cache's own disk in Smalti's errors."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smalti import __version__
 from smalti.catalog import history, load_manifest, rollback, verify
+from smalti.cli.cache import add_cache_commands
 from smalti.cli.ledger import add_ledger_commands
 from smalti.cli.plan import add_plan_command
 from smalti.errors import SmaltiError
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
             needed = name == "rollback"
             command.add_argument("--at", type=int, required=needed, help="version (default: the newest)", metavar="N")
         command.set_defaults(run=run)
+    add_cache_commands(commands)
     add_ledger_commands(commands)
     add_plan_command(commands)
     return parser

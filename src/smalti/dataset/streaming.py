@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor, MixedStream
 from smalti.dataset.arguments import check_choice, check_whole, chosen_world, declared_streams, number_of_samples
+from smalti.dataset.foresight import planned_ahead
+from smalti.dataset.history import History
 from smalti.dataset.mixing import MixingOptions, Sizes, begun
 from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
 from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
 from smalti.dataset.resuming import ALGORITHMS, at_epoch, first_cursor, saved_cursor
 from smalti.errors import SmaltiError
 from smalti.format.indexing import pick
+from smalti.format.sizes import parse_byte_count
 from smalti.order import TAILS, Division, GlobalOrder, StepBatch
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS
@@ -29,7 +33,6 @@ from smalti.world import World, detect_world
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
 
 _MOST_TOLD = 64  # sample ids in a message
-_MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
 
 
 class StreamingDataset:
@@ -69,6 +72,8 @@ class StreamingDataset:
         download_timeout: seconds without progress after which fetching a shard fails.
         predownload: samples to look ahead when fetching; by default 8 batches.
         validate_hash: hash that every file must have in the index; all hashes that are there are checked anyway.
+        cache_limit: bytes that the copies of these shards may take here, such as "100gb" (units of 1024), whoever made
+            them; what is needed last is removed first. By default there is no bound.
         keep_zip: keep compressed shards in the cache after decompressing.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
         include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
@@ -106,6 +111,7 @@ class StreamingDataset:
         download_timeout: float = 60.0,
         predownload: int | None = None,
         validate_hash: str | None = None,
+        cache_limit: int | str | None = None,
         keep_zip: bool = False,
         transform: Callable[[Any], Any] | None = None,
         include_ids: bool = False,
@@ -172,8 +178,10 @@ class StreamingDataset:
         self.predownload = predownload
         self.transform = transform
         self.include_ids = include_ids
+        self._cache_limit = None if cache_limit is None else parse_byte_count(cache_limit, what="`cache_limit`")
         self._world = chosen_world(rank, num_ranks, world)
         self._opened = Opened()
+        self._history = History()
         self._progress = Progress()
         # Of the latest two passes, such as the one that is read and the next one, whose length a loader is asked for:
         # with batches of streams in MosaicML's orders, only planning the epoch tells it.
@@ -186,7 +194,8 @@ class StreamingDataset:
         """The opened shard sets, as one run of samples; the first use opens them."""
         stream = self._opened.stream
         if stream is None:
-            stream = self._opened.stream = open_streams(self._stream_options, self._opened.closed)
+            options, closed = self._stream_options, self._opened.closed
+            stream = self._opened.stream = open_streams(options, closed, cache_limit=self._cache_limit)
         return stream
 
     @property
@@ -343,7 +352,10 @@ class StreamingDataset:
         start = begun(self.cursor(), readers, self.batch_size or batch_size)
         self._progress.resume, self._progress.begun = None, start
         self._progress.next_epoch = start.epoch + 1
-        return Pass(start, self.world)
+        this_pass = Pass(start, self.world)
+        if size := self.batch_size or batch_size:
+            self._history.begin(Reading(this_pass, self._sizes, size, self._order_options), self.stream)
+        return this_pass
 
     def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
         """Where the run stands after so many steps of a pass; after all of them, the start of the next epoch."""
@@ -402,15 +414,8 @@ class StreamingDataset:
             num_workers: workers that share the rank's steps.
             num_readers: threads that read this worker's steps at once, each of which looks ahead.
         """
-        reading = self.reading(this_pass)
-        num_steps = reading.division.num_steps
-        span = self._look_ahead(reading.division) * num_readers * num_workers
-        upcoming = self._looked_up(reading, worker, span, num_workers)
-        for first in range(worker, num_steps, span):
-            current = upcoming
-            # The next span's shards are on their way while this one is read.
-            upcoming = self._looked_up(reading, first + span, first + 2 * span, num_workers)
-            yield from current
+        place = {"worker": worker, "num_workers": num_workers, "num_readers": num_readers}
+        return planned_ahead(self.reading(this_pass), self.stream, predownload=self.predownload, **place)
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
         """One batch, transformed: columns, or a list of samples. Thread-safe where the transform is."""
@@ -438,17 +443,6 @@ class StreamingDataset:
                 "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
             )
         return Reading(this_pass, self._sizes, self.batch_size, self._order_options)
-
-    def _look_ahead(self, division: Division) -> int:
-        """Steps of this worker that are planned, and whose shards are fetched, at once."""
-        samples = max(8 * division.batch_size, _MIN_LOOKAHEAD) if self.predownload is None else self.predownload
-        return max(1, -(-samples // division.batch_size))
-
-    def _looked_up(self, reading: Reading, first: int, stop: int, stride: int) -> list[Planned]:
-        planned = reading.steps(first, stop, stride)
-        if planned:
-            self.stream.prefetch(np.concatenate([ids for _, ids in planned]))
-        return planned
 
     def _read_columns(self, step: StepBatch, ids: NDArray[np.int64]) -> Any:
         columns = self.stream.batch(ids)
@@ -488,6 +482,10 @@ class StreamingDataset:
     def _ids(self, step: StepBatch, ids: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         marks = {"_sample_id": ids, "_position": step.positions}
         return marks | {"_stream": self.stream.stream_of(ids)} if len(self.streams) > 1 else marks
+
+    def stats(self) -> CacheStats:
+        """What reading has cost so far, here and in loader workers: hits, fetches, evictions, and the least it can."""
+        return self._history.stats(self.stream)
 
     def close(self) -> None:
         """Lets go of open shards and fetching threads; when used again, the dataset opens the same versions."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 
+_WEB_HELP = "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
 CREDENTIALS_HELP = {
     "s3": (
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or "
@@ -17,17 +18,27 @@ CREDENTIALS_HELP = {
         "`token`, "
         "`endpoint_url`; a public bucket needs the option anon=True"
     ),
+    "oci": (
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a customer secret key of Oracle's, and OCI_REGION, or pass "
+        "them as storage options `key`, `secret`, `endpoint_url`"
+    ),
     "gs": (
-        "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or "
-        "pass the "
-        "storage option `token`; a public bucket needs token='anon'"
+        "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or set "
+        "GCS_KEY and GCS_SECRET to an HMAC key, or pass the storage option `token`; a public bucket needs token='anon'"
     ),
     "abfs": (
         "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
-        "AZURE_STORAGE_SAS_TOKEN, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them "
-        "as storage "
-        "options; a public container needs anon=True"
+        "AZURE_STORAGE_SAS_TOKEN, or AZURE_ACCOUNT_NAME with AZURE_ACCOUNT_ACCESS_KEY, or AZURE_TENANT_ID, "
+        "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options; a public container needs anon=True"
     ),
+    "sftp": (
+        "set COMPOSER_SFTP_KEY_FILE to a private key, or pass the storage options `username`, `password`, "
+        "`client_keys`; the server's own key must be in ~/.ssh/known_hosts or in the file that "
+        "COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
+    ),
+    "hf": "set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
+    "https": _WEB_HELP,
+    "http": _WEB_HELP,
     "dbfs": (
         "set DATABRICKS_HOST and DATABRICKS_TOKEN, or a profile in ~/.databrickscfg; training and Spark worker "
         "processes need both as well, they do not inherit a notebook's login"
@@ -44,6 +55,7 @@ class Kind(enum.Enum):
     REFUSED = enum.auto()
     PAST_END = enum.auto()
     TIMEOUT = enum.auto()
+    UNTRUSTED = enum.auto()
     TRANSIENT = enum.auto()
     OTHER = enum.auto()
 
@@ -68,6 +80,21 @@ _BY_NAME = {
     "AlreadyExists": Kind.EXISTS,
     "ResourceAlreadyExists": Kind.EXISTS,
     "ResourceExistsError": Kind.EXISTS,
+    "HostKeyNotVerifiable": Kind.REFUSED,
+    "GatedRepoError": Kind.REFUSED,
+    "RepositoryNotFoundError": Kind.MISSING,
+    "RevisionNotFoundError": Kind.MISSING,
+    "EntryNotFoundError": Kind.MISSING,
+    "LocalTokenNotFoundError": Kind.NO_CREDENTIALS,
+    "SFTPPermissionDenied": Kind.REFUSED,
+    "SFTPNoSuchFile": Kind.MISSING,
+    "SFTPNoSuchPath": Kind.MISSING,
+    "SFTPNotADirectory": Kind.MISSING,
+    "SFTPFileIsADirectory": Kind.MISSING,
+    "SFTPFileAlreadyExists": Kind.EXISTS,
+    "SFTPNoConnection": Kind.TRANSIENT,
+    "SFTPConnectionLost": Kind.TRANSIENT,
+    "ConnectionLost": Kind.TRANSIENT,
     "FSTimeoutError": Kind.TIMEOUT,
     "ReadTimeoutError": Kind.TIMEOUT,
     "ConnectTimeoutError": Kind.TIMEOUT,
@@ -119,6 +146,12 @@ _BY_STATUS = {
     416: Kind.PAST_END,
     429: Kind.TRANSIENT,
 }
+_EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired", "400"}
+)
+"""`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token."""
+_THROTTLED = frozenset({"SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
+_UNTRUSTED_TEXTS = ("certificate_verify_failed", "certificate verify failed")
 _NO_LOGIN_TEXTS = (
     "cannot configure default credentials",
     "must provide either a connection_string or account_name",
@@ -138,6 +171,16 @@ def classify(error: BaseException) -> Kind:
     return Kind.OTHER
 
 
+def is_expired(error: BaseException) -> bool:
+    """Whether the credentials were good once: read anew, they may be good again; pure."""
+    return any(_code_of(link) in _EXPIRED for link in _chain(error))
+
+
+def is_throttled(error: BaseException) -> bool:
+    """Whether the store is there and asks for patience: more attempts are due than for a fault; pure."""
+    return any(_code_of(link) in _THROTTLED or _status_of(link) in {"429", "503"} for link in _chain(error))
+
+
 def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:
     """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
     kind = classify(error)
@@ -150,6 +193,12 @@ def translate(error: BaseException, *, what: str, scheme: str, detail: str, fact
         return StoreAuthError(f"{what}: no credentials were found; {advice}", **facts)
     if kind is Kind.REFUSED:
         return StoreAuthError(f"{what}: the credentials were refused ({detail}); check them, or {advice}", **facts)
+    if kind is Kind.UNTRUSTED:
+        return StoreError(
+            f"{what}: the server's certificate is not trusted ({detail}); if the server is yours, name its authority's "
+            "file in AWS_CA_BUNDLE (S3) or SSL_CERT_FILE (all others)",
+            **facts,
+        )
     if kind is Kind.TIMEOUT:
         return StoreTimeout(
             f"{what}: no answer before the deadline ({detail}); check the endpoint and the network", **facts
@@ -166,18 +215,23 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or link.__context__
 
 
-def _by_code(error: BaseException) -> Kind | None:
+def _code_of(error: BaseException) -> str:
     response = getattr(error, "response", None)
     code = None
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
-    code = code or getattr(error, "error_code", None)
-    return _BY_CODE.get(str(code)) if code else None
+    return str(code or getattr(error, "error_code", None) or "")
+
+
+def _by_code(error: BaseException) -> Kind | None:
+    return _BY_CODE.get(_code_of(error))
 
 
 def _by_name(error: BaseException) -> Kind | None:
     if any(text in str(error).lower() for text in _NO_LOGIN_TEXTS):
         return Kind.NO_CREDENTIALS
+    if any(text in str(error).lower() for text in _UNTRUSTED_TEXTS):
+        return Kind.UNTRUSTED
     for base in type(error).__mro__:
         if base.__module__ == "builtins":
             break
@@ -186,16 +240,22 @@ def _by_name(error: BaseException) -> Kind | None:
     return None
 
 
-def _by_status(error: BaseException) -> Kind | None:
+def _status_of(error: BaseException) -> str:
     response = getattr(error, "response", None)
     status: Any = None
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    elif response is not None:
+        status = getattr(response, "status_code", None)
     for name in ("status_code", "status", "code"):
         status = status or getattr(error, name, None)
+    return str(status or "")
+
+
+def _by_status(error: BaseException) -> Kind | None:
     try:
-        number = int(status)
-    except (TypeError, ValueError):
+        number = int(_status_of(error))
+    except ValueError:
         return None
     return _BY_STATUS.get(number, Kind.TRANSIENT if number >= 500 else None)
 

@@ -6,12 +6,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import StoreError
-from smalti.storage.filesystems import SCHEMES
+from smalti.storage.addresses import parse_address
 from smalti.storage.fuse import FuseVolumeStore
 from smalti.storage.interface import Store
 from smalti.storage.keys import check_key
 from smalti.storage.local import LocalStore
-from smalti.storage.redact import redact
 from smalti.storage.remote import FsspecStore
 
 VOLUMES = "/Volumes/"
@@ -24,9 +23,10 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     """The store at an address; nothing is read or connected before its first use.
 
     Args:
-        url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`),
-            `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, or `memory://`; "" is the working folder.
-            A store is handed back as it is.
+        url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`, `azure://`),
+            `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, `sftp://user@host/path`,
+            `oci://bucket@namespace/prefix`, `memory://`; to read alone `hf://datasets/owner/name` and `https://`.
+            "" is the working folder. A store is handed back as it is. docs/storage.md has the credentials of each.
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
 
     Raises:
@@ -41,43 +41,15 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         return _open_volume(text, options)
     if "://" not in text:
         return LocalStore(text.removeprefix("file:") or ".")
-    parts = urlsplit(text)
-    if parts.scheme == "file":
+    if text.startswith("file://"):
+        parts = urlsplit(text)
         if parts.netloc not in {"", "localhost"}:
             raise StoreError(
                 f"{text}: a file:// address has no host; write file:///{parts.netloc}{parts.path}", url=text
             )
         return LocalStore(unquote(parts.path))
-    return _open_remote(text, parts.scheme, options)
-
-
-def _open_remote(text: str, written: str, options: Mapping[str, Any] | None) -> Store:
-    scheme = SCHEMES.get(written)
-    shown = redact(text)
-    if scheme is None:
-        known = ", ".join(f"{name}://" for name in sorted(SCHEMES) if name != "dbfs")
-        raise StoreError(
-            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
-            url=shown,
-        )
-    rest = text.split("://", 1)[1]
-    host, _, prefix = rest.partition("/")
-    user, at, account = host.rpartition("@")
-    if ":" in user or (at and scheme != "abfs"):
-        raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
-    if "?" in rest:
-        raise StoreError(
-            f"{shown.split('?')[0]}?...: no query in an address; give signatures and tokens as storage options",
-            url=shown,
-        )
-    settings = dict(options or {})
-    if at:  # abfs://container@account.dfs.core.windows.net/prefix
-        settings.setdefault("account_name", account.split(".")[0])
-        host = user
-    if not host and scheme != "memory":
-        raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
-    check_key(prefix.strip("/"), allow_root=True)
-    return FsspecStore(scheme, f"{host}/{prefix}", settings)
+    address = parse_address(text, options)
+    return FsspecStore(address.scheme, address.root, address.options, url=address.url)
 
 
 def _volume_path(text: str) -> str:

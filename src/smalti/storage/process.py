@@ -55,6 +55,12 @@ class PerProcess(Generic[T]):
         slot = self._slot
         return slot[1] if slot is not None and slot[0] == os.getpid() else None
 
+    def renew(self, old: T) -> None:
+        """Forget the value, if it is still this one; the next `get` makes another."""
+        with _making:
+            if self._slot is not None and self._slot[1] is old:
+                self._slot = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {"_make": self._make, "_slot": None}
 

@@ -1,5 +1,6 @@
 """One place that removes secrets from text; every message and cause that a store raises passes through here."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,8 +19,15 @@ _PATTERNS = (
 )
 
 _SECRET_NAMES = re.compile(
-    r"secret|token|password|passwd|sas|credential|connection_string|account_key|^key$|private", re.IGNORECASE
+    r"secret|token|password|passwd|passphrase|sas|credential|connection_string|account_key|^key$|private|authorization",
+    re.IGNORECASE,
 )
+
+_SECRET_VARIABLES = (
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET",
+    "AZURE_STORAGE_CLIENT_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN",
+)  # fmt: skip
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -36,6 +44,17 @@ def secret_values(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The values in options (nested too) whose names say that they are secret, longest first; short ones are left."""
     found: set[str] = set()
     _collect(options, found)
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def detect_secrets() -> tuple[str, ...]:
+    """The secrets that the environment holds for the stores' libraries, and the key inside a connection string."""
+    found = []
+    for name in _SECRET_VARIABLES:
+        value = os.environ.get(name, "")
+        if len(value) >= 6:
+            found.append(value)
+            found.extend(part.partition("=")[2] for part in value.split(";") if part.lower().startswith("accountkey="))
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
 
 

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.errors import SmaltiError, StoreError, StoreNotFound, StoreTimeout
-from smalti.storage.faults import RETRYABLE, Kind, classify, translate
-from smalti.storage.filesystems import fill_options, make_filesystem
+from smalti.errors import SmaltiError, StoreError, StoreNotFound
+from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, translate
+from smalti.storage.filesystems import READ_ONLY, fill_options, make_filesystem
 from smalti.storage.interface import ObjectInfo, Store, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 from smalti.storage.process import PerProcess
-from smalti.storage.redact import redact, safe_cause, secret_values
+from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
 from smalti.storage.retry import Deadline, RetryOptions
 
 CHUNK_BYTES = 8 << 20
@@ -28,15 +28,18 @@ class FsspecStore(Store):
     """A bucket, container or volume, or a folder in one, as a store.
 
     Options go to the file system class (`s3fs.S3FileSystem`, `gcsfs.GCSFileSystem`, `adlfs.AzureBlobFileSystem`,
-    `VolumesFileSystem`), except `request_timeout` (seconds) and `request_attempts`, which bound every operation.
+    `VolumesFileSystem`, `sshfs.SSHFileSystem`, fsspec's for the web), except `request_timeout` (seconds) and
+    `request_attempts`, which bound every operation.
     """
 
-    def __init__(self, scheme: str, root: str, options: Mapping[str, Any] | None = None) -> None:
-        settings = fill_options(scheme, options or {})
+    def __init__(
+        self, scheme: str, root: str, options: Mapping[str, Any] | None = None, *, url: str | None = None
+    ) -> None:
+        settings = fill_options(scheme, root, options or {})
         defaults = RetryOptions()
         self.scheme = scheme
-        self.root = root.strip("/") if scheme != "dbfs" else root.rstrip("/")
-        self.url = f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}"
+        self.root = root.rstrip("/")
+        self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
         self._retry = RetryOptions(
             attempts=int(settings.pop("request_attempts", defaults.attempts)),
             timeout=float(settings.pop("request_timeout", defaults.timeout)),
@@ -84,21 +87,22 @@ class FsspecStore(Store):
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
-        path, payload = self._path(key), bytes(data)
+        path, payload = self._path_to_write(key), bytes(data)
         write = partial(self._run, "pipe_file", path, payload, mode="overwrite")
         self._call("write", key, write, num_bytes=len(payload))
 
     def put_file(self, key: str, path: Path) -> None:
         """Replace the object by the content of a local file."""
+        target = self._path_to_write(key)
         try:
             num_bytes = path.stat().st_size
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
-        self._call("write", key, partial(self._run, "put_file", str(path), self._path(key)), num_bytes=num_bytes)
+        self._call("write", key, partial(self._run, "put_file", str(path), target), num_bytes=num_bytes)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
-        path, payload = self._path(key), bytes(data)
+        path, payload = self._path_to_write(key), bytes(data)
         # pipe_file, not open("xb"): a refused open leaves a dangling multipart upload, a failed one a partial object.
         create = partial(self._run, "pipe_file", path, payload, mode="create")
         if self.scheme == "memory":
@@ -116,7 +120,7 @@ class FsspecStore(Store):
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there."""
-        path = self._path(key)
+        path = self._path_to_write(key)
         try:
             self._call("delete", key, partial(self._run, "rm_file", path))
         except StoreNotFound:
@@ -143,11 +147,21 @@ class FsspecStore(Store):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)  # the connection is shared: a client costs much to make
         other.root = join_key(self.root, folder_of(prefix))
-        other.url = f"dbfs:{other.root}" if self.scheme == "dbfs" else f"{self.scheme}://{other.root}"
+        other.url = self.locate(folder_of(prefix))
         return other
 
     def _path(self, key: str, *, allow_root: bool = False) -> str:
         return join_key(self.root, check_key(key, allow_root=allow_root))
+
+    def _path_to_write(self, key: str) -> str:
+        path = self._path(key)
+        if self.scheme in READ_ONLY:
+            raise StoreError(
+                f"{self.locate(key)}: {self.scheme}:// is read only here; write to a disk or an object store",
+                key=key,
+                url=self.url,
+            )
+        return path
 
     def _run(self, method: str, *args: Any, timeout: float, **kwargs: Any) -> Any:
         """One call of the file system; an asynchronous one is cancelled when the time is over."""
@@ -172,23 +186,33 @@ class FsspecStore(Store):
     ) -> Any:
         """The result of `run`, tried again while the fault is one that passes, within one deadline."""
         limit = deadline or self._retry.deadline(num_bytes)
-        for attempt in range(1, self._retry.attempts + 1):
+        attempt, is_renewed = 0, False
+        while True:
+            attempt += 1
+            connection = self._connection.peek()
             try:
                 return run(timeout=max(limit.left(), 0.01))
-            except Exception as error:  # noqa: PERF203 -- every library raises its own classes; all are mapped
+            except Exception as error:
                 if isinstance(error, SmaltiError):
                     raise
                 kind = classify(error)
                 if kind is Kind.PAST_END and past_end is not None:
                     return past_end
+                if kind is Kind.REFUSED and is_expired(error) and not is_renewed:
+                    is_renewed = True  # once: what a file or a login service says now may be good
+                    self._connection.renew(connection)
+                    continue
                 pause = self._retry.pause_before(attempt)
-                if kind not in RETRYABLE or attempt == self._retry.attempts or limit.left() <= pause:
-                    raise self._translate(error, action, key, limit) from safe_cause(error, self._secrets)
+                attempts = self._retry.attempts_for(is_throttled=is_throttled(error))
+                if kind not in RETRYABLE or attempt >= attempts or limit.left() <= pause:
+                    raise self._translate(error, action, key, limit) from safe_cause(error, self._known_secrets())
                 time.sleep(pause)
-        raise StoreTimeout(f"{self.locate(key)}: no attempt was made", key=key)  # attempts >= 1: not reached
+
+    def _known_secrets(self) -> tuple[str, ...]:
+        return (*self._secrets, *detect_secrets())
 
     def _translate(self, error: BaseException, action: str, key: str, limit: Deadline) -> StoreError:
-        text = redact(str(error) or type(error).__name__, self._secrets)
+        text = redact(str(error) or type(error).__name__, self._known_secrets())
         detail = " ".join(text.split())[:400]
         if limit.passed():
             detail = f"gave up after {limit.seconds:.0f} s: {detail}"

@@ -11,6 +11,8 @@ class RetryOptions:
 
     attempts: int = 3
     """Total attempts, the first included; at least 1."""
+    patience: int = 3
+    """Times as many further attempts where the store asks for a slower pace (429, 503)."""
     timeout: float = 60.0
     """Seconds for one operation over all its attempts; large transfers get more, by `floor_bytes_per_second`."""
     pause: float = 0.2
@@ -27,6 +29,10 @@ class RetryOptions:
     def deadline(self, num_bytes: int = 0) -> "Deadline":
         """The deadline for an operation that moves so many bytes, from now."""
         return Deadline(self.timeout + num_bytes / self.floor_bytes_per_second)
+
+    def attempts_for(self, *, is_throttled: bool) -> int:
+        """Total attempts at something that fails in this way."""
+        return 1 + (self.attempts - 1) * (self.patience if is_throttled else 1)
 
     def pause_before(self, attempt: int) -> float:
         """Seconds to wait before attempt number `attempt` (1 is the second)."""

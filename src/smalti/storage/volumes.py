@@ -14,14 +14,22 @@ from urllib.parse import quote
 from fsspec import AbstractFileSystem
 
 from smalti.errors import StoreAuthError
+from smalti.storage.extras import load_extra
 from smalti.storage.faults import CREDENTIALS_HELP
 
 FILES_API = "/api/2.0/fs/files"
 DIRECTORIES_API = "/api/2.0/fs/directories"
 READ_BYTES = 1 << 20
 HTTP_SECONDS = 30
-RETRY_SECONDS = 20
-"""The SDK's own deadline for throttled and dropped requests; its default is 300 s, twice."""
+RETRY_SECONDS = 2
+"""The SDK's own deadline for throttled and dropped requests, short because ours bounds the whole; its default is
+300 s, for each call and once more before the first."""
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for the workspace that the options or the environment name."""
+    load_extra("databricks.sdk")
+    return VolumesFileSystem(**({"skip_instance_cache": True} | options))
 
 
 class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]

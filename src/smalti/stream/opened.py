@@ -26,14 +26,14 @@ class OpenStreams:
     of the first.
     """
 
-    def __init__(self, options: Sequence[StreamOptions]) -> None:
-        """Reads the manifests; no shard is fetched yet.
+    def __init__(self, options: Sequence[StreamOptions], cache_limit: int | None = None) -> None:
+        """Reads the manifests; no shard is fetched yet. `cache_limit`: bytes that all copies may take.
 
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
         """
         sets = tuple(map(find_shard_set, options))
-        self._lay_out(sets, ShardCache(*(each.source for each in sets)))
+        self._lay_out(sets, ShardCache(*(each.source for each in sets), limit=cache_limit))
 
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
@@ -48,10 +48,10 @@ class OpenStreams:
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])
         # Bisected in a tenth of the time that numpy takes for one id.
         self._end_array = array("q", self._ends.tobytes())
-        self._cache = cache
+        self.cache = cache
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
-        return self.sets, self._cache  # the rest follows from them, and is as long as they have shards
+        return self.sets, self.cache  # the rest follows from them, and is as long as they have shards
 
     def __setstate__(self, state: tuple[tuple[ShardSet, ...], ShardCache]) -> None:
         self._lay_out(*state)
@@ -72,7 +72,7 @@ class OpenStreams:
         """One decoded sample; `sample_id` in [0, len(streams))."""
         ends = self._end_array
         number = bisect_right(ends, sample_id)
-        shard = self._cache.shard(number)
+        shard = self.cache.shard(number)
         try:
             return shard[sample_id - (ends[number - 1] if number else 0)]
         except FormatError as error:
@@ -96,7 +96,7 @@ class OpenStreams:
         numbers, rows = self._locate(sample_ids)
         wanted = _distinct(numbers)
         try:
-            if len(wanted) <= self._cache.max_open:
+            if len(wanted) <= self.cache.max_open:
                 return batch_of(*self._open(wanted, numbers, rows), out)
             return filled(self._in_parts(wanted, numbers, rows), out)
         except FormatError as error:
@@ -105,15 +105,19 @@ class OpenStreams:
                     self.sample(sample_id)
             raise
 
+    def shards_of(self, sample_ids: Ids) -> Ids:
+        """The number of each sample's shard; int64, the shape of `sample_ids`."""
+        return np.searchsorted(self._ends, sample_ids, side="right")
+
     def prefetch(self, sample_ids: Ids) -> None:
         """Begins to fetch the shards of these samples, first needed first; returns at once."""
         shards, _ = self._locate(sample_ids)
         _, first = np.unique(shards, return_index=True)
-        self._cache.prefetch(int(shard) for shard in shards[np.sort(first)])
+        self.cache.prefetch(int(shard) for shard in shards[np.sort(first)])
 
     def close(self) -> None:
         """Lets go of open shards and fetching threads."""
-        self._cache.close()
+        self.cache.close()
 
     def _placed(self, error: FormatError, sample_id: int) -> FormatError:
         """The same error, which says which sample of which version it is about."""
@@ -125,14 +129,14 @@ class OpenStreams:
     def _open(self, wanted: list[int], numbers: Ids, rows: Ids) -> tuple[list[AnyShard], Ids, Ids]:
         """The open shards of a batch, and for each sample its shard's place among them and its own in the shard."""
         which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
-        return list(map(self._cache.shard, wanted)), which, rows
+        return self.cache.shards(wanted), which, rows
 
     def _in_parts(self, wanted: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
         """A batch out of more shards than may be open at once: each holds a file descriptor, and macOS allows 256."""
         check_alike([self.shards[number] for number in wanted])
         parts, places = [], []
-        for begin in range(0, len(wanted), self._cache.max_open):
-            some = wanted[begin : begin + self._cache.max_open]
+        for begin in range(0, len(wanted), self.cache.max_open):
+            some = wanted[begin : begin + self.cache.max_open]
             places.append(np.flatnonzero((numbers >= some[0]) & (numbers <= some[-1])))
             parts.append(batch_of(*self._open(some, numbers[places[-1]], rows[places[-1]])))
         return joined(parts, places)
@@ -153,7 +157,9 @@ def _distinct(numbers: Ids) -> list[int]:
     return sorted(set(numbers.tolist())) or [0]
 
 
-def open_streams(options: Sequence[StreamOptions], before: OpenStreams | None = None) -> OpenStreams:
+def open_streams(
+    options: Sequence[StreamOptions], before: OpenStreams | None = None, *, cache_limit: int | None = None
+) -> OpenStreams:
     """The shard sets, in the versions that were opened before, if any were.
 
     Raises:
@@ -161,10 +167,11 @@ def open_streams(options: Sequence[StreamOptions], before: OpenStreams | None = 
         SmaltiError: the classes that `find_shard_set` names.
     """
     if before is None:
-        return OpenStreams(options)
+        return OpenStreams(options, cache_limit)
     then = [each.manifest for each in before.sets]
     opened = OpenStreams(
-        [replace(each, version=was.version or each.version) for each, was in zip(options, then, strict=True)]
+        [replace(each, version=was.version or each.version) for each, was in zip(options, then, strict=True)],
+        cache_limit,
     )
     for was, each in zip(then, opened.sets, strict=True):
         if was.digest != each.manifest.digest:

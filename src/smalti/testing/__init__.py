@@ -1,6 +1,6 @@
 """Aids for tests, public: a store with planted faults, a store that logs its calls, and the contract of stores.
 
-Nothing in the library imports this. `StoreContract` needs pytest and is imported on first use.
+Nothing in the library imports this. The contracts need pytest and are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,10 @@ from smalti.testing.memory import Call, Killed, MemoryStore
 
 if TYPE_CHECKING:
     from smalti.testing.contract import StoreContract
+    from smalti.testing.large import LargeStoreContract
+    from smalti.testing.reading import ReadContract
 
-__all__ = ["Call", "Killed", "LoggedStore", "MemoryStore", "StoreContract"]
+__all__ = ["Call", "Killed", "LargeStoreContract", "LoggedStore", "MemoryStore", "ReadContract", "StoreContract"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +21,12 @@ def __getattr__(name: str) -> Any:
         from smalti.testing.contract import StoreContract
 
         return StoreContract
+    if name == "LargeStoreContract":
+        from smalti.testing.large import LargeStoreContract
+
+        return LargeStoreContract
+    if name == "ReadContract":
+        from smalti.testing.reading import ReadContract
+
+        return ReadContract
     raise AttributeError(name)

@@ -1,0 +1,123 @@
+"""What lies in the folder of one data set's copies, told by names, sizes and locks: nothing that is remembered.
+
+A killed process leaves temporaries and a lock file that nobody holds; both are told from live ones by the kernel's
+lock, so that no account of bytes can ever be wrong after it.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smalti.cache.folders import BAD_PREFIX, PART_SUFFIX
+from smalti.cache.locking import FileLock
+from smalti.errors import StoreTimeout
+from smalti.storage.retry import Deadline
+
+LOCK_SUFFIX = ".lock"
+LEASES = ".leases"
+BUDGET_LOCK = ".budget.lock"
+_PART = re.compile(r"\.(.+)\.\d+\.[0-9a-f]+(?:\.raw)?\.part")
+
+
+@dataclass
+class Contents:
+    """The files below one folder, by path; sizes in bytes."""
+
+    copies: dict[Path, int] = field(default_factory=dict)
+    """Whole shards, and whatever else has a plain name."""
+    bad: dict[Path, int] = field(default_factory=dict)
+    """Files that did not verify, put aside."""
+    parts: dict[Path, int] = field(default_factory=dict)
+    """Temporaries of fetches."""
+    locks: dict[Path, int] = field(default_factory=dict)
+    """Locks of fetches; their size is what the fetch has asked room for."""
+
+    @property
+    def kept(self) -> int:
+        """Bytes that stay: copies, and what was put aside."""
+        return sum(self.copies.values()) + sum(self.bad.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that fetches have, or have asked room for."""
+        coming = dict(self.locks)
+        for part, size in self.parts.items():
+            lock = lock_of_part(part)
+            coming[lock] = max(coming.get(lock, 0), size)
+        return sum(coming.values())
+
+
+def scan(root: Path) -> Contents:
+    """What is there now; files that come or go meanwhile may be missed. A folder that is not there is empty."""
+    found = Contents()
+    for path, size in _walk(root):
+        name = path.name
+        if name == BUDGET_LOCK:
+            continue
+        if name.startswith(".") and name.endswith(LOCK_SUFFIX):
+            found.locks[path] = size
+        elif name.startswith(".") and name.endswith(PART_SUFFIX):
+            found.parts[path] = size
+        elif name.startswith(BAD_PREFIX):
+            found.bad[path] = size
+        else:
+            found.copies[path] = size
+    return found
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name != LEASES:
+                yield from _walk(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            with suppress(FileNotFoundError):
+                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
+
+
+def lock_of(target: Path) -> Path:
+    """The lock of whoever fetches this file."""
+    return target.with_name(f".{target.name}{LOCK_SUFFIX}")
+
+
+def lock_of_part(part: Path) -> Path:
+    """The lock under which a temporary was made; a text shard's second file is brought under the first one's."""
+    match = _PART.fullmatch(part.name)
+    own = part.with_name(f".{match[1] if match else part.name}{LOCK_SUFFIX}")
+    data = part.with_name(f".{match[1].removesuffix('.meta')}{LOCK_SUFFIX}") if match else own
+    return data if data.exists() else own
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process that lives holds the lock on this file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def reap(found: Contents) -> int:
+    """Removes what processes left that died in a fetch, here and from `found`; how many bytes it were."""
+    freed = 0
+    for lock in {*found.locks, *map(lock_of_part, found.parts)}:
+        with suppress(StoreTimeout, FileNotFoundError), FileLock(lock, Deadline(0.0), lock.name):
+            for part in [part for part in found.parts if lock_of_part(part) == lock]:
+                part.unlink(missing_ok=True)
+                freed += found.parts.pop(part)
+            found.locks.pop(lock, None)
+    return freed

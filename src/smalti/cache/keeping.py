@@ -1,0 +1,281 @@
+"""What is kept here and what goes: the bound on the copies' bytes, kept by all processes that share their folders.
+
+Intended behaviour; anything else is a bug:
+1. Copies, with what was put aside, never take more than the limit; what is being fetched comes on top, and room is
+   made for it before it is fetched wherever there is something that can go.
+2. All of it is what lies on disk, looked at under one lock for each folder. There is no account that could be wrong, so
+   a process that is killed at any moment leaves nothing to put right; what it was fetching is removed.
+3. What is needed last goes first: first of all what nobody is known to need, then by the next step that needs it, here
+   or in another process that reads from the folder. It is unlinked: who has it open keeps it.
+4. A shard that is fetched ahead gets the room that it would get when its turn comes, and before that none: what is
+   needed sooner is never given up for it. A shard that is needed now is fetched whatever there is room for.
+5. Nothing but files in the cache's own folders can go.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from smalti.cache.agenda import NEVER, Agenda
+from smalti.cache.contents import BUDGET_LOCK, Contents, is_held, lock_of, reap, scan
+from smalti.cache.leases import Lease, needed_by_others
+from smalti.cache.locking import FileLock
+from smalti.cache.statistics import Counters
+from smalti.errors import StoreTimeout
+from smalti.storage.retry import Deadline
+
+
+class NoRoom(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
+    """There is no room yet to fetch a shard ahead."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where copies lie; asked only when something must go."""
+
+    roots: Callable[[], list[Path]]
+    """The folders of all sources."""
+    files: Callable[[], Iterable[tuple[int, str]]]
+    """Each shard's number and the path of each of its files."""
+
+
+@dataclass
+class _Group:
+    """What goes together: the files of a shard, or one that belongs to none."""
+
+    shards: list[int]
+    files: dict[Path, int]
+    soonest: int = NEVER
+    """The step at which another process needs it."""
+    own_use: int = NEVER
+    """The step at which this process needs it."""
+
+    @property
+    def use(self) -> int:
+        """The step at which anybody needs it."""
+        return min(self.own_use, self.soonest)
+
+
+class Keeper:
+    """The bound of one cache, as one process keeps it; thread-safe.
+
+    Args:
+        limit: Bytes; None for no bound.
+        places: Where copies lie.
+        counters: Told what went.
+        drop: Told which shards went, so that their maps here go too: an unlinked file takes room until then.
+    """
+
+    def __init__(
+        self, limit: int | None, places: Places, counters: Counters, drop: Callable[[list[int]], None]
+    ) -> None:
+        self.limit = limit
+        self.agenda = Agenda()
+        self._places, self._counters, self._drop = places, counters, drop
+        self._turn = threading.Lock()
+        self._leases: dict[Path, Lease] = {}
+        self._owners: dict[str, list[int]] | None = None
+        self._order = 0
+        self._soon: dict[int, tuple[Path, ...]] = {}
+        self._last_used: dict[int, int] = {}
+
+    def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, ahead: bool) -> None:
+        """Reserves what a fetch will keep; for one that is ahead of its turn, makes room for it or refuses it.
+
+        Raises:
+            NoRoom: it is ahead of its turn, and what is here is needed sooner.
+            StoreTimeout: another process held the folder's lock until the deadline.
+        """
+        if self.limit is None:
+            return
+        if not ahead:  # comes on top while it is in flight, and what goes for it goes when it is here
+            lock.reserve(num_bytes)
+            return
+        step, floor = self._turn_of(shard)
+        with self._locked(deadline, f"room for shard {shard}"):
+            found = self._look()
+            over = sum(each.kept + each.in_flight for each in found) + num_bytes - self.limit
+            victims = []
+            if over > 0 and self._comes_before(step, shard, found):
+                raise NoRoom
+            if over > 0:
+                groups = self._groups(found, step, shard, but=shard)
+                while over > 0:
+                    victim = max(groups, key=self._rank, default=None)
+                    if victim is None or self._is_needed_before(victim, step, floor):
+                        raise NoRoom
+                    groups.remove(victim)
+                    victims.append(victim)
+                    over -= sum(victim.files.values())
+            for victim in victims:
+                self._evict(victim)
+            lock.reserve(num_bytes)
+
+    @contextmanager
+    def publishing(self, shard: int, num_bytes: int, lock: FileLock | None, deadline: Deadline) -> Iterator[None]:
+        """While files of a shard get their names: no copy goes meanwhile, and all of them are within the bound."""
+        if self.limit is None:
+            yield
+            return
+        step, after = self._now(shard)
+        with self._locked(deadline, f"room for shard {shard}"):
+            found = self._look()
+            over = sum(each.kept for each in found) + num_bytes - self.limit
+            if over > 0:
+                self._free(self._groups(found, step, after, but=shard), over)
+            if lock is not None:
+                lock.reserve(0)
+            yield
+
+    def relieve(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
+        """Lets so many bytes go because the disk is full; how many went."""
+        step, after = self._now(shard)
+        with self._locked(deadline, f"room for shard {shard}"):
+            return self._free(self._groups(self._look(), step, after, but=shard), num_bytes)
+
+    def others_fetch(self, shard: int) -> bool:
+        """Whether something else is being fetched into these folders now."""
+        own = {lock_of(Path(path)) for path, shards in self._owned().items() if shard in shards}
+        return any(lock not in own and is_held(lock) for root in self._places.roots() for lock in scan(root).locks)
+
+    def used(self, shard: int) -> None:
+        """A shard was opened: where no order is known, what was opened last goes last."""
+        self._order += 1
+        self._last_used[shard] = self._order
+
+    def renew(self, shards: list[int], files: Callable[[int], Iterable[Path]]) -> None:
+        """Tells the other processes which shards this one needs soon."""
+        if self.limit is None or not shards:
+            return
+        uses = self.agenda.next_use(np.array(shards, np.int64))
+        needed: dict[Path, dict[str, int]] = {root: {} for root in self._places.roots()}
+        self._soon = {shard: tuple(files(shard)) for shard in shards}
+        for shard, use in zip(shards, uses.tolist(), strict=True):
+            for path in self._soon[shard]:
+                for root, names in needed.items():
+                    if path.is_relative_to(root):
+                        names[str(path.relative_to(root))] = 0 if use == NEVER else max(0, use - self.agenda.floor)
+        with self._turn:
+            for root, names in needed.items():
+                self._leases.setdefault(root, Lease(root)).renew(names)
+
+    def close(self) -> None:
+        """Needs nothing any more."""
+        with self._turn:
+            for lease in self._leases.values():
+                lease.close()
+            self._leases.clear()
+
+    def _comes_before(self, step: int, shard: int, found: list[Contents]) -> bool:
+        """Whether something that is needed sooner is neither here nor on its way: the room is for that."""
+        soon = dict(self._soon)
+        if not soon:
+            return False
+        here = {path for each in found for path in each.copies}
+        coming = {lock for each in found for lock in each.locks}
+        for other, use in zip(soon, self.agenda.next_use(np.array(list(soon), np.int64)).tolist(), strict=True):
+            files = soon[other]
+            if (use, other) < (step, shard) and files and not (here.issuperset(files) or lock_of(files[0]) in coming):
+                return True
+        return False
+
+    def _now(self, shard: int) -> tuple[int, int]:
+        """The step at hand, and the shard whose turn it is in it: this one, or nobody knows which."""
+        step, floor = self._turn_of(shard)
+        return floor, shard if step == floor else -1
+
+    def _turn_of(self, shard: int) -> tuple[int, int]:
+        """The step that needs a shard, and the one at hand; they are the same where nobody knows."""
+        floor = self.agenda.floor
+        use = int(self.agenda.next_use(np.array([shard]))[0]) if self.agenda.is_known else NEVER
+        return (floor if use == NEVER else use), floor
+
+    @contextmanager
+    def _locked(self, deadline: Deadline, what: str) -> Iterator[None]:
+        if not self._turn.acquire(timeout=max(0.001, deadline.left())):
+            raise StoreTimeout(f"{what}: other threads were making room for more than {deadline.seconds:.0f} s")
+        try:
+            with ExitStack() as locks:
+                for root in sorted(self._places.roots()):
+                    if not root.is_dir():
+                        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    locks.enter_context(FileLock(root / BUDGET_LOCK, deadline, what))
+                yield
+        finally:
+            self._turn.release()
+
+    def _look(self) -> list[Contents]:
+        found = list(map(scan, self._places.roots()))
+        for contents in found:
+            reap(contents)
+        return found
+
+    def _free(self, groups: list[_Group], num_bytes: int) -> int:
+        """Lets so many bytes go, or all there are; how many went."""
+        went = 0
+        while groups and went < num_bytes:
+            victim = max(groups, key=self._rank)
+            groups.remove(victim)
+            went += self._evict(victim)
+        return went
+
+    def _groups(self, found: list[Contents], step: int, shard: int, *, but: int) -> list[_Group]:
+        """What could go, all `but` one, each with the step that needs it after the turn of `shard` at `step`."""
+        owners = self._owned()
+        groups: dict[object, _Group] = {}
+        for root, contents in zip(self._places.roots(), found, strict=True):
+            lease = self._leases.get(root)
+            others = needed_by_others(root, lease.name if lease else None)
+            for path, size in {**contents.copies, **contents.bad}.items():
+                ids = owners.get(str(path), [])
+                if but in ids:
+                    continue
+                group = groups.setdefault(tuple(ids) or path, _Group(ids, {}))
+                group.files[path] = size
+                soon = others.get(str(path.relative_to(root)))
+                if soon is not None:
+                    group.soonest = min(group.soonest, self.agenda.floor + soon)
+        known = [(group, shard_id) for group in groups.values() for shard_id in group.shards]
+        if known and self.agenda.is_known:
+            uses = self.agenda.use_from(np.array([shard_id for _, shard_id in known], np.int64), step, shard)
+            for (group, _), use in zip(known, uses.tolist(), strict=True):
+                group.own_use = min(group.own_use, use)
+        return list(groups.values())
+
+    def _rank(self, group: _Group) -> tuple[int, bool, int]:
+        """The larger, the sooner it goes."""
+        if group.use != NEVER:  # within a step, shards have their turns by number
+            return group.use, False, min(group.shards, default=0)
+        return NEVER, not group.shards, -max((self._last_used.get(shard, 0) for shard in group.shards), default=0)
+
+    def _is_needed_before(self, group: _Group, step: int, floor: int) -> bool:
+        """Whether something that may go at a later step is needed until then, or there is a doubt."""
+        if group.soonest <= step:
+            return True
+        if not group.shards:
+            return False
+        if not self.agenda.is_known:
+            return True
+        return bool(self.agenda.use_from(np.array(group.shards, np.int64), floor, -1).min() != group.own_use)
+
+    def _owned(self) -> dict[str, list[int]]:
+        if self._owners is None:
+            owners: dict[str, list[int]] = {}
+            for shard, path in self._places.files():
+                owners.setdefault(path, []).append(shard)
+            self._owners = owners
+        return self._owners
+
+    def _evict(self, group: _Group) -> int:
+        went = 0
+        for path, size in group.files.items():
+            with suppress(FileNotFoundError):  # somebody cleaned up
+                path.unlink()
+                went += size
+        self._drop(group.shards)
+        self._counters.add(evictions=1, bytes_evicted=went)
+        return went

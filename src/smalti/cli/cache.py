@@ -1,0 +1,92 @@
+"""`smalti cache ls|verify|scrub|clear`: the copies of shards on this machine."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from smalti.cache import inspecting
+from smalti.cache.options import detect_cache_folder
+from smalti.catalog import load_manifest
+from smalti.storage import open_store
+
+
+def add_cache_commands(commands: Any) -> None:
+    """Adds `cache` and what follows it to the parser's commands."""
+    text = "the copies of shards on this machine; safe beside running jobs"
+    below = commands.add_parser("cache", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in (
+        ("ls", _ls, "what there is, by data set"),
+        ("verify", _verify, "compare every copy of a version with its manifest"),
+        ("scrub", _scrub, "remove what killed processes left, and files that did not verify"),
+        ("clear", _clear, "remove all copies; running jobs fetch again what they do not have open"),
+    ):
+        command = below.add_parser(name, help=text, description=text)
+        if name == "verify":
+            command.add_argument("url", help="URL or folder of the shard set")
+            command.add_argument("--at", type=int, help="version (default: the newest)", metavar="N")
+            command.add_argument("--remove", action="store_true", help="remove copies that are damaged")
+        else:
+            command.add_argument("--digest", default="", help="only data sets whose digest begins so")
+        command.add_argument("--local", type=Path, help="the cache folder (default: the user's own)", metavar="FOLDER")
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+        command.set_defaults(run=run)
+
+
+def _ls(chosen: argparse.Namespace) -> int:
+    found = inspecting.list_copies(_local(chosen), chosen.digest)
+    if chosen.json:
+        return _tell(found)
+    for each in found:
+        print(
+            f"{each.folder}: {each.shards:,} files, {each.num_bytes:,} bytes; {each.in_flight:,} in flight, "
+            f"{each.readers:,} readers under a limit, {each.left:,} left over ({each.left_bytes:,} bytes)"
+        )
+    print(f"{len(found):,} data sets, {sum(each.num_bytes for each in found):,} bytes")
+    return 0
+
+
+def _verify(chosen: argparse.Namespace) -> int:
+    store = open_store(chosen.url)
+    manifest = load_manifest(store, version=chosen.at)
+    good, problems = inspecting.verify_copies(_local(chosen), manifest.digest, store.url, list(manifest.shards))
+    removed = [inspecting.discard(Path(path)) for path, _ in problems] if chosen.remove else []
+    if chosen.json:
+        told = [{"file": path, "problem": text} for path, text in problems]
+        print(
+            json.dumps({"digest": manifest.digest, "good": good, "problems": told, "removed": len(removed)}, indent=2)
+        )
+        return 1 if problems else 0
+    for _, text in problems:
+        print(text, file=sys.stderr)
+    state = f"{len(problems):,} damaged, {len(removed):,} removed" if problems else "all good"
+    print(f"version {manifest.version}: {good:,} copies as declared: {state}")
+    return 1 if problems else 0
+
+
+def _scrub(chosen: argparse.Namespace) -> int:
+    return _told(chosen, inspecting.scrub(_local(chosen), chosen.digest))
+
+
+def _clear(chosen: argparse.Namespace) -> int:
+    return _told(chosen, inspecting.clear(_local(chosen), chosen.digest))
+
+
+def _told(chosen: argparse.Namespace, removed: Sequence[inspecting.Removed]) -> int:
+    if chosen.json:
+        return _tell(removed)
+    for each in removed:
+        print(f"{each.folder}: {each.files:,} files removed, {each.num_bytes:,} bytes")
+    return 0
+
+
+def _tell(found: Sequence[Any]) -> int:
+    print(json.dumps([asdict(each) for each in found], indent=2))
+    return 0
+
+
+def _local(chosen: argparse.Namespace) -> Path:
+    return detect_cache_folder() if chosen.local is None else Path(chosen.local).expanduser()

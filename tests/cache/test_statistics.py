@@ -1,0 +1,119 @@
+"""What is counted, over processes however they were started."""
+
+import json
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from smalti.cache import CacheStats, Counters
+
+STATS = CacheStats(
+    hits=5, fetches=3, bytes_fetched=330, evictions=1, bytes_evicted=100, wait_seconds=0.25, least_bytes=300
+)
+
+
+def add_much(counters: Counters) -> None:
+    for _ in range(200):
+        counters.add(fetches=1, bytes_fetched=10)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_processes_of_a_run_add_to_the_same_numbers(start):
+    counters = Counters()
+    context = multiprocessing.get_context(start)
+    workers = [context.Process(target=add_much, args=(counters,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    add_much(counters)
+    for worker in workers:
+        worker.join(30)
+    assert (counters.get("fetches"), counters.get("bytes_fetched")) == (600, 6000)
+
+
+def test_threads_lose_nothing():
+    counters = Counters()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add_much, [counters] * 4))
+    assert counters.get("fetches") == 800
+
+
+@pytest.mark.process
+def test_a_killed_process_holds_nobody_up():
+    counters = Counters()
+    child = os.fork()
+    if not child:
+        while True:
+            counters.add(fetches=1)
+    while counters.get("fetches") < 100:
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    before = counters.get("fetches")
+    counters.add(fetches=1)
+    assert counters.get("fetches") == before + 1
+
+
+def test_how_far_readers_are_is_the_farthest():
+    counters = Counters()
+    counters.add(reached=7)
+    counters.add(reached=3)
+    assert counters.get("reached") == 7
+    counters.restart()
+    counters.add(reached=3)
+    assert counters.get("reached") == 3
+
+
+def test_a_pickled_copy_counts_for_itself():
+    import pickle
+
+    counters = Counters()
+    copy = pickle.loads(pickle.dumps(counters))
+    copy.add(hits=1)
+    assert (counters.get("hits"), copy.get("hits")) == (0, 1)
+
+
+def test_json_holds_all_of_it():
+    assert json.loads(STATS.to_json()) == {
+        "hits": 5,
+        "fetches": 3,
+        "bytes_fetched": 330,
+        "evictions": 1,
+        "bytes_evicted": 100,
+        "wait_seconds": 0.25,
+        "least_bytes": 300,
+        "ratio": 1.1,
+    }
+
+
+def test_prometheus_text_has_a_type_and_a_value_for_each():
+    lines = STATS.to_prometheus({"rank": '0"\n'}).splitlines()
+    assert lines[:3] == [
+        "# HELP smalti_cache_hits_total Shards that were here when a batch asked for them.",
+        "# TYPE smalti_cache_hits_total counter",
+        'smalti_cache_hits_total{rank="0\\"\\n"} 5',
+    ]
+    assert lines[-1] == 'smalti_cache_fetch_ratio{rank="0\\"\\n"} 1.1'
+    assert len(lines) == 24
+
+
+def test_what_nobody_counted_is_left_out():
+    text = CacheStats(1, 1, 1, 0, 0, 0.0).to_prometheus()
+    assert "least_bytes" not in text
+    assert "ratio" not in text
+    assert "\nsmalti_cache_fetches_total 1\n" in text
+
+
+def test_counters_that_were_collected_before_their_reader_count_no_more_and_touch_no_descriptor():
+    """The collector ends what hangs together in any order: a number may be told to counters that are gone."""
+    counters = Counters()
+    taken = counters._descriptor
+    counters.__del__()
+    with open(os.devnull) as reused:  # the lowest free descriptor
+        assert reused.fileno() == taken
+        counters.add(hits=1)
+        counters.__del__()
+        assert os.fstat(taken), "somebody else's file is still open"

@@ -1,0 +1,108 @@
+"""`smalti cache ls|verify|scrub|clear`."""
+
+import json
+
+import pytest
+
+from smalti.cli import main
+from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A set, its warm cache, and the folder of its copies."""
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    dataset = reader(remote, local)
+    assert read_all(dataset) == list(range(SAMPLES))
+    dataset.close()
+    return remote, local, local / dataset.manifest.digest
+
+
+def run(capsys, *words):
+    status = main(["cache", *map(str, words)])
+    return status, capsys.readouterr()
+
+
+def test_ls_says_what_there_is(cache, capsys):
+    _, local, folder = cache
+    num_bytes = sum(copies(local).values())
+    (folder / ".x.mds.77.abcdef0123456789.part").write_bytes(b"12345")
+    status, said = run(capsys, "ls", "--local", local)
+    assert status == 0
+    assert said.out.splitlines() == [
+        f"{folder}: 25 files, {num_bytes:,} bytes; 0 in flight, 0 readers under a limit, 1 left over (5 bytes)",
+        f"1 data sets, {num_bytes:,} bytes",
+    ]
+    _, said = run(capsys, "ls", "--local", local, "--json")
+    [found] = json.loads(said.out)
+    assert (found["shards"], found["num_bytes"], found["left_bytes"]) == (25, num_bytes, 5)
+
+
+def test_a_reader_under_a_limit_shows(cache, capsys):
+    remote, local, _ = cache
+    dataset = reader(remote, local, cache_limit="1mb")
+    batches = dataset.batches()
+    next(batches)
+    _, said = run(capsys, "ls", "--local", local)
+    assert "1 readers under a limit" in said.out
+    batches.close()
+    dataset.close()
+    _, said = run(capsys, "ls", "--local", local)
+    assert "0 readers under a limit" in said.out
+
+
+def test_verify_names_and_removes_what_is_damaged(cache, capsys):
+    remote, local, _ = cache
+    assert run(capsys, "verify", remote, "--local", local)[1].out == "version 1: 25 copies as declared: all good\n"
+    damaged = sorted(copies(local))[7]
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    status, said = run(capsys, "verify", remote, "--local", local, "--json")
+    assert status == 1
+    found = json.loads(said.out)
+    assert (found["good"], [each["file"] for each in found["problems"]], found["removed"]) == (24, [str(damaged)], 0)
+    assert run(capsys, "verify", remote, "--local", local, "--remove")[0] == 1
+    assert not damaged.exists()
+    assert run(capsys, "verify", remote, "--local", local)[0] == 0
+
+
+def test_scrub_leaves_copies_and_takes_the_rest(cache, capsys):
+    _, local, folder = cache
+    before = copies(local)
+    (folder / ".bad-shard.mds").write_bytes(b"rotten")
+    (folder / ".x.mds.77.abcdef0123456789.part").write_bytes(b"12345")
+    (folder / ".y.mds.lock").touch()
+    assert run(capsys, "scrub", "--local", local)[1].out == f"{folder}: 3 files removed, 11 bytes\n"
+    assert copies(local) == before
+    assert run(capsys, "scrub", "--local", local)[1].out == f"{folder}: 0 files removed, 0 bytes\n"
+
+
+def test_clear_takes_the_copies_of_the_chosen_set_and_nothing_else(cache, capsys):
+    remote, local, folder = cache
+    other = local / "documents"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    assert json.loads(run(capsys, "clear", "--local", local, "--digest", "ffff", "--json")[1].out) == []
+    status, said = run(capsys, "clear", "--local", local, "--digest", folder.name[:8], "--json")
+    assert status == 0
+    assert [each["files"] for each in json.loads(said.out)] == [25]
+    assert list(copies(local)) == [other / "thesis.txt"]
+    again = reader(remote, local)
+    assert read_all(again) == list(range(SAMPLES))
+    again.close()
+
+
+def test_a_job_goes_on_while_its_cache_is_cleared(cache, capsys):
+    remote, local, _ = cache
+    dataset = reader(remote, local)
+    found = []
+    for number, batch in enumerate(dataset.batches()):
+        found += batch["id"].tolist()
+        if number == 3:
+            assert run(capsys, "clear", "--local", local)[0] == 0
+    assert sorted(found) == list(range(SAMPLES))
+    dataset.close()
+
+
+def test_no_cache_at_all_is_no_fault(tmp_path, capsys):
+    assert run(capsys, "ls", "--local", tmp_path / "none")[1].out == "0 data sets, 0 bytes\n"
+    assert run(capsys, "clear", "--local", tmp_path / "none")[0] == 0

@@ -1,0 +1,137 @@
+"""E3, E4, E14, E16: what was wrong once is put aside and fetched again; what was repaired is read."""
+
+import errno
+import json
+import shutil
+
+import pytest
+
+from smalti.errors import ChecksumMismatch, FormatError, StoreError
+from smalti.format import verifying
+from smalti.testing.faultstore import Toxic
+from smalti.torch import StreamingDataLoader
+from tests.faults.e_reading import (
+    FEW_WAYS,
+    SHARD,
+    assert_exact,
+    assert_goes_on,
+    cached,
+    fails,
+    key_of,
+    open_set,
+    serve,
+    written,
+)
+
+pytestmark = pytest.mark.torch
+
+STORED = f"*{SHARD}*"
+
+
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e3_a_bad_shard_is_not_served_by_the_run_after_the_restart(faults, tmp_path, way):
+    serve(faults).plant(Toxic("corrupt", key=STORED))
+    first = open_set(tmp_path)
+    fails(first, way, ChecksumMismatch, SHARD)
+    first.close()
+    assert f"{SHARD}.mds" not in cached(tmp_path), "never under its name"
+    faults.heal()
+    assert_exact(open_set(tmp_path), way)
+
+
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e3_a_file_that_went_bad_in_the_cache_is_put_aside_and_fetched_once_more(faults, tmp_path, way):
+    serve(faults)
+    first = open_set(tmp_path)
+    assert_exact(first, way)
+    first.close()
+    path = next((tmp_path / "cache").rglob(f"{SHARD}.mds"))
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    faults.forget()
+    assert_exact(open_set(tmp_path), way)
+    assert [entry.key.split("/")[-1] for entry in faults.log("GET") if "shard." in entry.key] == [f"{SHARD}.mds"]
+    assert f".bad-{SHARD}.mds" in cached(tmp_path)
+
+
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e4_a_compressed_shard_that_is_repaired_in_the_store_is_read_by_the_same_run(faults, tmp_path, way):
+    key = "set/" + key_of(serve_zstd(faults), 3)
+    good = faults.get(key)
+    faults.put(key, good[:100] + bytes([good[100] ^ 255]) + good[101:])
+    dataset = open_set(tmp_path)
+    loader, taken = fails(dataset, way, ChecksumMismatch, SHARD)
+    faults.put(key, good)
+    assert_goes_on(loader, taken, compression="zstd")
+
+
+def serve_zstd(faults):
+    serve(faults, compression="zstd")
+    return written(compression="zstd")
+
+
+def bomb_set(tmp_path):
+    """A set whose third shard unpacks to 64 MiB, where its index file declares 562 bytes; sizes and hashes fit."""
+    import xxhash
+    import zstandard
+
+    root = tmp_path / "bombs"
+    shutil.copytree(written(compression="zstd"), root)
+    bomb = zstandard.compress(bytes(64 << 20))
+    index = json.loads((root / "index.json").read_text())
+    shard = index["shards"][3]
+    (root / shard["zip_data"]["basename"]).write_bytes(bomb)
+    shard["zip_data"] |= {"bytes": len(bomb), "hashes": {"xxh3_64": xxhash.xxh3_64_hexdigest(bomb)}}
+    index.pop("smalti", None)
+    shutil.rmtree(root / "_versions")
+    (root / "index.json").write_text(json.dumps(index))
+    return root
+
+
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e14_a_bomb_stops_at_the_declared_size(faults, tmp_path, way):
+    faults.put_folder(bomb_set(tmp_path), "set/")
+    fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
+    sizes = [path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert max(sizes) < 10_000
+
+
+@pytest.mark.parametrize("way", FEW_WAYS[:2])
+def test_e16_a_cached_file_that_cannot_be_read_is_fetched_again(faults, tmp_path, way, monkeypatch):
+    """The kernel's error is patched in: there is no bad disk here. A file that is fetched anew has another inode."""
+    serve(faults)
+    first = open_set(tmp_path)
+    assert_exact(first, way)
+    first.close()
+    inode = next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino
+    fail_at(monkeypatch, inode)
+    faults.forget()
+    assert_exact(open_set(tmp_path), way)
+    assert [entry.key.split("/")[-1] for entry in faults.log("GET") if "shard." in entry.key] == [f"{SHARD}.mds"]
+
+
+def fail_at(monkeypatch, inode):
+    import os
+
+    feed = verifying._feed
+
+    def failing(file, hashers):
+        if os.fstat(file.fileno()).st_ino == inode:
+            raise OSError(errno.EIO, "Input/output error")
+        return feed(file, hashers)
+
+    monkeypatch.setattr(verifying, "_feed", failing)
+
+
+def test_e16_when_it_cannot_be_fetched_either_the_error_is_typed(faults, tmp_path, monkeypatch):
+    serve(faults)
+    first = open_set(tmp_path)
+    assert_exact(first, {})
+    first.close()
+    fail_at(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
+    faults.plant(Toxic("http", key=STORED))
+    fails(open_set(tmp_path), {}, StoreError, f"shard 3 .*{SHARD}")
+    faults.heal()
+    again = open_set(tmp_path)
+    assert len(list(StreamingDataLoader(again))) == 10

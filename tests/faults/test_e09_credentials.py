@@ -1,0 +1,60 @@
+"""E9: credentials that expire are read anew once, then an error; never a fall to anonymous access."""
+
+import pytest
+
+from smalti.errors import StoreAuthError
+from smalti.testing.faultstore import Toxic
+from tests.faults.e_reading import (
+    FEW_WAYS,
+    SHARD,
+    assert_every_consumer_fails,
+    assert_exact,
+    fails,
+    open_set,
+    serve,
+)
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "ExpiredToken"), (400, "ExpiredToken"), (403, "AccessDenied")])
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e9_refused_credentials_are_an_error_on_every_consumer_and_never_anonymous(faults, tmp_path, way, status, code):
+    serve(faults).plant(Toxic("http", status=status, code=code, key="*/shard.*", nth=4))
+    dataset = open_set(tmp_path)
+    fails(dataset, way, StoreAuthError, r"shard.*refused.*AWS_ACCESS_KEY_ID")
+    faults.heal()
+    faults.plant(Toxic("http", status=status, code=code, key=f"*{SHARD}*"))
+    assert_every_consumer_fails(open_set(tmp_path / "again"), StoreAuthError, 30)
+    assert {entry.access for entry in faults.log()} == {"AKIDFAULTSTORE"}, "never anonymous"
+
+
+def write_keys(path, access):
+    path.write_text(f"[default]\naws_access_key_id = {access}\naws_secret_access_key = SECRET\n")
+
+
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_path, way, monkeypatch):
+    """A file that another program keeps fresh, as SSO and most platforms do it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    write_keys(tmp_path / "keys", "AKIDOLD")
+    serve(faults)
+    dataset = open_set(tmp_path)
+    assert len(dataset) == 60
+    write_keys(tmp_path / "keys", "AKIDNEW")
+    faults.plant(Toxic("http", status=403, code="ExpiredToken", access="AKIDOLD"))
+    assert_exact(dataset, way)
+    assert {entry.access for entry in faults.log()} == {"AKIDOLD", "AKIDNEW"}
+
+
+def test_e9_keys_that_are_refused_are_asked_for_again_only_once(faults, tmp_path):
+    serve(faults)
+    dataset = open_set(tmp_path)
+    assert len(dataset) == 60
+    faults.plant(Toxic("http", status=403, code="ExpiredToken"))
+    faults.forget()
+    with pytest.raises(StoreAuthError):
+        dataset[0]
+    assert len(faults.log("GET")) == 2

@@ -1,0 +1,64 @@
+"""E10 and P12: many readers at once, and a store that fails at the rates of SlateDB's chaos tests."""
+
+import threading
+
+import pytest
+
+from smalti.testing.faultstore import Toxic
+from smalti.torch import StreamingDataLoader
+from tests.faults.e_reading import DEADLINE, FEW_WAYS, WAYS, assert_exact, expected, open_set, read, serve
+
+pytestmark = pytest.mark.torch
+
+
+def chaos(latency):
+    """The rates of P12, for every request."""
+    return (
+        Toxic("http", status=503, probability=0.10),
+        Toxic("http", status=429, probability=0.05),
+        Toxic("reset_peer", after=50, probability=0.15),
+        Toxic("slow_close", seconds=latency, probability=0.30),
+        Toxic("latency", seconds=latency, probability=0.35),
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_e6_an_epoch_at_the_rates_of_p12_is_exact(faults, tmp_path, way, seed):
+    faults.reset(seed)
+    serve(faults).plant(*chaos(0.05))
+    assert_exact(open_set(tmp_path, timeout=20), way)
+    assert len([entry for entry in faults.log() if entry.toxics]) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_e6_an_epoch_at_the_rates_of_p12_with_three_seconds_of_latency_is_exact(faults, tmp_path, way):
+    faults.reset(3)
+    serve(faults).plant(*chaos(3.0))
+    assert_exact(open_set(tmp_path, timeout=60), way)
+
+
+def readers(tmp_path, count, **options):
+    """What so many readers with a cache each have read, at the same time."""
+    found = [None] * count
+
+    def one(number):
+        try:
+            found[number] = read(StreamingDataLoader(open_set(tmp_path / str(number), **options)))
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE)
+    return found
+
+
+@pytest.mark.parametrize(("count", "rate"), [(2, 6), pytest.param(16, 20, marks=pytest.mark.slow)])
+def test_e10_readers_that_come_all_at_once_are_slowed_down_and_exact(faults, tmp_path, count, rate):
+    serve(faults).plant(Toxic("throttle", rate=rate))
+    assert readers(tmp_path, count, timeout=20) == [expected()] * count
+    assert any(entry.status == 429 for entry in faults.log())

@@ -1,0 +1,202 @@
+"""F1 to F5: a full disk, limits of any size, eviction under readers, data that must not go, jobs that share."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from smalti.cache import inspecting
+from smalti.errors import SmaltiError, StoreError
+from tests.faults.f_sets import SAMPLES, Watch, copies, read_all, reader, remote_set, shard_bytes
+from tests.shard_sets import write_set
+from tests.storage.test_process import in_fork
+
+ALL = list(range(SAMPLES))
+
+ON_SMALL_DISK = """
+import json, subprocess, sys, time
+from pathlib import Path
+from tests.faults.f_sets import read_all, reader
+remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+local.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
+try:
+    dataset = reader(remote, local)
+    found = read_all(dataset)
+    dataset.close()
+except Exception as error:
+    found = f"{type(error).__name__}: {error}"
+time.sleep(0.3)  # what was fetched ahead may go on for a moment
+left = [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
+print(json.dumps([found, left]))
+"""
+
+
+def on_small_disk(remote, local, size):
+    """What reading answers in a mount namespace of its own, with a cache on a disk of this size."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here: needs CAP_SYS_ADMIN")
+    root = str(Path(__file__).parents[2])
+    ended = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", ON_SMALL_DISK, str(remote), str(local), size],
+        capture_output=True, text=True, timeout=60, check=False, cwd=root, env=os.environ | {"PYTHONPATH": root},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.process
+def test_f1_on_a_full_disk_copies_go_and_the_epoch_is_whole(tmp_path):
+    remote = remote_set(tmp_path / "set", 800)
+    assert on_small_disk(remote, tmp_path / "cache", "200k") == [list(range(800)), []]
+
+
+@pytest.mark.process
+def test_f1_a_shard_that_is_larger_than_the_disk_is_a_typed_error_and_leaves_nothing(tmp_path):
+    remote = remote_set(tmp_path / "set", 6000, size_limit=1 << 20)
+    found, left = on_small_disk(remote, tmp_path / "cache", "64k")
+    assert found.startswith("StoreError: shard ")
+    assert "is full" in found
+    assert left == []
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_f2_a_limit_of_a_few_shards_is_kept_and_the_epoch_is_whole(tmp_path, count):
+    remote, local = remote_set(tmp_path / "set", 60), tmp_path / "cache"
+    dataset = reader(remote, local, shuffle_block_size=16)
+    limit = count * max(shard_bytes(dataset))
+    dataset = reader(remote, local, shuffle_block_size=16, cache_limit=limit)
+    with Watch(local) as watch:
+        assert read_all(dataset) == list(range(60))
+    assert watch.looks > 3
+    assert 0 < watch.most <= limit
+    assert sum(copies(local).values()) <= limit
+    dataset.close()
+
+
+def test_f2_a_limit_below_the_largest_shard_is_refused_with_the_numbers(tmp_path):
+    remote = remote_set(tmp_path / "set", 60)
+    largest = max(shard_bytes(reader(remote, tmp_path / "cache")))
+    with pytest.raises(SmaltiError, match=rf"`cache_limit` is {largest - 1} bytes, .* alone takes {largest}"):
+        reader(remote, tmp_path / "cache", cache_limit=largest - 1)[0]
+
+
+def test_f2_a_limit_below_the_shuffle_window_says_so_before_the_first_batch(tmp_path):
+    remote = remote_set(tmp_path / "set", 60)
+    total = sum(shard_bytes(reader(remote, tmp_path / "cache")))
+    dataset = reader(remote, tmp_path / "cache", cache_limit=2000)
+    with pytest.warns(UserWarning, match=rf"`cache_limit` is 2,000 bytes, .* take {total:,}:"):
+        next(iter(dataset.batches()))
+    assert total > 2000
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_f3_readers_beside_one_that_removes_everything_all_the_time_see_no_error(tmp_path):
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAR_READER, str(remote), str(local), "3000", "2"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for _ in range(4)
+    ]
+    removed = 0
+    while any(each.poll() is None for each in readers):
+        removed += sum(each.files for each in inspecting.clear(local))
+        time.sleep(0.02)  # others get the lock, too
+    assert [each.communicate(timeout=10)[0] for each in readers] == ["whole\n"] * 4
+    assert removed > 50
+
+
+FAR_READER = """
+import sys
+import time
+from pathlib import Path
+sys.path.insert(0, ".")
+from tests.faults.f_sets import read_all, reader
+dataset = reader(Path(sys.argv[1]), Path(sys.argv[2]), cache_limit=int(sys.argv[3]), download_timeout=60.0)
+for epoch in range(int(sys.argv[4])):
+    assert read_all(dataset) == list(range(200))
+print("whole")
+"""
+
+
+def test_f4_data_without_a_remote_are_never_removed(tmp_path):
+    root = Path(write_set(tmp_path / "set", SAMPLES))
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    dataset = reader(root, tmp_path / "cache")
+    dataset = type(dataset)(local=str(root), batch_size=8, shuffle=True, cache_limit=max(shard_bytes(dataset)))
+    assert read_all(dataset) == ALL
+    assert dataset.stats().evictions == 0
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.process
+def test_f5_two_jobs_share_a_folder_within_the_limit(tmp_path):
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    with Watch(local) as watch:
+        jobs = [
+            subprocess.Popen(
+                [sys.executable, "-c", JOB, str(remote), str(local), str(seed)],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[2],
+            )
+            for seed in (1, 2)
+        ]
+        assert [job.communicate(timeout=60)[0] for job in jobs] == ["whole\n"] * 2
+    assert 0 < watch.most <= 5000
+    assert sum(copies(local).values()) <= 5000
+
+
+JOB = """
+import sys
+import time
+from pathlib import Path
+sys.path.insert(0, ".")
+from tests.faults.f_sets import read_all, reader
+dataset = reader(Path(sys.argv[1]), Path(sys.argv[2]), cache_limit=5000, shuffle_seed=int(sys.argv[3]))
+assert read_all(dataset) == list(range(200))
+print("whole")
+"""
+
+
+@pytest.mark.process
+def test_f5_what_another_job_needs_next_goes_after_what_nobody_needs(tmp_path):
+    """A second job that needs half of the set leaves the other job's next shards alone, and takes those it has read."""
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    sizes = shard_bytes(reader(remote, local))
+    half = len(sizes) // 2
+    limit = sum(sizes[:half])
+    first = reader(remote, local, shuffle=False, cache_limit=limit, predownload=24)
+    batches = first.batches()
+    for _ in range(6):
+        next(batches)
+    needed = set(first.stream.shards_of(__import__("numpy").arange(48, 60)).tolist())
+
+    def second():
+        other = reader(remote, local, shuffle=False, cache_limit=limit)
+        for number in range(150, 200):
+            other[number]
+        return "read"
+
+    assert in_fork(second) == "read"
+    there = {path.name for path in copies(local)}
+    root = first.stream.shards
+    assert {Path(root[shard].raw.basename).name for shard in needed} <= there
+    batches.close()
+    first.close()
+
+
+def test_a_limit_that_is_no_number_of_bytes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`cache_limit`"):
+        reader(tmp_path, tmp_path, cache_limit="much")
+    with pytest.raises(StoreError):
+        reader(tmp_path, tmp_path, cache_limit="100gb")[0]

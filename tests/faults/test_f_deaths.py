@@ -1,0 +1,148 @@
+"""F6 to F9: killed groups, cleaning beside jobs, deaths between two steps and in the middle of a download."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from smalti.cache import CacheOptions, ShardCache, Source, inspecting
+from smalti.storage import LocalStore
+from smalti.testing import LoggedStore
+from tests.cache.conftest import DIGEST, ids
+from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+from tests.storage.test_process import in_fork
+
+pytestmark = pytest.mark.process
+
+GROUP = """
+import sys
+from pathlib import Path
+sys.path.insert(0, ".")
+from tests.faults.f_sets import reader
+from smalti.torch import StreamingDataLoader, StreamingDataset
+dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=8, shuffle=True, cache_limit=60000)
+loader = StreamingDataLoader(dataset, num_workers=2, worker_kind="process", persistent_workers=True)
+while True:
+    for batch in loader:
+        print("batch", flush=True)
+"""
+
+
+def leftovers(local):
+    return sorted(path.name for path in local.rglob("*") if path.name.endswith((".part", ".lock")))
+
+
+@pytest.mark.slow
+def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    job = subprocess.Popen(
+        [sys.executable, "-c", GROUP, str(remote), str(local)],
+        stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    for _ in range(3):
+        assert job.stdout.readline() == "batch\n"
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait(10)
+    job.stdout.close()
+    dataset = reader(remote, local, cache_limit=60000)
+    assert read_all(dataset) == list(range(SAMPLES))
+    dataset.close()
+    assert leftovers(local) == []
+    assert list(local.rglob(".leases/*")) == []
+
+
+def test_f7_cleaning_removes_what_the_dead_left_and_nothing_of_the_living(fill, make_cache, tmp_path):
+    store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log", chunk_delay=0.4)
+    infos = fill(store.inner)
+    cache = make_cache(store, infos)
+    cache.prefetch([0])
+    while not store.lines("fetch"):
+        time.sleep(0.005)
+    root = tmp_path / "cache" / DIGEST
+    part = root / f".{infos[1].raw.basename.rpartition('/')[2]}.123.abcdef0123456789.part"
+    dead = (root / infos[1].raw.basename).parent / part.name
+    dead.write_bytes(b"left by the dead")
+    bystander = tmp_path / "cache" / "notes.txt"
+    bystander.write_text("not the cache's")
+    assert [each.files for each in inspecting.scrub(tmp_path / "cache")] == [1]
+    assert not dead.exists()
+    assert len(cache.shard(0)) > 0
+    assert len(store.lines("fetch")) == 1, "the living one was not disturbed"
+    assert bystander.read_text() == "not the cache's"
+    assert leftovers(tmp_path / "cache") == []
+
+
+class Dies(LoggedStore):
+    """A store whose reader is killed when so many bytes have come."""
+
+    def __init__(self, inner: LocalStore, log: Path, after: int) -> None:
+        super().__init__(inner, log)
+        self.after = after
+
+    def fetch(self, key, out, *, on_chunk=None):
+        out.write(self.inner.get(key)[: self.after])
+        time.sleep(0.05)  # until it is on disk
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("limit", [None, 4000])
+def test_f9_a_reader_killed_anywhere_in_a_download_leaves_no_partial_file_under_a_final_name(
+    fill,
+    make_cache,
+    tmp_path,
+    compression,
+    limit,
+):
+    store = LocalStore(tmp_path / "set")
+    infos = fill(store, compression=compression)
+    options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0)
+    size = infos[0].stored.num_bytes
+    for after in range(0, size + 1, max(1, size // 8)):
+        dying = ShardCache(Source(Dies(store, tmp_path / "log", after), DIGEST, infos, options), limit=limit)
+        assert in_fork(lambda cache=dying: cache.shard(0)) == "nothing: killed after the deadline"
+        assert copies(tmp_path / "cache") == {}
+    cache = ShardCache(Source(LoggedStore(store, tmp_path / "log"), DIGEST, infos, options), limit=limit)
+    assert ids(cache) == list(range(40))
+    cache.close()
+    assert leftovers(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("keep_zip", [False, True])
+def test_f8_a_reader_killed_at_every_rename_leaves_an_account_that_is_right(fill, tmp_path, keep_zip):
+    """Killed just before and just after the unpacked file gets its name, and the compressed one."""
+    infos = fill(LocalStore(tmp_path / "set"), compression="zstd")
+    held = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
+    options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0, keep_zip=keep_zip)
+
+    def make():
+        return ShardCache(Source(LocalStore(tmp_path / "set"), DIGEST, infos, options), limit=2 * held)
+
+    for renames in range(3):
+        for before in (True, False):
+
+            def work(renames=renames, before=before):
+                done, rename = [], Path.replace
+
+                def fatal(self, target):
+                    done.append(target)
+                    if before and len(done) > renames:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    rename(self, target)
+                    if len(done) > renames:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+                Path.replace = fatal
+                return ids(make())
+
+            assert in_fork(work) == "nothing: killed after the deadline"
+            assert sum(copies(tmp_path / "cache").values()) <= 2 * held
+            cache = make()
+            assert ids(cache) == list(range(40))
+            cache.close()
+            assert sum(copies(tmp_path / "cache").values()) <= 2 * held
+            assert leftovers(tmp_path / "cache") == []

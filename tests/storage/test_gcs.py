@@ -1,0 +1,66 @@
+"""Google's storage: no probing of buckets over gRPC, nobody anonymous by accident, HMAC keys by the other door."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError, StoreNotFound
+from smalti.storage import open_store
+
+
+def test_the_kind_of_a_bucket_is_not_probed(gcs_url, gcs_bucket):
+    """gcsfs asks over gRPC by default: half a minute per call where nobody answers, and threads no fork survives."""
+    program = (
+        "import sys, time, threading; from smalti.storage import open_store\n"
+        "store = open_store(sys.argv[1], {'endpoint_url': sys.argv[2], 'token': 'anon'})\n"
+        "begin = time.monotonic(); store.put('k', b'1'); store.get('k'); list(store.list())\n"
+        "kind = type(store._connection.get())\n"
+        "print([c.__name__ for c in kind.__mro__ if 'Extended' in c.__name__], time.monotonic() - begin < 15)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GCSFS_")}
+    argv = [sys.executable, "-c", program, f"gs://{gcs_bucket}/set", gcs_url]
+    done = subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[] True\n", done.stderr
+
+
+def test_no_credentials_are_an_error_and_not_anonymous_access(gcs_url, gcs_bucket):
+    with pytest.raises(StoreAuthError, match=r"GOOGLE_APPLICATION_CREDENTIALS.*GCS_KEY and GCS_SECRET"):
+        open_store(f"gs://{gcs_bucket}/set", {"endpoint_url": gcs_url}).get("k")
+
+
+def test_a_missing_bucket_is_not_found(gcs_url, gcs_bucket):
+    store = open_store("gs://no-such-bucket/set", {"endpoint_url": gcs_url, "token": "anon"})
+    for use in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: store.size("k")):
+        with pytest.raises(StoreNotFound, match="no-such-bucket"):
+            use()
+
+
+def test_nothing_is_published_where_conditions_are_ignored(gcs_url, gcs_bucket):
+    """The emulator lets every exclusive put win: two writers would overwrite each other's version."""
+    store = open_store(f"gs://{gcs_bucket}/set", {"endpoint_url": gcs_url, "token": "anon"})
+    with pytest.raises(StoreError, match="ignores conditional puts"):
+        store.check_exclusive_puts("_versions")
+    assert list(store.list()) == []
+
+
+def test_hmac_keys_go_to_the_compatible_door_of_google(clean_environment):
+    clean_environment.setenv("GCS_KEY", "GOOG1EXAMPLE")
+    clean_environment.setenv("GCS_SECRET", "canarycanary")
+    filesystem = open_store("gs://bucket/set")._connection.get()
+    assert filesystem.endpoint_url == "https://storage.googleapis.com"
+    assert (filesystem.key, filesystem.client_kwargs["region_name"]) == ("GOOG1EXAMPLE", "auto")
+    named = open_store("gs://bucket/set", {"token": "anon"})._connection.get()
+    assert not hasattr(named, "endpoint_url") or named.endpoint_url is None, "a token that is named goes first"
+
+
+def test_a_wrong_hmac_key_is_refused_and_not_shown(guarded_server, guarded_bucket, clean_environment):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        clean_environment.delenv(name)
+    clean_environment.setenv("GCS_KEY", guarded_server.key)
+    clean_environment.setenv("GCS_SECRET", "canarycanarycanary")
+    store = open_store(f"gs://{guarded_bucket}/set", {"endpoint_url": guarded_server.http})
+    with pytest.raises(StoreAuthError, match=r"refused.*GCS_KEY") as caught:
+        store.get("k")
+    assert "canary" not in f"{caught.value} {caught.value.__cause__!r}"

@@ -1,0 +1,96 @@
+"""What is read from web servers and from the Hugging Face Hub: honest answers, ranges that are ranges, logins."""
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError, StoreNotFound
+from smalti.storage import open_store
+from tests.storage.servers.web_server import WebServer
+
+FILES = {"/set/k": b"0123456789"}
+
+
+def test_a_server_that_ignores_ranges_gives_the_right_bytes():
+    """fsspec's client would hand out the beginning of the file for any range."""
+    with WebServer(FILES) as server:
+        server.ranges = False
+        store = open_store(f"{server.url}/set")
+        assert store.get_range("k", 4, 6) == b"45"
+        assert store.get_range("k", 8, 99) == b"89"
+        assert store.get_range("k", 20, 30) == b""
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_server_without_head_still_tells_sizes(ranges):
+    with WebServer(FILES) as server:
+        server.heads, server.ranges = False, ranges
+        store = open_store(f"{server.url}/set")
+        assert store.size("k") == 10
+        assert not store.exists("none")
+
+
+def test_a_login_that_is_asked_for_is_not_called_a_missing_file():
+    """fsspec's client calls it so."""
+    with WebServer(FILES, token="secret-token") as server:
+        for use in ("get", "size", "exists"):
+            with pytest.raises(StoreAuthError, match="headers"):
+                getattr(open_store(f"{server.url}/set"), use)("k")
+        good = {"headers": {"Authorization": "Bearer secret-token"}}
+        assert open_store(f"{server.url}/set", good).get("k") == b"0123456789"
+        bad = {"headers": {"Authorization": "Bearer canary-canary"}}
+        with pytest.raises(StoreAuthError) as caught:
+            open_store(f"{server.url}/set", bad).get("k")
+        assert "canary" not in f"{caught.value} {caught.value.__cause__!r}"
+
+
+def test_a_login_is_not_sent_to_the_server_that_a_redirect_names():
+    with WebServer(FILES) as other, WebServer({}, token="secret-token") as first:
+        first.redirects["/set/k"] = f"{other.url}/set/k"
+        options = {"headers": {"Authorization": "Bearer secret-token"}}
+        assert open_store(f"{first.url}/set", options).get("k") == b"0123456789"
+        assert "authorization" not in other.headers[-1]
+
+
+def test_a_web_server_is_not_listed():
+    with WebServer(FILES) as server, pytest.raises(StoreError, match="cannot be listed"):
+        list(open_store(f"{server.url}/set").list())
+
+
+def test_the_hub_wants_the_token_of_the_environment(clean_environment):
+    files = {"/datasets/owner/name/resolve/main/k": b"1"}
+    with WebServer(files, token="hf_right") as server:
+        clean_environment.setenv("HF_ENDPOINT", server.url)
+        with pytest.raises(StoreAuthError, match="HF_TOKEN"):
+            open_store("hf://datasets/owner/name").get("k")
+        clean_environment.setenv("HF_TOKEN", "hf_canarycanary")
+        with pytest.raises(StoreAuthError) as caught:
+            open_store("hf://datasets/owner/name").get("k")
+        assert "canary" not in f"{caught.value} {caught.value.__cause__!r}"
+        clean_environment.setenv("HF_TOKEN", "hf_right")
+        assert open_store("hf://datasets/owner/name").get("k") == b"1"
+        assert open_store("hf://datasets/owner/name", {"token": "hf_right"}).get("k") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("hf://datasets/owner/name", "/datasets/owner/name/resolve/main/a/k"),
+        ("hf://datasets/owner/name@v1.0", "/datasets/owner/name/resolve/v1.0/a/k"),
+        ("hf://datasets/owner/name@refs%2Fconvert%2Fx", "/datasets/owner/name/resolve/refs/convert/x/a/k"),
+        ("hf://owner/model@v1", "/owner/model/resolve/v1/a/k"),
+    ],
+)
+def test_an_address_of_the_hub_names_repository_and_revision(clean_environment, address, path):
+    with WebServer({path: b"1"}) as server:
+        store = open_store(address, {"endpoint": server.url})
+        assert store.get("a/k") == b"1"
+        assert store.child("a").get("k") == b"1"
+
+
+def test_an_address_of_the_hub_without_a_repository_is_refused():
+    with pytest.raises(StoreError, match="<owner>/<name>"):
+        open_store("hf://datasets/owner").get("k")
+
+
+def test_a_repository_that_is_not_there_is_not_found(clean_environment):
+    with WebServer({}) as server, pytest.raises(StoreNotFound):
+        open_store("hf://datasets/owner/none", {"endpoint": server.url}).get("k")

@@ -1,0 +1,37 @@
+"""The fault store without faults is an ordinary S3 store: the contract of stores holds on it, through s3fs."""
+
+import pytest
+
+from smalti.storage import Store
+from smalti.testing import StoreContract
+from smalti.testing.faultstore import FaultStore, Toxic
+
+
+@pytest.fixture(scope="module")
+def own_process():
+    with FaultStore(own_process=True) as server:
+        yield server
+
+
+class TestFaultStoreInAProcess(StoreContract):
+    @pytest.fixture
+    def store(self, own_process) -> Store:
+        own_process.reset()
+        return own_process.open("some/prefix")
+
+
+class TestFaultStoreInAThread(StoreContract):
+    @pytest.fixture
+    def store(self, faults) -> Store:
+        return faults.open()
+
+
+class TestFaultStoreThatIgnoresConditions(StoreContract):
+    """As several S3 look-alikes do; the probe of the contract finds it out."""
+
+    exclusive_puts = False
+
+    @pytest.fixture
+    def store(self, faults) -> Store:
+        faults.plant(Toxic("ignore_precondition"))
+        return faults.open()
