@@ -11,10 +11,10 @@ import numpy as np
 
 from smalti.dataset import open_dataset
 from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
+from smalti.errors import SchemaError
+from smalti.format.sizes import parse_byte_count
 from smalti.world import World
 
-_UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) *(kb|mb|gb|tb|)", re.IGNORECASE)
 _WORLD = re.compile(r"(\d+)x(\d+)")
 
 
@@ -108,7 +108,7 @@ def _count(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"expected bytes, such as 50GB, found {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    try:
+        return parse_byte_count(text, what="--cache")
+    except SchemaError as error:
+        raise argparse.ArgumentTypeError(f"expected bytes, such as 50GB, found {text!r}") from error

@@ -88,7 +88,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
 
 def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> NDArray[np.int64]:
     """The shards that the first steps of a pass need, step by step and in each the lowest first."""
-    needed = []
+    needed, num_steps = [], min(num_steps, reading.division.num_steps)
     for stretch in uses(reading, stream):
         pairs = np.unique(np.stack((stretch.steps, stretch.shards)), axis=1)
         needed.append(pairs[1][pairs[0] < num_steps])

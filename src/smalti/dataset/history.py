@@ -1,6 +1,6 @@
 """Which passes a dataset has begun and how far they came: what it read, and what that had to cost at the least."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,8 +35,8 @@ class History:
         cache = stream.cache
         cache.settle()
         steps = [*self.steps, cache.counters.get("reached")]
-        needed = [
-            shards_needed(reading, stream, min(num_steps, reading.division.num_steps))
+        needed = [  # of a copy of each: what is begun would keep its epoch's plan otherwise, for as long as the dataset
+            shards_needed(replace(reading), stream, num_steps)
             for reading, num_steps in zip(self.begun, steps, strict=False)
             if num_steps
         ]
