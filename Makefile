@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PORT   ?= 3000
+SECONDS ?= 600
 
 export DAGSTER_HOME ?= $(CURDIR)/.dagster
 export DAGSTER_DISABLE_TELEMETRY = 1
@@ -11,7 +12,7 @@ export DAGSTER_DISABLE_TELEMETRY = 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast check lint bench clean
+.PHONY: help setup demo ui test test-fast test-nightly check lint bench soak clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,11 +30,15 @@ ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another p
 	@$(BIN)/python -m pipelines.home
 	@$(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
 
-test: $(READY)  ## every test
-	@$(BIN)/python -m pytest
+test: $(READY)  ## every test, two at a time
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: $(READY) ## the tests of the inner loop, under three minutes
-	@$(BIN)/python -m pytest -m "not slow" -q
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -q
+
+test-nightly: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
+	@$(BIN)/python tools/debian_servers.py
+	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly -q
 
 lint: $(READY)  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -46,6 +51,9 @@ check: lint test-fast ## everything that must be green at every commit
 bench: $(READY) ## Smalti beside its peers, in one run: results in benchmarks/results (ARGS="--quick", see benchmarks/README.md)
 	@$(BIN)/python -m benchmarks setup
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY)  ## ten minutes of faults and kills under training jobs that share a cache (SECONDS=60, ARGS="--seed 7")
+	@$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --results benchmarks/results $(ARGS)
 
 clean:          ## remove what the demo, the UI and the tools left; .venv stays
 	rm -rf data .dagster build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

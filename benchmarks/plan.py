@@ -8,7 +8,7 @@ from benchmarks.row import LARGE, Entrant, Row
 from benchmarks.scale import Scale
 from benchmarks.task import Task
 
-_NEEDS_SET = {"read", "access", "system-calls", "open", "resume"}
+_NEEDS_SET = {"read", "access", "system-calls", "open", "resume", "cold", "first-batch", "warm", "ranks"}
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,17 @@ def preparations(measurements: Iterable[Planned], *, fresh: bool) -> list[Task]:
         if task.measure not in _NEEDS_SET:
             continue
         # A set of ours is written anew: the code that wrote the last one may be of this morning.
-        options = {"fresh": True} if fresh and task.writer == "smalti" else {}
+        # Photos are kept: they are large, and it is their way here that is measured.
+        options = {"fresh": True} if fresh and task.writer == "smalti" and task.workload != "photos" else {}
+        options |= {key: value for key, value in task.options.items() if key == "shard_bytes"}
         source = replace(task, measure="prepare", peer=task.writer, options=options)
         found.setdefault(key_of(source), source)
         if "copies" in task.options:
             links = replace(task, measure="multiply", options={"copies": task.options["copies"]})
             found.setdefault(key_of(links), links)
+        if task.measure == "warm" and task.options.get("place") != "local":
+            filling = replace(task, measure="fill", options={"workers": 2, "shuffle": False})
+            found.setdefault(key_of(filling), filling)
         if task.measure == "resume":
             saving = replace(task, measure="save-state")
             found.setdefault(key_of(saving), saving)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.task import Figures, Task
+from benchmarks.trees import tree_rss
 
 ROOT = Path(__file__).resolve().parents[1]
 _SAMPLE_SECONDS = 0.05
@@ -48,7 +49,7 @@ def run_task(task: Task, timeout: float) -> Outcome:
                 command, cwd=ROOT, env=_environment(task), stdout=output, stderr=output, start_new_session=True
             )
             try:
-                peak, in_time = _watch(child, answer, timeout)
+                peak, in_time = _watch(child, answer, timeout, task.aside_file)
             finally:
                 _end_group(child)
         if answer.exists():
@@ -73,7 +74,7 @@ def _outcome(answer: dict[str, Any], peak: int) -> Outcome:
     return Outcome("ok", {**answer["figures"], **memory})
 
 
-def _watch(child: "subprocess.Popen[bytes]", answer: Path, timeout: float) -> tuple[int, bool]:
+def _watch(child: "subprocess.Popen[bytes]", answer: Path, timeout: float, aside: Path) -> tuple[int, bool]:
     """Largest resident memory of the tree seen, bytes, and whether the child ended (or answered) in time."""
     peak, begin = 0, time.monotonic()
     answered: float | None = None
@@ -81,7 +82,7 @@ def _watch(child: "subprocess.Popen[bytes]", answer: Path, timeout: float) -> tu
         with suppress(subprocess.TimeoutExpired):
             child.wait(_SAMPLE_SECONDS)
             return peak, True
-        peak = max(peak, tree_rss(child.pid))
+        peak = max(peak, tree_rss(child.pid, _number_in(aside)))
         now = time.monotonic()
         if answered is None and answer.exists():
             answered = now
@@ -91,17 +92,11 @@ def _watch(child: "subprocess.Popen[bytes]", answer: Path, timeout: float) -> tu
             return peak, False
 
 
-def tree_rss(pid: int) -> int:
-    """Resident bytes of a process and all below it; pages that they share count in each. 0 where there is no /proc."""
-    total, waiting = 0, [pid]
-    page = os.sysconf("SC_PAGE_SIZE")
-    while waiting:
-        here = Path("/proc", str(waiting.pop()))
-        with suppress(OSError, ValueError, IndexError):
-            total += int((here / "statm").read_text().split()[1]) * page
-            for task in (here / "task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-    return total
+def _number_in(file: Path) -> int | None:
+    """The process that the file names, as soon as it does."""
+    with suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
 
 
 def _end_group(child: "subprocess.Popen[bytes]") -> None:

@@ -32,7 +32,8 @@ class RunOptions:
     def measurements(self, row: Row) -> list[Planned]:
         """The tasks of one row, of those that are installed."""
         there = [peer for peer in self.peers if is_installed(peer)]
-        return planned(row, self.scale, self.runs, str(self.work), there)
+        everything = planned(row, self.scale, self.runs, str(self.work), there)
+        return [each for each in everything if is_installed(each.task.writer)]
 
 
 def run(options: RunOptions, results: Results) -> None:

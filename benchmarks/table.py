@@ -6,6 +6,7 @@ seen for what it is.
 """
 
 from benchmarks.goals import at_least, at_most
+from benchmarks.link_rows import LINK_ROWS
 from benchmarks.order_rows import ORDER_ROWS
 from benchmarks.row import LARGE, SMALL, Entrant, Row, participants
 from benchmarks.start_rows import START_ROWS
@@ -117,4 +118,4 @@ _OTHERS = (
     ),
 )  # fmt: skip
 
-ROWS: tuple[Row, ...] = (*_WRITING, *_READING, *_OTHERS, *START_ROWS, *ORDER_ROWS)
+ROWS: tuple[Row, ...] = (*_WRITING, *_READING, *_OTHERS, *START_ROWS, *ORDER_ROWS, *LINK_ROWS)

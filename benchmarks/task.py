@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.interface import WriteOptions
 from benchmarks.workloads import Data, Workload
 
 Figures = dict[str, Any]
 """Names of figures, with the unit in the name, to numbers."""
 
-_WRITERS = {"litfull": "litdata", "smalti-plain": "smalti", "smalti-sparse": "smalti", "sol": "solb", "decode": "solb"}
+_WRITERS = {
+    "litfull": "litdata", "smalti-plain": "smalti", "smalti-sparse": "smalti", "sol": "solb", "decode": "solb",
+    "link": "smalti", "link-disk": "smalti",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Task:
         return self.work / "scratch"
 
     @property
+    def aside_file(self) -> Path:
+        """Number of a process below the one that measures whose memory does not count: a server."""
+        return self.scratch / "aside.pid"
+
+    @property
     def data(self) -> Data:
         """The samples."""
         return Data(self.kind, self.work / "cache")
@@ -52,11 +61,19 @@ class Task:
     @property
     def set_folder(self) -> Path:
         """Where the set that this task reads lies: written once, before anything is measured."""
-        return self.work / "sets" / f"{self.writer}-{self.workload}-{self.samples}"
+        shard = f"-{self.options['shard_bytes']}" if "shard_bytes" in self.options else ""
+        return self.work / "sets" / f"{self.writer}-{self.workload}-{self.samples}{shard}"
+
+    @property
+    def write_options(self) -> WriteOptions:
+        """How that set is written."""
+        return WriteOptions(shard_bytes=int(self.options.get("shard_bytes", WriteOptions.shard_bytes)))
 
     @property
     def writer(self) -> str:
         """Who writes that set: some read what another one has written."""
+        if "set_of" in self.options:
+            return str(self.options["set_of"])
         return _WRITERS.get(self.peer, self.peer)
 
     def linked_folder(self, copies: int) -> Path:
@@ -72,6 +89,11 @@ class Task:
     def opened_kind(self) -> Workload:
         """What that set holds."""
         return Workload(self.workload, self.samples * int(self.options.get("copies", 1)))
+
+    @property
+    def filled_cache(self) -> Path:
+        """The cache of that set, when it was read over a link and all of it is there."""
+        return self.work / "caches" / self.set_folder.name
 
     @property
     def state_file(self) -> Path:

@@ -1,4 +1,4 @@
-"""The three kinds of data that everything is measured with, generated from a seed and kept on disk between runs.
+"""The kinds of data that everything is measured with, generated from a seed and kept on disk between runs.
 
 What belongs here: the values of samples and how they are recognised again. How a library writes or reads them is the
 business of `peers`.
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.photos import Photos
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("tiny", "jpeg", "tokens")
+NAMES = ("tiny", "jpeg", "tokens", "photos")
 TINY_BYTES = 100
 TOKENS = 2048
 VOCABULARY = 50257  # GPT-2's
@@ -41,12 +43,13 @@ class Workload:
             "tiny": {"id": "int", "data": "bytes"},
             "jpeg": {"image": "bytes", "label": "int", "name": "str"},
             "tokens": {"tokens": f"ndarray:int32:{TOKENS}"},
+            "photos": {"image": "bytes", "label": "int", "name": "str"},
         }[self.name]
 
     @property
     def batch_size(self) -> int:
         """Samples per batch when reading."""
-        return 64 if self.name == "jpeg" else 256
+        return 64 if self.name in {"jpeg", "photos"} else 256
 
 
 class Data:
@@ -56,8 +59,10 @@ class Data:
         self.workload, self._cache = workload, cache
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """Every sample as a dict, what a writer of rows is given."""
+    def rows(self) -> "list[dict[str, Any]] | Photos":
+        """Every sample as a dict, what a writer of rows is given; photos are made as they are asked for."""
+        if self.workload.name == "photos":
+            return Photos(self.workload.samples)
         columns = self.values
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -94,6 +99,8 @@ class Data:
     @cached_property
     def num_bytes(self) -> int:
         """Bytes of all values."""
+        if self.workload.name == "photos":
+            return Photos(self.workload.samples).num_bytes
         if self.workload.name == "tokens":
             return self.workload.samples * TOKENS * 4
         if self.workload.name == "tiny":

@@ -1,15 +1,54 @@
 """Fixtures that every room's tests share."""
 
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.egress import egress_guard
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+WATCHED = str(Path(__file__).parent / "egress")
 
 # A speed is never a test: on a busy machine one example may take a second. A failure prints the blob that replays it.
 settings.register_profile("smalti", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("smalti")
+
+# google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
+os.environ["NO_GCE_CHECK"] = "true"
+
+# Before any fixture: servers and sessions that live longer than a test are watched too.
+log, os.environ[egress_guard.LOG] = tempfile.mkstemp(prefix="smalti-egress-")
+os.close(log)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WATCHED, os.environ.get("PYTHONPATH")]))
+sys.path.append(WATCHED)  # tests hand their own path on to children
+egress_guard.watch()
+
+
+SLOW_TO_START = {"spark", "azurite_http", "azurite_https", "gcs_url", "sftp"}
+"""A JVM, and servers that are programs of their own: seconds before the first test of theirs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leaves out of the inner loop what waits for one of those to start."""
+    for item in items:
+        if SLOW_TO_START.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_unconfigure():
+    Path(os.environ[egress_guard.LOG]).unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaves_this_machine():
+    """A test that connects to, or looks up, anything but this machine fails."""
+    yield
+    assert egress_guard.take() == []
 
 
 @pytest.fixture(scope="session")

@@ -180,6 +180,7 @@ def test_a_history_of_a_million_changes_is_refused_by_its_length_without_being_r
         Cursor.from_state(damaged(history=Endless()))
 
 
+@pytest.mark.slow
 def test_as_many_changes_as_a_run_may_have_are_read():
     history = [weights_at(epoch, 0).to_state() for epoch in range(1 << 16)]
     state = damaged(history=history) | {"epoch": 1 << 17}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.measures.access import measure_access
+from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_batch, measure_ranks, measure_warm
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
 from benchmarks.measures.ordering import measure_late_ids, measure_order
 from benchmarks.measures.preparing import multiply_set, prepare_set
@@ -13,16 +14,21 @@ from benchmarks.task import Figures, Task
 
 MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "access": measure_access,
+    "cold": measure_cold,
     "drain": drain,
+    "fill": fill_cache,
+    "first-batch": measure_first_batch,
     "late-ids": measure_late_ids,
     "multiply": multiply_set,
     "open": measure_opening,
     "order": measure_order,
     "prepare": prepare_set,
+    "ranks": measure_ranks,
     "read": measure_reading,
     "resume": measure_resuming,
     "save-state": save_state,
     "system-calls": measure_system_calls,
+    "warm": measure_warm,
     "write": measure_writing,
 }
 

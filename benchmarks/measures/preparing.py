@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from benchmarks.peers import WriteOptions, distributions, find
+from benchmarks.peers import distributions, find
 from benchmarks.task import Figures, Task
 
 _MARKER = ".prepared.json"
@@ -11,7 +11,7 @@ _MARKER = ".prepared.json"
 
 def prepare_set(task: Task) -> Figures:
     """The set of the task's folder, unless it is there already from the same version; `fresh` writes it anew."""
-    peer, folder, options = find(task.peer), task.set_folder, WriteOptions()
+    peer, folder, options = find(task.peer), task.set_folder, task.write_options
     made_from = {"versions": distributions(), "bytes": task.data.num_bytes}
     marker = folder / _MARKER
     if marker.exists() and json.loads(marker.read_text()) == made_from and not task.options.get("fresh"):

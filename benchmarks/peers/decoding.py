@@ -16,7 +16,13 @@ def decode(data: bytes) -> NDArray[np.uint8]:
     import simplejpeg
 
     pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data)
-    return pixels[_EDGE : _EDGE + SIZE, _EDGE : _EDGE + SIZE]
+    if pixels.shape == (PIXELS, PIXELS, 3):
+        return pixels[_EDGE : _EDGE + SIZE, _EDGE : _EDGE + SIZE]
+    height, width = pixels.shape[:2]
+    top, left = max(0, height - SIZE) // 2, max(0, width - SIZE) // 2
+    middle = pixels[top : top + SIZE, left : left + SIZE]
+    # Photos that are smaller get a black edge: less work than to scale them, as ours does.
+    return np.pad(middle, ((0, SIZE - middle.shape[0]), (0, SIZE - middle.shape[1]), (0, 0)))
 
 
 def decode_sample(sample: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.workloads import Data, Workload
 
 
@@ -26,6 +27,8 @@ class WriteOptions:
     """`rows` (dicts) or `batches` (Arrow record batches)."""
     zstd: bool = False
     """Compressed with zstd at level 3 and hashed, where the library can."""
+    shard_bytes: int = 1 << 26
+    """The largest shard."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Peer:
 
     imports: tuple[str, ...] = ()
     """What a program imports before it opens anything."""
+    remote_imports: tuple[str, ...] = ()
+    """What it imports besides before it reads over a link."""
     order_imports: tuple[str, ...] = ()
     """What it imports before it plans an order, where that is less."""
 
@@ -80,6 +85,20 @@ class Peer:
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Batches; each iteration over it is one epoch. Opens the set."""
         raise Unsupported("no loader")
+
+    def remote_loader(
+        self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
+    ) -> Iterable[Any]:
+        """As `loader`, of a set behind a link."""
+        raise Unsupported("no loader over a link")
+
+    def cache_facts(self, loader: Iterable[Any]) -> Mapping[str, float]:
+        """What the library itself tells of its cache, after an epoch."""
+        return {}
+
+    def read_all(self, place: Place, keys: list[str]) -> int:
+        """Bytes of these objects, for floors."""
+        raise Unsupported("no floor of a link")
 
     def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
         """What the library would save, as JSON, after `taken` samples of the first epoch: whole batches."""

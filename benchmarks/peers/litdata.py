@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.peers.decoding import decode_sample
 from benchmarks.peers.interface import Ids, OrderOptions, Peer, ReadOptions, Unsupported, WriteOptions, link_copies
 from benchmarks.workloads import Workload
@@ -14,13 +16,16 @@ class Litdata(Peer):
     """litdata at its defaults."""
 
     imports = ("litdata",)
+    remote_imports = ("boto3", "obstore.store")
     _options: ClassVar[dict[str, Any]] = {}
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Through `BinaryWriter`: the public `optimize()` adds the start of processes."""
         from litdata.streaming.writer import BinaryWriter
 
-        writer = BinaryWriter(cache_dir=str(folder), chunk_bytes=1 << 26, compression="zstd" if options.zstd else None)
+        writer = BinaryWriter(
+            cache_dir=str(folder), chunk_bytes=options.shard_bytes, compression="zstd" if options.zstd else None
+        )
         for number, sample in enumerate(samples):
             writer.add_item(number, sample)
         writer.done()
@@ -34,6 +39,24 @@ class Litdata(Peer):
         dataset = StreamingDataset(
             str(folder), shuffle=options.shuffle, drop_last=False, transform=transform, **self._options
         )
+        loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+        return loader
+
+    def remote_loader(
+        self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
+    ) -> Iterable[Any]:
+        """The same, with its cache in a folder of its own."""
+        from litdata import StreamingDataLoader, StreamingDataset
+
+        if remote.block_size is not None or remote.cache_bytes is not None:
+            raise Unsupported("no blocks to shuffle in, and no hard bound on its cache")
+        # It fetches chunks by obstore, which refuses http unless told, and has no option of its own that tells it.
+        import_module("litdata.streaming.downloader")._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+        dataset = StreamingDataset(
+            place.url, cache_dir=str(place.cache), shuffle=options.shuffle, drop_last=False,
+            transform=decode_sample if options.decode else None,
+            storage_options={"endpoint_url": place.endpoint}, **self._options,
+        )  # fmt: skip
         loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.peers.decoding import decoded
 from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
 from benchmarks.workloads import Workload
@@ -24,6 +25,7 @@ class Mosaicml(Peer):
     """mosaicml-streaming."""
 
     imports = ("streaming", "torch.utils.data")
+    remote_imports = ("boto3",)
 
     def __init__(self) -> None:
         if _STUBS not in sys.path:
@@ -34,7 +36,9 @@ class Mosaicml(Peer):
         from streaming import MDSWriter
 
         compressed = {"compression": "zstd:3", "hashes": ["xxh64"]} if options.zstd else {}
-        with MDSWriter(out=str(folder), columns=workload.columns, **compressed) as writer:
+        with MDSWriter(
+            out=str(folder), columns=workload.columns, size_limit=options.shard_bytes, **compressed
+        ) as writer:
             for sample in samples:
                 writer.write(sample)
 
@@ -46,6 +50,24 @@ class Mosaicml(Peer):
         kind = decoded(StreamingDataset, "image") if options.decode else StreamingDataset
         dataset = kind(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
         loader: Iterable[Any] = DataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+        return loader
+
+    def remote_loader(
+        self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
+    ) -> Iterable[Any]:
+        """Its dataset under its own loader; the endpoint is in the environment."""
+        from streaming import StreamingDataLoader, StreamingDataset
+
+        kind = decoded(StreamingDataset, "image") if options.decode else StreamingDataset
+        dataset = kind(
+            remote=place.url, local=str(place.cache), shuffle=options.shuffle, batch_size=options.batch_size,
+            shuffle_block_size=remote.block_size, cache_limit=remote.cache_bytes,
+        )  # fmt: skip
+        for stream in dataset.streams:
+            # Opened for the index file: workers that are forked would share its connection and, without TLS to notice
+            # it, take each other's bytes.
+            stream._downloader.clean_up()
+        loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
 
     def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:

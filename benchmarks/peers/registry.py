@@ -43,6 +43,8 @@ KNOWN: Mapping[str, Known] = {
     "memcpy": Known("floors", "Memcpy", (), is_floor=True),
     "plain": Known("floors", "PlainWrite", (), is_floor=True),
     "plain-fsync": Known("floors", "SyncedWrite", (), is_floor=True),
+    "link": Known("links", "PlainLink", (), is_floor=True),
+    "link-disk": Known("links", "LinkToDisk", (), is_floor=True),
     "decode": Known("floors", "DecodeOnly", ("simplejpeg",), ("simplejpeg",), is_floor=True),
 }
 
@@ -66,7 +68,19 @@ def is_installed(name: str) -> bool:
 def distributions() -> dict[str, str]:
     """Versions of everything that takes part, and of what they stand on."""
     wanted = {name for known in KNOWN.values() for name in known.distributions}
-    wanted |= {"numpy", "pyarrow", "torch", "xxhash", "zstandard", "simplejpeg", "fsspec"}
+    wanted |= {
+        "numpy",
+        "pyarrow",
+        "torch",
+        "xxhash",
+        "zstandard",
+        "simplejpeg",
+        "fsspec",
+        "s3fs",
+        "aiobotocore",
+        "obstore",
+        "boto3",
+    }
     found = {}
     for name in sorted(wanted):
         try:

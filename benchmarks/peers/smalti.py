@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
 from benchmarks.workloads import Workload
 
@@ -22,6 +23,7 @@ class Smalti(Peer):
     """A set that Smalti wrote: versions and manifest."""
 
     imports = ("smalti.torch",)
+    remote_imports = ("s3fs", "obstore.store")
     order_imports = ("smalti.order.mosaic",)
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
@@ -29,25 +31,34 @@ class Smalti(Peer):
         from smalti import MDSWriter
 
         compression = "zstd:3" if options.zstd else None
-        with MDSWriter(out=str(folder), columns=workload.columns, compression=compression) as writer:
+        with MDSWriter(
+            out=str(folder), columns=workload.columns, compression=compression, size_limit=options.shard_bytes
+        ) as writer:
             take = writer.write_batch if options.form == "batches" else writer.write
             for item in samples:
                 take(item)
 
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """The dataset under its own loader."""
-        from smalti import StreamingDataLoader, StreamingDataset
+        return _loader(options, remote=str(folder))
 
-        transform = None
-        if options.decode:
-            from smalti.images import DecodeImages
-
-            transform = DecodeImages(size=224, crop="center")
-        dataset = StreamingDataset(
-            remote=str(folder), batch_size=options.batch_size, shuffle=options.shuffle, transform=transform
+    def remote_loader(
+        self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
+    ) -> Iterable[Any]:
+        """The same, through its cache."""
+        return _loader(
+            options,
+            remote=place.url,
+            local=str(place.cache),
+            shuffle_block_size=remote.block_size,
+            cache_limit=remote.cache_bytes,
         )
-        loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
-        return loader
+
+    def cache_facts(self, loader: Any) -> Mapping[str, float]:
+        """Its `stats()`; `ratio` is of the bytes fetched to the least possible."""
+        stats = loader.streaming_dataset.stats()
+        facts = {"evictions": stats.evictions, "waited_s": stats.wait_seconds, "ratio": stats.ratio}
+        return {name: float(value) for name, value in facts.items() if value is not None}
 
     def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
         """The dataset's own, which its loader saves."""
@@ -143,6 +154,19 @@ class SparseSmalti(Smalti):
                 return (ObjectInfo(name, size, "") for name, size in sizes.items())
 
         return Claiming(folder)
+
+
+def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:
+    from smalti import StreamingDataLoader, StreamingDataset
+
+    transform = None
+    if options.decode:
+        from smalti.images import DecodeImages
+
+        transform = DecodeImages(size=224, crop="center")
+    dataset = StreamingDataset(batch_size=options.batch_size, shuffle=options.shuffle, transform=transform, **given)
+    loader: Iterable[Any] = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+    return loader
 
 
 def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:

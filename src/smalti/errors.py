@@ -12,6 +12,7 @@ Every message says which thing, what was expected, what was found and what to do
     │   ├── StoreNotFound (FileNotFoundError)   no such key
     │   │   └── ShardNotFound             a shard that a version names is gone
     │   ├── StoreExists (FileExistsError) an exclusive put found something there
+    │   ├── StoreConflict               a conditional put found something else than it was to replace
     │   ├── StoreAuthError (PermissionError)    no credentials, or refused ones
     │   └── StoreTimeout (TimeoutError)   no progress before the deadline
     ├── CatalogError                      versions of a shard set
@@ -89,6 +90,10 @@ class ShardNotFound(StoreNotFound):
 
 class StoreExists(StoreError, FileExistsError):
     """An exclusive put found something there already."""
+
+
+class StoreConflict(StoreError):
+    """A conditional put found something else there than what it was to replace, or nothing any more."""
 
 
 class StoreAuthError(StoreError, PermissionError):

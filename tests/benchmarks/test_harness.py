@@ -10,13 +10,14 @@ import pytest
 from benchmarks.goals import at_least, at_most
 from benchmarks.measures.system_calls import _total
 from benchmarks.plan import Planned, interleaved, preparations
-from benchmarks.process import Outcome, run_task, tree_rss
+from benchmarks.process import Outcome, run_task
 from benchmarks.report import RowReport
 from benchmarks.results import Results
 from benchmarks.row import Entrant, Row
 from benchmarks.runner import RunOptions
 from benchmarks.scale import SCALES
 from benchmarks.task import Task
+from benchmarks.trees import tree_rss
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -34,9 +34,9 @@ def fill():
 
 @pytest.fixture
 def make_cache(tmp_path):
-    """A cache below `tmp_path/cache` with deadlines fit for tests."""
+    """A cache below `tmp_path/cache` with deadlines that a busy machine meets."""
 
-    def make(store, infos, *, local="cache", retry=2, timeout=3.0, **options) -> ShardCache:
+    def make(store, infos, *, local="cache", retry=2, timeout=30.0, **options) -> ShardCache:
         chosen = CacheOptions(local=str(tmp_path / local), download_retry=retry, download_timeout=timeout, **options)
         return ShardCache(Source(store, DIGEST, infos, chosen))
 

@@ -1,12 +1,17 @@
 """The bytes that an epoch fetches under a limit, beside the fewest that it can."""
 
+import threading
+import time
 import warnings
 
 import numpy as np
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
+from smalti.dataset import StreamingDataset
+from smalti.dataset.history import MOST_PASSES
 from smalti.storage import LocalStore
+from smalti.stream import Stream
 from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST
 from tests.faults.f_sets import copies, read_all, reader, remote_set, shard_bytes
@@ -73,8 +78,10 @@ def test_what_is_fetched_ahead_takes_the_place_of_nothing_that_is_needed_sooner(
     assert fetched(store) == [0, 1]
 
 
-@pytest.mark.parametrize("part", [0.05, 0.15, 0.4, 0.7, 1.0])
-@pytest.mark.parametrize("block", [32, 1 << 20])
+@pytest.mark.parametrize("part", [pytest.param(0.05, marks=pytest.mark.slow), 0.15, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize(
+    "block", [pytest.param(32, id="32"), pytest.param(1 << 20, id="whole", marks=pytest.mark.slow)]
+)
 def test_an_epoch_costs_at_most_a_tenth_more_than_the_least(tmp_path, part, block):
     remote = remote_set(tmp_path / "set", 400)
     sizes = shard_bytes(reader(remote, tmp_path / "x"))
@@ -110,3 +117,147 @@ def test_without_a_limit_nothing_goes_and_nobody_warns(tmp_path):
         warnings.simplefilter("error")
         read_all(dataset)
     assert (dataset.stats().evictions, dataset.stats().ratio) == (0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory):
+    """100 shards of eight samples, and what they take unpacked."""
+    remote = remote_set(tmp_path_factory.mktemp("hundred") / "set", 800)
+    return remote, sum(shard_bytes(reader(remote, remote.parent / "x")))
+
+
+def ratio_of(dataset, epochs=1):
+    for _ in range(epochs):
+        read_all(dataset)
+    ratio = dataset.stats().ratio
+    dataset.close()
+    return ratio
+
+
+@pytest.mark.parametrize("part", [0.1, 0.25, 0.5, pytest.param(0.9, marks=pytest.mark.slow)])
+def test_three_epochs_look_into_the_next_one_and_cost_little_more_than_the_least(hundred, tmp_path, part):
+    remote, total = hundred
+    options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": int(part * total)}
+    assert 0.99 <= ratio_of(reader(remote, tmp_path / "cache", **options), 3) <= 1.1
+
+
+def test_what_the_next_epoch_begins_with_is_there_when_it_begins(hundred, tmp_path):
+    """Of 50 shards of room, nearly all hold what the next epoch reads first: it begins with hits."""
+    remote, total = hundred
+    options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": total // 2}
+    dataset = reader(remote, tmp_path / "cache", predownload=8, **options)
+    read_all(dataset)
+    batches, fetched = dataset.batches(), dataset.stats(least=False).fetches
+    for _ in range(20):  # a fifth of the epoch
+        next(batches)
+    assert dataset.stats(least=False).fetches - fetched <= 5, "without a look ahead it were ten"
+    batches.close()
+    dataset.close()
+
+
+def test_a_mixture_under_one_limit_costs_little_more_than_the_least(hundred, tmp_path):
+    remote, total = hundred
+    other = remote_set(tmp_path / "other", 300)
+    local = str(tmp_path / "cache")
+    both = [Stream(remote=str(each), local=local, repeat=times) for each, times in ((remote, 0.5), (other, 1.5))]
+    dataset = StreamingDataset(
+        streams=both, batch_size=8, shuffle=True, tail="short", num_canonical_nodes=2, shuffle_block_size=25,
+        cache_limit=int(0.4 * total), download_timeout=20.0,
+    )  # fmt: skip
+    for _ in range(2):
+        assert len(read_all(dataset)) == dataset.epoch_size
+    stats = dataset.stats()
+    dataset.close()
+    assert stats.evictions > 0
+    assert stats.ratio <= 1.1
+    assert sum(copies(tmp_path / "cache").values()) <= int(0.4 * total)
+
+
+def test_after_a_resume_the_rest_costs_little_more_than_the_least(hundred, tmp_path):
+    remote, total = hundred
+    options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": total // 4}
+    first = reader(remote, tmp_path / "first", **options)
+    state = first.state_dict(8 * 37)
+    first.close()
+    later = reader(remote, tmp_path / "later", **options)
+    later.load_state_dict(state)
+    assert len(read_all(later)) == 800 - 8 * 37
+    assert 0.99 <= ratio_of(later, 1) <= 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.process
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+def test_worker_processes_that_persist_cost_little_more_than_the_least(hundred, tmp_path, start):
+    from smalti.torch import StreamingDataLoader
+    from smalti.torch import StreamingDataset as TorchDataset
+
+    remote, total = hundred
+    dataset = TorchDataset(
+        remote=str(remote), local=str(tmp_path / "cache"), batch_size=8, shuffle=True, tail="short",
+        shuffle_block_size=50, num_canonical_nodes=2, cache_limit=total // 4, download_timeout=60.0,
+    )  # fmt: skip
+    loader = StreamingDataLoader(
+        dataset, num_workers=2, worker_kind="process", persistent_workers=True, multiprocessing_context=start
+    )
+    for _ in range(2):
+        assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(800))
+    assert 0.99 <= dataset.stats().ratio <= 1.1
+    dataset.close()
+
+
+def test_of_many_passes_the_latest_are_kept_and_counted_without_flattery(tmp_path):
+    """Twelve epochs of 25 shards through room for all: all bytes come in the first, which is forgotten by then."""
+    dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache", cache_limit="1mb")
+    for _ in range(MOST_PASSES):
+        read_all(dataset)
+    stats = dataset.stats()
+    assert (stats.fetches, stats.ratio) == (25, 1.0)
+    for _ in range(4):
+        read_all(dataset)
+    stats = dataset.stats()
+    assert len(dataset._history.begun) == MOST_PASSES == 8
+    assert (stats.fetches, stats.bytes_before, stats.least_bytes, stats.ratio) == (25, stats.bytes_fetched, 0, None)
+    dataset.close()
+
+
+class Slow(LoggedStore):
+    """A store that is read from when somebody says so."""
+
+    def __init__(self, inner, log):
+        super().__init__(inner, log)
+        self.may_go, self.came = threading.Event(), threading.Event()
+
+    def fetch(self, key, out, **options):
+        if "00002" in key:
+            self.came.set()
+            assert self.may_go.wait(30)
+        return super().fetch(key, out, **options)
+
+
+def test_what_is_being_fetched_by_a_job_without_a_limit_takes_room_before_its_bytes_are_there(fill, tmp_path):
+    """It asks nobody for room; what it fetches is still counted, so that nothing comes ahead on top of it."""
+    store = LocalStore(tmp_path / "set")
+    infos = fill(store)[:4]
+    options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
+    slow = Slow(store, tmp_path / "slow")
+    unlimited = ShardCache(Source(slow, DIGEST, infos, options))
+    far = LoggedStore(store, tmp_path / "log")
+    limited = ShardCache(Source(far, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
+    limited.plan(iter([Uses(np.array([0, 2, 3]), np.array([0, 1, 2]), 3)]))
+    limited.shard(0)
+    unlimited.prefetch([2])
+    assert slow.came.wait(30)
+    limited.prefetch([3])
+    deadline = time.monotonic() + 30
+    while not limited._keeper.get().full_until and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert fetched(far) == [0], "0 and 2 are all that there is room for"
+    slow.may_go.set()
+    limited.reached(1)
+    limited.shard(2)
+    limited.reached(2)
+    assert limited.shard(3)
+    limited.close()
+    unlimited.close()

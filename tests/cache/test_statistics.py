@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from smalti.cache import CacheStats, Counters
+from smalti.cache import CacheStats, Counters, StepWaits
 
 STATS = CacheStats(
-    hits=5, fetches=3, bytes_fetched=330, evictions=1, bytes_evicted=100, wait_seconds=0.25, least_bytes=300
-)
+    hits=5, fetches=3, bytes_fetched=330, evictions=1, bytes_evicted=100, wait_seconds=0.25, least_bytes=300,
+    bytes_received=360, link_seconds=1.5, retries=1, step_waits=StepWaits(3, 0.3, 0.0, 0.2, (1, 0, 0, 2, 0, 0)),
+    failures={"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
+)  # fmt: skip
 
 
 def add_much(counters: Counters) -> None:
@@ -22,6 +24,7 @@ def add_much(counters: Counters) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow
 def test_processes_of_a_run_add_to_the_same_numbers(start):
     counters = Counters()
     context = multiprocessing.get_context(start)
@@ -77,16 +80,18 @@ def test_a_pickled_copy_counts_for_itself():
 
 
 def test_json_holds_all_of_it():
-    assert json.loads(STATS.to_json()) == {
-        "hits": 5,
-        "fetches": 3,
-        "bytes_fetched": 330,
-        "evictions": 1,
-        "bytes_evicted": 100,
-        "wait_seconds": 0.25,
-        "least_bytes": 300,
-        "ratio": 1.1,
-    }
+    told = json.loads(STATS.to_json())
+    waits = told.pop("step_waits")
+    assert told == {
+        "hits": 5, "fetches": 3, "bytes_fetched": 330, "evictions": 1, "bytes_evicted": 100, "wait_seconds": 0.25,
+        "least_bytes": 300, "bytes_before": 0, "bytes_received": 360, "link_seconds": 1.5, "bytes_from_disk": 0,
+        "retries": 1, "failures": {"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
+        "ranks": 1, "ranks_added": 1, "ratio": 1.1, "link_bytes_per_second": 240.0,
+    }  # fmt: skip
+    assert waits == {
+        "steps": 3, "total_seconds": 0.3, "last_seconds": 0.0, "most_seconds": 0.2, "classes": [1, 0, 0, 2, 0, 0],
+        "mean_seconds": 0.3 / 3,
+    }  # fmt: skip
 
 
 def test_prometheus_text_has_a_type_and_a_value_for_each():
@@ -96,8 +101,12 @@ def test_prometheus_text_has_a_type_and_a_value_for_each():
         "# TYPE smalti_cache_hits_total counter",
         'smalti_cache_hits_total{rank="0\\"\\n"} 5',
     ]
-    assert lines[-1] == 'smalti_cache_fetch_ratio{rank="0\\"\\n"} 1.1'
-    assert len(lines) == 24
+    assert 'smalti_cache_fetch_ratio{rank="0\\"\\n"} 1.1' in lines
+    assert 'smalti_cache_failures_total{rank="0\\"\\n",kind="timeout"} 1' in lines
+    assert 'smalti_cache_step_wait_seconds_bucket{rank="0\\"\\n",le="0.1"} 1' in lines
+    assert 'smalti_cache_step_wait_seconds_bucket{rank="0\\"\\n",le="1.0"} 3' in lines
+    assert 'smalti_cache_step_wait_seconds_bucket{rank="0\\"\\n",le="+Inf"} 3' in lines
+    assert lines[-1] == 'smalti_cache_step_wait_seconds_count{rank="0\\"\\n"} 3'
 
 
 def test_what_nobody_counted_is_left_out():

@@ -119,7 +119,7 @@ def test_a_meta_file_that_stays_wrong_is_an_error_that_names_it(make_cache, comp
     infos = fill(store, compression=compression)
     key = infos[2].stored_files[1].basename
     good = store.objects[key]
-    cache = make_cache(store, infos)
+    cache = make_cache(store, infos, timeout=10)
     for bad in (good[:-1] + bytes([good[-1] ^ 1]), good[:9], good + b"more", b""):
         store.objects[key] = bad
         with pytest.raises(FormatError) as caught:

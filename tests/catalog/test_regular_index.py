@@ -99,6 +99,7 @@ def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
     assert read > 100
 
 
+@pytest.mark.slow
 def test_a_single_digit_that_changes_is_read_as_it_stands():
     """Each byte of an index becomes each of a few others: the pattern says the same as the parser, or nothing."""
     data = emit_index(alike(3))
@@ -121,6 +122,7 @@ def large_index(change=lambda text: text):
     return store
 
 
+@pytest.mark.slow
 def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
     by_pattern = load_manifest(large_index())
     by_parser = load_manifest(large_index(lambda text: json.dumps(json.loads(text))))

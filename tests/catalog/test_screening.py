@@ -88,6 +88,7 @@ def test_a_shard_that_is_compressed_without_saying_how_is_refused(table):
         parsed(edited(table, 7, zip_name="train/x", zip_bytes=1, zip_hashes='{"sha1": "' + "a" * 40 + '"}'))
 
 
+@pytest.mark.slow
 def test_a_null_among_the_words_counts_as_no_compression(table):
     """The one other way in which Arrow can say that a text is absent."""
     column = table.column("compression").combine_chunks()
@@ -115,6 +116,7 @@ def test_an_unusual_value_is_read_as_it_stands(table, values):
         assert (parsed(changed)[row].raw.basename, len(parsed(changed))) == (name, MANY)
 
 
+@pytest.mark.slow
 def test_what_is_accepted_does_not_depend_on_whether_rows_are_looked_at_one_by_one_or_by_column():
     """Damage at random, in tables that fit one row each: there every row is checked by itself."""
     dice, whole = Random(5), many_shards(60)

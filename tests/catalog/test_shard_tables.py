@@ -39,6 +39,7 @@ def mapped(path):
     return map_table(path, sha256=sha256(path.read_bytes()).hexdigest(), where=str(path))
 
 
+@pytest.mark.slow
 def test_a_table_is_the_sequence_of_its_shards(shards, path):
     for table in (mapped(path), parsed(table_of(shards))):
         assert len(table) == COUNT

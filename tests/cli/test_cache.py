@@ -1,11 +1,13 @@
 """`smalti cache ls|verify|scrub|clear`."""
 
 import json
+import os
 
 import pytest
 
 from smalti.cli import main
 from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+from tests.storage.test_process import in_fork
 
 
 @pytest.fixture
@@ -106,3 +108,43 @@ def test_a_job_goes_on_while_its_cache_is_cleared(cache, capsys):
 def test_no_cache_at_all_is_no_fault(tmp_path, capsys):
     assert run(capsys, "ls", "--local", tmp_path / "none")[1].out == "0 data sets, 0 bytes\n"
     assert run(capsys, "clear", "--local", tmp_path / "none")[0] == 0
+
+
+def as_nobody(work):
+    """What `work` returns as a user who owns nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("needs the superuser to become somebody else")
+
+    def become():
+        os.seteuid(65534)
+        return work()
+
+    return in_fork(become, seconds=60)
+
+
+@pytest.mark.process
+def test_folders_of_other_users_are_left_alone(cache, capsys):
+    _, local, folder = cache
+    for above in [local, *local.parents][:-2]:
+        above.chmod(0o755)
+    before = copies(local)
+    for word in ("ls", "scrub", "clear"):
+        assert as_nobody(lambda word=word: main(["cache", word, "--local", str(local)])) == "0"
+    assert copies(local) == before
+    assert run(capsys, "ls", "--local", local)[1].out.startswith(f"{folder}: 25 files")
+
+
+@pytest.mark.process
+def test_a_cache_folder_that_cannot_be_looked_into_is_said(cache):
+    _, local, _ = cache
+    local.chmod(0o700)
+    assert as_nobody(lambda: main(["cache", "ls", "--local", str(local)])) == "1"
+
+
+def test_an_empty_cache_and_files_of_others_are_no_fault(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / ("d" * 64)).write_text("a file, and no folder of copies")
+    for word in ("ls", "scrub", "clear"):
+        status, said = run(capsys, word, "--local", tmp_path, "--json")
+        assert (status, json.loads(said.out)) == (0, [])
+    assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -1,10 +1,12 @@
 """`smalti plan`: lines for a person, JSON for a program, a clear word about what was typed."""
 
 import json
+import os
 
 import pytest
 
 from smalti.cli import main
+from tests.faults.f_sets import read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
 
 
@@ -33,14 +35,54 @@ def test_a_program_gets_the_same_as_json(root, capsys):
 
 def test_a_cache_that_is_too_small_is_said_to_be(root, capsys):
     assert main(["plan", root, "--batch", "10", "--cache", "1kb"]) == 0
-    assert "a cache of 1.0 KiB is too small for that" in capsys.readouterr().out
+    assert "a cache of 1.0 KiB is too small for what is mixed, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--world", "8"], ["--world", "0x8"], ["--batch", "0"], ["--cache", "much"], ["--batch", "-1"]], ids=str
+    "wrong",
+    [
+        ["--world", "8"],
+        ["--world", "0x8"],
+        ["--batch", "0"],
+        ["--cache", "much"],
+        ["--batch", "-1"],
+        ["--workers", "-1"],
+        ["--workers", "²"],
+        ["--batch", "1.5"],
+    ],
+    ids=str,
 )
 def test_what_cannot_be_understood_is_refused(root, wrong, capsys):
     with pytest.raises(SystemExit) as status:
         main(["plan", root, "--batch", "4", *wrong])
     assert status.value.code == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, None])
+def test_the_bytes_that_are_told_are_those_that_two_epochs_fetch(tmp_path, capsys, part):
+    """100 shards; the second epoch finds what the first one left within the limit."""
+    remote = remote_set(tmp_path / "set", 800)
+    raw = sum(shard_bytes(reader(remote, tmp_path / "x")))
+    limit = None if part is None else int(part * raw)
+    shuffle = {"shuffle_block_size": 25, "num_canonical_nodes": 2}
+    cache = [] if limit is None else ["--cache", str(limit)]
+    assert main(["plan", str(remote), "--batch", "8", "--tail", "short", "--shuffle-block-size", "25",
+                 "--canonical-nodes", "2", "--json", *cache]) == 0  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    dataset = reader(remote, tmp_path / "cache", cache_limit=limit, **shuffle)
+    fetched = []
+    for _ in range(2):
+        read_all(dataset)
+        fetched.append(dataset.stats(least=False).bytes_fetched - sum(fetched))
+    dataset.close()
+    assert told["cold_bytes"] == pytest.approx(fetched[0], rel=0.1)
+    assert told["warm_bytes"] == pytest.approx(fetched[1], rel=0.1)
+    assert (fetched[1] == 0) == (part is None)
+
+
+def test_what_cannot_be_planned_is_said_and_leaves_nothing_open(root, capsys):
+    before = len(os.listdir("/proc/self/fd"))
+    assert main(["plan", root, "--batch", "4", "--split", "nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert len(os.listdir("/proc/self/fd")) == before

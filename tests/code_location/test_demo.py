@@ -55,6 +55,7 @@ def run_small(
         )
 
 
+@pytest.mark.slow
 def test_progress_shows_stages_messages_checks_and_seconds_as_they_come() -> None:
     lines: list[str] = []
     run_small(lines, selection="first")
@@ -122,6 +123,7 @@ def started_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.Dagste
     return instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> None:
     """Else the next demo would wait for the place for ever."""
     child = subprocess.Popen([sys.executable, "-c", ""])

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from assets.trained_model import Launcher, TrainedModelConfig, _by_class, chance_level
 from assets.training_report import TrainingReport
 from resources.training import TrainerResource
@@ -71,6 +73,7 @@ def test_the_deployment_decides_the_launcher_unless_the_asset_is_told() -> None:
     assert (told["launcher"], told["num_processes"]) == ("spark-local", 3)
 
 
+@pytest.mark.slow
 def test_every_choice_of_the_asset_is_one_that_the_library_takes() -> None:
     from dataclasses import fields
 

@@ -132,16 +132,16 @@ def test_chains_of_lives_read_every_sample_once_in_one_order(chain):
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(chains([WINDOW]))
-def test_1500_chains_in_our_order(chain):
+def test_1000_chains_in_our_order(chain):
     check(chain)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(chains(ALGORITHMS[1:]))
-def test_500_chains_in_mosaicmls_orders(chain):
+def test_400_chains_in_mosaicmls_orders(chain):
     check(chain)
 
 

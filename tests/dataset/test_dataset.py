@@ -128,6 +128,7 @@ def test_i2_the_order_does_not_depend_on_the_world_or_batch_size(root, hosts, ra
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.data())
+@pytest.mark.slow
 def test_i3_prefix_and_rest_on_another_world_are_the_uninterrupted_order(root, before, after, data):
     batch, other = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     whole = global_order(ranks_of(root, 1, 1, shuffle=True, batch_size=137))

@@ -46,11 +46,11 @@ def launch(processes, folder, num_ranks, **told):
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
 
 
-@pytest.mark.parametrize("chain", range(8))
+@pytest.mark.parametrize("chain", range(4))
 def test_killed_lives_of_a_mixture_read_what_one_reader_would_have_read(processes, roots, tmp_path, chain):
     """Three lives of one epoch; the last one changes the weights. What one reader alone reads is the measure."""
     rng = random.Random(chain)
-    options = {"shuffle": True, "epoch_size": SIZE, "batching_method": BATCHINGS[chain % 4], "num_canonical_nodes": 6}
+    options = {"shuffle": True, "epoch_size": SIZE, "batching_method": BATCHINGS[chain], "num_canonical_nodes": 6}
     values = [(2, 1, 1), (2, 1, 1), (1, 3, 4)]
     state, read, expected = None, {}, []
     for number in range(3):

@@ -181,6 +181,7 @@ def test_new_weights_hold_from_the_states_place_on_and_are_recorded(roots, batch
     assert len(first) == 6
 
 
+@pytest.mark.slow
 def test_a_changed_run_is_saved_at_every_step_and_goes_on_in_other_worlds(roots):
     options = {"epoch_size": 96, "values": (1, 1, 2), "change_weights": True}
     _, state, _ = begun(roots, 4, epoch_size=96)

@@ -18,7 +18,7 @@ COUNT = 60
 ORDER = {"shuffle": True, "shuffle_seed": 4, "batch_size": 6}
 SHARD = "shard.00003"
 ROOT = "s3://bucket/set"
-DEADLINE = 30.0
+DEADLINE = 90.0
 """Seconds in which an epoch ends one way or the other; far more than any takes, far less than a hang."""
 
 
@@ -29,7 +29,7 @@ def way(number, kind, *marks):
 
 FEW_WAYS = [
     pytest.param({}, id="alone"),
-    way(2, "thread"),
+    way(2, "thread", pytest.mark.slow),
     way(2, "process", pytest.mark.process, pytest.mark.slow),
 ]
 """One consumer, two threads, two processes."""
@@ -38,6 +38,23 @@ WAYS = [
     *(way(number, "thread", pytest.mark.slow) for number in (1, 4)),
     *(way(number, "process", pytest.mark.process, pytest.mark.slow) for number in (1, 4)),
 ]
+
+
+def crossed(ways, values):
+    """Every way with the first value, and every other value with the first way.
+
+    What a reply is like is the store's matter, and what becomes of an error that of those who read: not each with each.
+    """
+    pairs = [(way, values[0]) for way in ways] + [(ways[0], value) for value in values[1:]]
+    return [
+        pytest.param(
+            *way.values,
+            *(value if isinstance(value, tuple) else (value,)),
+            id=f"{way.id}-{'-'.join(map(str, value)) if isinstance(value, tuple) else value}",
+            marks=(*way.marks, *((pytest.mark.slow,) if value != values[0] else ())),
+        )
+        for way, value in pairs
+    ]
 
 
 @functools.cache
@@ -54,8 +71,8 @@ def serve(faults, **options):
     return faults
 
 
-def open_set(tmp_path, *, root=ROOT, timeout=6.0, retry=3, store=None, **options):
-    """The dataset, with a cache of its own and deadlines that a test can wait for."""
+def open_set(tmp_path, *, root=ROOT, timeout=20.0, retry=3, store=None, **options):
+    """The dataset, with a cache of its own and deadlines that a busy machine meets."""
     return StreamingDataset(
         remote=root,
         local=str(tmp_path / "cache"),

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import resource
 import shutil
 
 import pytest
@@ -56,6 +57,7 @@ def test_e3_a_file_that_went_bad_in_the_cache_is_put_aside_and_fetched_once_more
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.slow
 def test_e4_a_compressed_shard_that_is_repaired_in_the_store_is_read_by_the_same_run(faults, tmp_path, way):
     key = "set/" + key_of(serve_zstd(faults), 3)
     good = faults.get(key)
@@ -91,8 +93,14 @@ def bomb_set(tmp_path):
 
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e14_a_bomb_stops_at_the_declared_size(faults, tmp_path, way):
+    """No file of a megabyte can be made meanwhile, in a worker neither: a bomb that went off would be another error."""
     faults.put_folder(bomb_set(tmp_path), "set/")
-    fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))
+    try:
+        fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     sizes = [path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert max(sizes) < 10_000
 
@@ -124,6 +132,7 @@ def fail_at(monkeypatch, inode):
     monkeypatch.setattr(verifying, "_feed", failing)
 
 
+@pytest.mark.slow
 def test_e16_when_it_cannot_be_fetched_either_the_error_is_typed(faults, tmp_path, monkeypatch):
     serve(faults)
     first = open_set(tmp_path)
@@ -131,7 +140,7 @@ def test_e16_when_it_cannot_be_fetched_either_the_error_is_typed(faults, tmp_pat
     first.close()
     fail_at(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
     faults.plant(Toxic("http", key=STORED))
-    fails(open_set(tmp_path), {}, StoreError, f"shard 3 .*{SHARD}")
+    fails(open_set(tmp_path, timeout=6), {}, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     again = open_set(tmp_path)
     assert len(list(StreamingDataLoader(again))) == 10

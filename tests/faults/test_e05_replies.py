@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
+from smalti.errors import ShardNotFound, StoreError, StoreTimeout
 from smalti.testing.faultstore import FaultStore, Toxic
 from tests.faults.e_reading import (
     FEW_WAYS,
@@ -11,6 +11,7 @@ from tests.faults.e_reading import (
     assert_every_consumer_fails,
     assert_exact,
     assert_goes_on,
+    crossed,
     fails,
     key_of,
     open_set,
@@ -30,15 +31,14 @@ def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoc
     serve(faults)
     data = faults.get(key)
     faults.delete(key)
-    dataset = open_set(tmp_path)
+    dataset = open_set(tmp_path, timeout=6)
     loader, taken = fails(dataset, way, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
     assert_every_consumer_fails(dataset, ShardNotFound, 30)
     faults.put(key, data)
     assert_goes_on(loader, taken)
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize(("way", "status"), crossed(FEW_WAYS, [500, 503, 429]))
 def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
     serve(faults).plant(Toxic("http", status=status, count=4))
     dataset = open_set(tmp_path)
@@ -46,18 +46,18 @@ def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
     assert len([entry for entry in faults.log() if entry.toxics]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults, tmp_path, way):
     serve(faults).plant(Toxic("http", status=503, key=STORED))
-    dataset = open_set(tmp_path, timeout=2)
+    dataset = open_set(tmp_path)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     assert len(faults.log("GET", f"{SHARD}.mds")) <= 60, "bounded, whatever retries within whatever"
     faults.heal()
     assert_goes_on(loader, taken)
 
 
-@pytest.mark.parametrize("after", [None, 0, 100])
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize(("way", "after"), crossed(FEW_WAYS, [100, None, 0]))
 def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, after):
     serve(faults)
     for number in range(7):
@@ -65,26 +65,30 @@ def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, aft
     assert_exact(open_set(tmp_path), way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e7_a_shard_on_which_every_connection_is_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
-    dataset = open_set(tmp_path, timeout=2)
+    dataset = open_set(tmp_path)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     assert_goes_on(loader, taken)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", FEW_WAYS)
 def test_e8_a_stalled_stream_is_given_up_in_time_for_a_second_attempt(faults, tmp_path, way):
+    """Two of twenty seconds are lost to it; a busy machine needs some of the others for the attempt that succeeds."""
     serve(faults).plant(Toxic("stall", key=STORED, seconds=60, count=1))
-    assert_exact(open_set(tmp_path, timeout=2, retry=2, store={"request_timeout": 60}), way)
+    assert_exact(open_set(tmp_path, timeout=20, retry=10, store={"request_timeout": 60}), way)
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e8_a_stream_that_always_stalls_is_a_timeout_within_the_deadline(faults, tmp_path, way):
-    serve(faults).plant(Toxic("stall", key=STORED, seconds=60))
+    """Every shard does: with a second for each, one that a busy machine fetches slowly would fail before shard 3."""
+    serve(faults).plant(Toxic("stall", key="*shard.*", seconds=60))
     dataset = open_set(tmp_path, timeout=1, retry=2, store={"request_timeout": 60})
-    fails(dataset, way, StoreTimeout, f"shard 3 .*{SHARD}")
+    fails(dataset, way, StoreTimeout, r"shard \d .*shard\.0000\d")
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
@@ -93,7 +97,7 @@ def test_e12_a_redirect_to_another_host_is_not_followed(faults, tmp_path, way):
         other.put_folder(written(), "set/")
         key = "/bucket/set/" + key_of(written(), 3)
         serve(faults).plant(Toxic("http", status=307, key=STORED, location=other.url + key))
-        dataset = open_set(tmp_path, timeout=2)
+        dataset = open_set(tmp_path)
         loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
         assert other.log() == [], "nobody but the host that was named sees a signed request"
     faults.heal()
@@ -106,32 +110,3 @@ def test_e17_a_store_that_says_not_found_for_a_moment_is_asked_again(faults, tmp
     for number in range(7):
         faults.plant(Toxic("http", key=f"*shard.{number:05}*", status=404, count=1))
     assert_exact(open_set(tmp_path), way)
-
-
-LARGE = {"columns": {"x": "bytes"}, "size_limit": 24 << 20}
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """One shard of two ranged requests."""
-    import numpy as np
-
-    from smalti.writer import MDSWriter
-
-    root = tmp_path_factory.mktemp("large") / "set"
-    numbers = np.random.default_rng(3)
-    with MDSWriter(out=str(root), **LARGE) as writer:
-        for _ in range(12):
-            writer.write({"x": numbers.bytes(1 << 20)})
-    return root
-
-
-def test_e11_an_object_that_is_replaced_between_two_ranges_is_never_mixed(faults, large, tmp_path):
-    """Another object of the same size: the hash tells."""
-    from smalti.dataset import open_dataset
-
-    faults.put_folder(large, "set/")
-    faults.plant(Toxic("swap_body", key="*shard.*", nth=2, count=1))
-    dataset = open_dataset("s3://bucket/set", local=str(tmp_path / "cache"), download_retry=1, storage_options={})
-    with pytest.raises((StoreError, ChecksumMismatch, FormatError), match=r"shard.00000"):
-        [dataset[number] for number in range(len(dataset))]

@@ -9,6 +9,7 @@ from tests.faults.e_reading import (
     SHARD,
     assert_every_consumer_fails,
     assert_exact,
+    crossed,
     fails,
     open_set,
     serve,
@@ -17,8 +18,11 @@ from tests.faults.e_reading import (
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize(("status", "code"), [(403, "ExpiredToken"), (400, "ExpiredToken"), (403, "AccessDenied")])
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize(
+    ("way", "status", "code"),
+    crossed(FEW_WAYS, [(403, "AccessDenied"), (403, "ExpiredToken"), (400, "ExpiredToken")]),
+)
+@pytest.mark.slow
 def test_e9_refused_credentials_are_an_error_on_every_consumer_and_never_anonymous(faults, tmp_path, way, status, code):
     serve(faults).plant(Toxic("http", status=status, code=code, key="*/shard.*", nth=4))
     dataset = open_set(tmp_path)
@@ -49,6 +53,7 @@ def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_p
     assert {entry.access for entry in faults.log()} == {"AKIDOLD", "AKIDNEW"}
 
 
+@pytest.mark.slow
 def test_e9_keys_that_are_refused_are_asked_for_again_only_once(faults, tmp_path):
     serve(faults)
     dataset = open_set(tmp_path)

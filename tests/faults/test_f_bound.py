@@ -40,16 +40,18 @@ def on_small_disk(remote, local, size):
     """What reading answers in a mount namespace of its own, with a cache on a disk of this size."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespaces here: needs CAP_SYS_ADMIN")
-    root = str(Path(__file__).parents[2])
+    root = Path(__file__).parents[2]
+    path = {"PYTHONPATH": f"{root}/src:{root}"}
     ended = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", ON_SMALL_DISK, str(remote), str(local), size],
-        capture_output=True, text=True, timeout=60, check=False, cwd=root, env=os.environ | {"PYTHONPATH": root},
+        capture_output=True, text=True, timeout=60, check=False, cwd=root, env=os.environ | path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_f1_on_a_full_disk_copies_go_and_the_epoch_is_whole(tmp_path):
     remote = remote_set(tmp_path / "set", 800)
     assert on_small_disk(remote, tmp_path / "cache", "200k") == [list(range(800)), []]
@@ -139,6 +141,7 @@ def test_f4_data_without_a_remote_are_never_removed(tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_f5_two_jobs_share_a_folder_within_the_limit(tmp_path):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     with Watch(local) as watch:

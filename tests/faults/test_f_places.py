@@ -42,8 +42,9 @@ def test_f10_rot_in_a_warm_cache_is_found_in_the_next_run_and_by_the_command(tmp
 
 
 @pytest.mark.parametrize("shift", [3600, -3600])
-def test_f11_what_goes_does_not_depend_on_any_clock(fill, tmp_path, shift):
-    """File times an hour ahead or back, and in reverse: what is needed last goes, as it does without."""
+@pytest.mark.parametrize("turn", [1, -1])
+def test_f11_what_goes_does_not_depend_on_any_clock(fill, tmp_path, shift, turn):
+    """File times an hour ahead or back, in order or in reverse: what is needed last goes, as it does without."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")[:4]
     size = max(info.raw.num_bytes for info in infos)
@@ -54,7 +55,7 @@ def test_f11_what_goes_does_not_depend_on_any_clock(fill, tmp_path, shift):
         cache.reached(step)
         cache.shard(step)
     for place, path in enumerate(sorted(copies(tmp_path / "cache"))):
-        os.utime(path, (path.stat().st_mtime + shift - place,) * 2)
+        os.utime(path, (path.stat().st_mtime + shift + turn * 10 * place,) * 2)
     cache.reached(3)
     cache.shard(3)  # 2 is needed last of the three that are here
     assert [path.name for path in sorted(copies(tmp_path / "cache"))] == [
@@ -79,6 +80,7 @@ print("whole")
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_f12_64_descriptors_are_enough_with_a_limit(tmp_path):
     remote = remote_set(tmp_path / "set", 800)
     command = [sys.executable, "-c", FEW_FILES, str(remote), str(tmp_path / "cache")]
@@ -160,6 +162,20 @@ def test_f15_a_link_in_the_place_of_a_copy_is_replaced_and_not_written_through(t
     assert dataset[0]["id"] == 0
     assert victim.read_bytes() == b"mine"
     assert not target.is_symlink()
+
+
+def test_f15_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path):
+    """Locks have names that can be guessed, and are cut to the size of what is fetched."""
+    remote, local, victim = remote_set(tmp_path / "set"), tmp_path / "cache", tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    dataset = reader(remote, local, cache_limit=9000, download_timeout=2.0)
+    target = local / dataset.manifest.digest / dataset.stream.shards[0].raw.basename
+    target.parent.mkdir(parents=True)
+    lock = target.with_name(f".{target.name}.lock")
+    lock.symlink_to(victim)
+    assert dataset[0]["id"] == 0
+    assert victim.read_bytes() == b"mine"
+    assert not lock.is_symlink()
 
 
 def test_f15_folders_are_the_users_own_and_private(tmp_path):

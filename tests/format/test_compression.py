@@ -109,6 +109,7 @@ def test_the_algorithms_own_tools_read_what_is_written(text, unpack):
 
 
 @pytest.mark.parametrize("text", FAMILIES)
+@pytest.mark.slow
 def test_large_content_comes_back_from_several_pieces(text, tmp_path):
     # 3 MB that hardly compress: many pieces in, many pieces out
     data = b"".join(zlib.crc32(i.to_bytes(4, "little")).to_bytes(4, "little") for i in range(750_000))

@@ -85,6 +85,7 @@ def test_every_truncation_is_refused_at_verification_and_at_open(shard, tmp_path
                 Shard.open(path, lying)
 
 
+@pytest.mark.slow
 def test_bit_flips_are_refused_at_verification_and_otherwise_end_in_values_or_typed_errors(shard, tmp_path):
     path = tmp_path / "s"
     data = bytes(shard.payloads[0])

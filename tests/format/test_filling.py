@@ -34,6 +34,7 @@ def test_head_that_is_longer_than_expected_and_samples_beyond_the_limit_still_fi
     assert bytes(memory.close(shard, b"a long head")) == b"a long head" + samples
 
 
+@pytest.mark.slow
 def test_memory_is_lent_again_when_the_last_view_is_gone_and_never_before():
     memory = ShardMemory(front=10, limit=100)
     first = memory.lend()

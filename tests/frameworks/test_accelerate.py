@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
 
-WORKERS = [(0, "auto"), (2, "thread"), (2, "process")]
+WORKERS = [(0, "auto"), (2, "thread"), pytest.param(2, "process", marks=pytest.mark.slow)]
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def test_the_rest_of_the_epoch_follows(root, workers, taken, order):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.slow
 def test_a_run_may_be_stopped_again_and_again(root, workers):
     whole, state, seen = list(loader_of(root, workers)), None, []
     for _ in range(5):
@@ -87,6 +88,7 @@ def test_a_state_between_snapshots_is_exact_too(root):
 
 
 @pytest.mark.parametrize("order", ["window", "py1e"])
+@pytest.mark.slow
 def test_two_ranks_read_every_sample_once_over_both_lives(root, order):
     lives = []
     for rank in range(2):
@@ -116,6 +118,7 @@ def test_other_ranks_or_batches_are_refused_and_the_way_out_is_named(root, chang
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.slow
 def test_the_state_of_a_finished_epoch_resumes_with_the_next(root, workers):
     first = loader_of(root, workers)
     list(first)

@@ -51,6 +51,7 @@ def cases(draw):
     cases(), st.integers(0, 2**62), st.integers(0, 9), st.integers(1, 4), st.integers(1, 9), st.integers(1, 15),
     st.booleans(),
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_mixture_is_what_its_description_says(case, seed, epoch, nodes, block, granularity, fixed):
     streams, taken, (method, size, local) = case
     plan = mixture(
@@ -126,6 +127,7 @@ def test_each_stream_gives_what_it_should_and_no_sample_comes_once_more_than_ano
 
 
 @given(cases(), st.data())
+@pytest.mark.slow
 def test_any_span_can_be_asked_for_alone(case, data):
     streams, taken, (method, size, local) = case
     options = {"batching_method": method, "global_batch": size, "local_batch": local}
@@ -139,6 +141,7 @@ def test_any_span_can_be_asked_for_alone(case, data):
 
 
 @given(sizes, st.data(), st.integers(1, 15))
+@pytest.mark.slow
 def test_balanced_draws_take_all_samples_equally_often_at_every_epoch(shards, data, granularity):
     part = data.draw(st.integers(1, sum(shards)))
     times = Counter(range(sum(shards)))

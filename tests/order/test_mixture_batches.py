@@ -127,6 +127,7 @@ def test_device_per_stream_takes_each_ranks_batch_from_one_stream(shape):
                      {"batching_method": "device_per_stream", "local_batch": 4}]),
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.integers(0, 3)), max_size=5),
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_chain_of_worlds_reads_the_epoch_once_and_in_order(batching, lives):
     """Each life reads some steps and is resumed by another world; the last one reads to the end."""
     plan = mixture([A, B, C], [75, 60, 20], global_batch=16, **batching)

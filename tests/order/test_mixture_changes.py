@@ -127,6 +127,7 @@ def test_what_the_old_weights_had_planned_is_not_planned_again_before_all_had_th
 
 @settings(max_examples=25)
 @given(st.data())
+@pytest.mark.slow
 def test_planned_draws_stay_balanced_over_any_changes(data):
     size = data.draw(st.integers(2, 40))
     values = st.tuples(*[st.integers(0, 5)] * 3).filter(any).map(lambda each: proportions(*each))
@@ -232,6 +233,7 @@ def test_a_change_behind_the_epochs_end_is_refused():
         run_of(Weighting(0, 0, proportions(1, 1, 1), 22), Weighting(0, 22, proportions(1, 1, 1), 22))
 
 
+@pytest.mark.slow
 def test_ten_thousand_changes_are_planned_without_going_through_all_for_each():
     """As many as a year of hourly changes: time that grows with the square would be minutes."""
     weights = [proportions(1, 2, 3), proportions(3, 2, 1)]

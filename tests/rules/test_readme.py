@@ -29,6 +29,7 @@ def test_the_quick_start_runs_as_it_is_printed(tmp_path):
     assert versions.startswith("[VersionInfo(version=1,")
 
 
+@pytest.mark.slow
 def test_the_example_without_spark_runs_as_it_is_printed(tmp_path):
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1]
     script = tmp_path / "example.py"

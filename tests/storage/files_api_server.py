@@ -1,9 +1,17 @@
-"""A small server that speaks the part of the Databricks Files API that volumes need; one volume, kept in memory."""
+"""A small Databricks workspace: the Files API with one volume, uploads in parts, and the DBFS API; kept in memory."""
 
+import itertools
 import json
+import socket
 import threading
+import time
+from base64 import b64encode
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.storage.servers.dbfs_calls import DBFS, DbfsCalls
+from tests.storage.servers.part_calls import PARTS, PartCalls
 
 FILES = "/api/2.0/fs/files"
 DIRECTORIES = "/api/2.0/fs/directories"
@@ -24,6 +32,19 @@ class FilesApiServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.log: list[tuple[str, str]] = []
         self.fail_with: list[int] = []  # statuses for the next requests
+        self.refusal = 401, "UNAUTHENTICATED", "who are you?"
+        self.login: tuple[str, str] | None = None  # of a service principal, who is given `token`
+        self.retry_after: str | None = None  # said with them
+        self.drop_reply_to: set[str] = set()  # paths of requests that are done, once, without an answer
+        self.refusals: dict[str, list[bool]] = {}  # which of the next requests for a path are answered with 500
+        self.ranges = True
+        self.takes_parts = False  # whether the workspace signs addresses for the parts of large files
+        self.parts: dict[str, dict[int, bytes]] = {}
+        self.dbfs: dict[str, bytes] = {}
+        self.dbfs_folders = {"/"}
+        self.handles: dict[int, tuple[str, list[bytes]]] = {}
+        self.numbers = itertools.count(1)
+        self.changed: dict[str, float] = {}
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -32,7 +53,7 @@ class FilesApiServer(ThreadingHTTPServer):
         self.server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(DbfsCalls, PartCalls, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -48,12 +69,12 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         with server.lock:
             server.log.append((self.command, path))
-            if path.startswith("/.well-known"):
-                return self.fault(404, "NOT_FOUND")
-            if server.fail_with:
-                return self.fault(server.fail_with.pop(0), "PLANTED")
-            if self.headers.get("Authorization") != f"Bearer {server.token}":
-                return self.fault(401, "UNAUTHENTICATED")
+            if self.is_answered_early(path, query, body):
+                return None
+            if path.startswith(DBFS):
+                return self.on_dbfs(path.removeprefix(DBFS), query, body)
+            if self.command == "POST":
+                return self.on_parts(path, query, body)
             if path.startswith(FILES):
                 return self.on_file(path.removeprefix(FILES), query, body)
             if path.startswith(DIRECTORIES):
@@ -70,6 +91,38 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return data
 
+    def is_answered_early(self, path, query, body):
+        """Whether the request needs no login, or gets a planted fault."""
+        server = self.server
+        if path.startswith("/.well-known") or (path.startswith("/oidc") and server.login):
+            self.on_login(path)
+        elif server.fail_with:
+            self.fault(server.fail_with.pop(0), "PLANTED")
+        elif path.startswith(PARTS):
+            self.on_part(path, query, body)  # its address is its permission
+        elif self.headers.get("Authorization") != f"Bearer {server.token}":
+            self.fault(*server.refusal)
+        elif server.refusals.get(path) and server.refusals[path].pop(0):
+            self.fault(500, "INTERNAL_ERROR")
+        else:
+            if path in server.drop_reply_to:
+                server.drop_reply_to.remove(path)
+                self.answer = self.hang_up
+            return False
+        return True
+
+    def on_login(self, path):
+        if path.startswith("/.well-known"):
+            if not self.server.login:
+                return self.fault(404, "NOT_FOUND")
+            return self.say(oidc_endpoint=f"{self.server.url}/oidc", account_id="1", workspace_id="2")
+        if "/.well-known/" in path:
+            end = f"{self.server.url}/oidc/v1"
+            return self.say(authorization_endpoint=f"{end}/authorize", token_endpoint=f"{end}/token")
+        if self.headers.get("Authorization") != "Basic " + b64encode(":".join(self.server.login).encode()).decode():
+            return self.fault(401, "UNAUTHENTICATED")
+        return self.say(access_token=self.server.token, token_type="Bearer", expires_in=3600)
+
     def on_file(self, path, query, body):
         server = self.server
         if self.command == "PUT":
@@ -78,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             if query["overwrite"] == ["false"] and path in server.files:
                 return self.fault(409, "ALREADY_EXISTS")
             server.files[path] = body
+            server.changed[path] = time.time()
             return self.answer(204)
         if path not in server.files:
             return self.fault(404, "NOT_FOUND")
@@ -86,13 +140,14 @@ class Handler(BaseHTTPRequestHandler):
             del server.files[path]
             return self.answer(204)
         begin, end, status = 0, len(data), 200
-        if self.headers.get("Range"):
+        if self.headers.get("Range") and server.ranges:
             low, _, high = self.headers["Range"].removeprefix("bytes=").partition("-")
             begin, status = int(low), 206
             end = min(int(high) + 1 if high else len(data), len(data))
             if begin >= len(data):
                 return self.fault(416, "INVALID_RANGE")
-        return self.answer(status, data[begin:end], {"Last-Modified": f"t{hash(data)}"})
+        when = formatdate(server.changed[path], usegmt=True)
+        return self.answer(status, data[begin:end], {"Last-Modified": when})
 
     def on_directory(self, path, query):
         server, path = self.server, path.rstrip("/")
@@ -105,8 +160,20 @@ class Handler(BaseHTTPRequestHandler):
         if path not in server.folders:
             return self.fault(404, "NOT_FOUND")
         below = f"{path}/"
+        if self.command == "HEAD":
+            return self.answer(200)
+        if self.command == "DELETE":
+            if any(name.startswith(below) for name in [*server.files, *server.folders]):
+                return self.fault(400, "DIRECTORY_NOT_EMPTY")
+            server.folders.discard(path)
+            return self.answer(204)
         entries = [
-            {"path": name, "is_directory": False, "file_size": len(data), "last_modified": 1}
+            {
+                "path": name,
+                "is_directory": False,
+                "file_size": len(data),
+                "last_modified": int(server.changed[name] * 1000),
+            }
             for name, data in server.files.items()
             if name.rpartition("/")[0] == path
         ] + [
@@ -121,8 +188,17 @@ class Handler(BaseHTTPRequestHandler):
             page["next_page_token"] = str(start + PAGE)
         return self.answer(200, json.dumps(page).encode(), {"Content-Type": "application/json"})
 
-    def fault(self, status, code):
-        self.answer(status, json.dumps({"error_code": code, "message": f"planted or real: {code}"}).encode())
+    def fault(self, status, code, message="planted or real"):
+        again = {"Retry-After": self.server.retry_after} if self.server.retry_after else {}
+        self.answer(status, json.dumps({"error_code": code, "message": f"{message}: {code}"}).encode(), again)
+
+    def hang_up(self, *_args):
+        del self.answer
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def say(self, **found):
+        self.answer(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     def answer(self, status, body=b"", headers=None):
         self.send_response(status)

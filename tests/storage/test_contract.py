@@ -1,11 +1,13 @@
 """The contract of stores on every kind of store, each against a real server on loopback."""
 
 import secrets
+from collections.abc import Iterator
 
 import pytest
 
 from smalti.storage import LocalStore, Store, open_store
 from smalti.testing import LargeStoreContract, MemoryStore, ReadContract, StoreContract
+from tests.storage.servers.gcs_json import GcsJsonServer
 from tests.storage.servers.web_server import WebServer
 
 # Azure's and Google's clients hand aiohttp whole blocks of bytes, of which it warns; by default nobody sees that.
@@ -96,11 +98,20 @@ class AzureOverHttps:
 class Google:
     """The emulator ignores conditions in silence, so that the store must find out."""
 
-    exclusive_puts = False
+    exclusive_puts = conditional_puts = False
 
     @pytest.fixture
     def store(self, gcs_url, gcs_bucket) -> Store:
         return open_store(f"gs://{gcs_bucket}/some/prefix", {"endpoint_url": gcs_url, "token": "anon"})
+
+
+class GoogleWithConditions:
+    """A server of ours that keeps them as Google does."""
+
+    @pytest.fixture
+    def store(self, clean_environment) -> Iterator[Store]:
+        with GcsJsonServer() as server:
+            yield open_store("gs://bucket/some/prefix", server.options)
 
 
 class GoogleByHmacKey:
@@ -119,6 +130,8 @@ class GoogleByHmacKey:
 class Volumes:
     """The databricks SDK's client against a server that speaks the Files API."""
 
+    conditional_puts = False
+
     @pytest.fixture
     def store(self, files_api) -> Store:
         return open_store(f"dbfs:{files_api.volume}/some/folder")
@@ -127,7 +140,7 @@ class Volumes:
 class Sftp:
     """rclone's server, the key and the known hosts under MosaicML's names; its rename replaces, OpenSSH's does not."""
 
-    exclusive_puts = False
+    exclusive_puts = conditional_puts = False
 
     @pytest.fixture
     def store(self, sftp, clean_environment) -> Store:
@@ -141,12 +154,17 @@ class TestLocal(Local, StoreContract): ...
 class TestMemoryStore(Fake, StoreContract): ...
 class TestFsspecMemory(FsspecMemory, StoreContract): ...
 class TestS3(S3, StoreContract): ...
+@pytest.mark.slow
 class TestS3OverHttps(S3OverHttps, StoreContract): ...
+@pytest.mark.slow
 class TestS3WithChecksums(S3WithChecksums, StoreContract): ...
+@pytest.mark.slow
 class TestOracle(Oracle, StoreContract): ...
 class TestAzure(Azure, StoreContract): ...
 class TestAzureOverHttps(AzureOverHttps, StoreContract): ...
 class TestGoogle(Google, StoreContract): ...
+class TestGoogleWithConditions(GoogleWithConditions, StoreContract): ...
+@pytest.mark.slow
 class TestGoogleByHmacKey(GoogleByHmacKey, StoreContract): ...
 class TestVolumes(Volumes, StoreContract): ...
 class TestSftp(Sftp, StoreContract): ...
@@ -160,6 +178,9 @@ class TestMuchOnS3(S3, LargeStoreContract): ...
 class TestMuchOnAzure(Azure, LargeStoreContract): ...
 @pytest.mark.slow
 class TestMuchOnGoogle(Google, LargeStoreContract): ...
+@pytest.mark.slow
+class TestMuchOnGoogleWithConditions(GoogleWithConditions, LargeStoreContract):
+    num_keys, num_bytes = 103, (51 << 20) + 7  # its pages are short, and gcsfs goes in parts from 50 MiB on
 @pytest.mark.slow
 class TestMuchOnVolumes(Volumes, LargeStoreContract): ...
 @pytest.mark.slow

@@ -25,6 +25,7 @@ def test_the_kind_of_a_bucket_is_not_probed(gcs_url, gcs_bucket):
     assert done.stdout == "[] True\n", done.stderr
 
 
+@pytest.mark.slow
 def test_no_credentials_are_an_error_and_not_anonymous_access(gcs_url, gcs_bucket):
     with pytest.raises(StoreAuthError, match=r"GOOGLE_APPLICATION_CREDENTIALS.*GCS_KEY and GCS_SECRET"):
         open_store(f"gs://{gcs_bucket}/set", {"endpoint_url": gcs_url}).get("k")

@@ -39,6 +39,8 @@ def test_the_empty_address_is_the_working_folder(tmp_path, monkeypatch):
         ("memory://x/y", "memory://x/y"),
         ("dbfs:/Volumes/c/s/v/p", "dbfs:/Volumes/c/s/v/p"),
         ("/Volumes/c/s/v/p", "dbfs:/Volumes/c/s/v/p"),
+        ("dbfs:/FileStore/set/", "dbfs:/FileStore/set"),
+        ("dbfs:///FileStore/set", "dbfs:/FileStore/set"),
     ],
 )
 def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
@@ -55,7 +57,8 @@ def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
         ("s3://key:CANARY@bucket/x", "no user or password"),
         ("s3:///x", "bucket is missing"),
         ("az://c/p?sv=1&sig=CANARY", "no query"),
-        ("dbfs:/tmp/x", "volumes"),
+        ("dbfs:/Volumes/c", "catalog"),
+        ("dbfs:/a/../x", "not allowed"),
         ("/Volumes/c/s", "catalog"),
         ("file://host/x", "host"),
         ("s3://bucket/../x", "not allowed"),

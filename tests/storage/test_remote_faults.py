@@ -10,13 +10,13 @@ import pytest
 from smalti.errors import MissingDependency, StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage import FsspecStore, open_store
 from smalti.storage.faults import Kind, classify
-from tests.storage.fault_server import FaultServer
+from tests.storage.servers.planted import planted
 
 KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}
 
 
 def s3(endpoint, **options):
-    defaults = {**KEYS, "endpoint_url": endpoint, "request_attempts": 2, "request_timeout": 5}
+    defaults = {**KEYS, "endpoint_url": endpoint, "request_attempts": 2, "request_timeout": 20}
     return open_store("s3://bucket/set", defaults | options)
 
 
@@ -81,25 +81,28 @@ def test_a_failed_file_upload_leaves_no_object(s3_server, s3_bucket, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [500, 503, 429, "drop", "cut"])
+@pytest.mark.slow
 def test_s3_faults_are_tried_again_a_few_times_and_then_raised(clean_environment, mode):
-    with FaultServer(mode) as server:
+    with planted(mode) as server:
+        server.put("set/k", b"0123456789")
         begin = time.monotonic()
         with pytest.raises(StoreError, match=r"s3://bucket/set/k"):
             s3(server.url).get_range("k", 0, 10)
-        assert time.monotonic() - begin < 8
-        assert 2 <= server.requests <= 8, "ours times the library's, no more"
+        assert time.monotonic() - begin < 40
+        assert 2 <= len(server.log()) <= 8, "ours times the library's, no more"
 
 
 def test_a_hanging_s3_store_is_a_timeout(clean_environment):
-    with FaultServer("hang") as server:
+    with planted("hang") as server:
         begin = time.monotonic()
         with pytest.raises(StoreTimeout, match="deadline"):
             s3(server.url, request_timeout=1.0).get("k")
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 30, "the server is silent for a minute"
 
 
 def test_s3_comes_back_and_the_read_succeeds(clean_environment):
-    with FaultServer(503, body=b"0123456789", times=2) as server:
+    with planted(503, times=2) as server:
+        server.put("set/k", b"0123456789")
         assert s3(server.url, request_attempts=3).get_range("k", 0, 10) == b"0123456789"
 
 
@@ -107,7 +110,7 @@ def test_s3_that_nobody_listens_at_fails_soon(clean_environment):
     begin = time.monotonic()
     with pytest.raises(StoreError, match="s3://bucket"):
         s3("http://127.0.0.1:9").get("k")
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 40
 
 
 def test_gcs_without_credentials_says_what_to_do(clean_environment):
@@ -118,17 +121,18 @@ def test_gcs_without_credentials_says_what_to_do(clean_environment):
         open_store("gs://bucket/set", {"token": "/no/such/key.json"}).get("k")
 
 
+@pytest.mark.slow
 def test_gcs_faults_are_bounded(clean_environment):
     pytest.importorskip("gcsfs")
     for mode, expected in {503: StoreError, 403: StoreAuthError, 404: StoreNotFound, 412: StoreExists}.items():
-        with FaultServer(mode) as server:
-            options = {"endpoint_url": server.url, "token": "anon", "request_attempts": 1, "request_timeout": 8}
+        with planted(mode) as server:
+            options = {"endpoint_url": server.url, "token": "anon", "request_attempts": 1, "request_timeout": 30}
             store = open_store("gs://bucket/set", options)
             begin = time.monotonic()
             with pytest.raises(expected):
                 store.put_if_absent("k", b"1")
-            assert time.monotonic() - begin < 8
-            assert server.requests <= 4, mode
+            assert time.monotonic() - begin < 60
+            assert len(server.log()) <= 4, mode
 
 
 def test_azure_is_never_anonymous_by_default(clean_environment):
@@ -137,19 +141,21 @@ def test_azure_is_never_anonymous_by_default(clean_environment):
         open_store("abfs://container/set", {"request_attempts": 1}).get("k")
 
 
+@pytest.mark.slow
 def test_azure_faults_are_bounded_and_keep_the_account_key_secret(clean_environment):
     pytest.importorskip("adlfs")
     key = "Q0FOQVJZQ0FOQVJZQ0FOQVJZ"
     for mode, expected in {503: StoreError, 403: StoreAuthError, 404: StoreNotFound, 409: StoreError}.items():
-        with FaultServer(mode) as server:
+        with planted(mode) as server:
             text = f"DefaultEndpointsProtocol=http;AccountName=acct;AccountKey={key};BlobEndpoint={server.url}/acct;"
-            options = {"connection_string": text, "request_attempts": 1, "request_timeout": 10}
+            options = {"connection_string": text, "request_attempts": 1, "request_timeout": 30}
             begin = time.monotonic()
             with pytest.raises(expected) as caught:
                 open_store("abfs://container/set", options).get("k")
-            assert time.monotonic() - begin < 10
+            assert time.monotonic() - begin < 60
             assert key not in str(caught.value)
-            assert server.requests <= 3, mode
+            assert not isinstance(caught.value, StoreTimeout), "the SDK's own pauses outlast the deadline"
+            assert len(server.log()) == (2 if mode == 503 else 1), mode
 
 
 def test_classes_of_the_libraries_are_known():

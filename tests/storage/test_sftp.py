@@ -93,4 +93,4 @@ def test_a_server_that_nobody_listens_at_fails_soon(place):
     begin = time.monotonic()
     with pytest.raises(StoreError, match=r"sftp://trainer@127\.0\.0\.1:9/x"):
         open_store("sftp://trainer@127.0.0.1:9/x", {"password": "not-shown"}).get("k")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 40

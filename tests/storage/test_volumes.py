@@ -52,7 +52,7 @@ def test_server_errors_are_tried_again(files_api):
     begin = time.monotonic()
     with pytest.raises(StoreError):
         store.get("k")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 40
 
 
 def test_a_range_asks_the_server_for_no_more(files_api):

@@ -94,3 +94,19 @@ def test_an_address_of_the_hub_without_a_repository_is_refused():
 def test_a_repository_that_is_not_there_is_not_found(clean_environment):
     with WebServer({}) as server, pytest.raises(StoreNotFound):
         open_store("hf://datasets/owner/none", {"endpoint": server.url}).get("k")
+
+
+def test_writing_to_the_hub_is_refused_with_what_to_do_instead(clean_environment, tmp_path):
+    """One commit for each object would be refused by the Hub, and seen half done; nothing is asked of the server."""
+    (tmp_path / "f").write_bytes(b"1")
+    with WebServer({}) as server:
+        store = open_store("hf://datasets/owner/name/train", {"endpoint": server.url})
+        for write in (
+            lambda: store.put("k", b"1"),
+            lambda: store.put_if_absent("k", b"1"),
+            lambda: store.put_file("k", tmp_path / "f"),
+            lambda: store.delete("k"),
+        ):
+            with pytest.raises(StoreError, match=r"train/k: .*hf upload owner/name <folder> --repo-type dataset"):
+                write()
+        assert server.log == []

@@ -227,6 +227,7 @@ print("read")
 """
 
 
+@pytest.mark.slow
 def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path):
     command = [sys.executable, "-c", FEW_FILES, str(write_set(tmp_path / "set", 700))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

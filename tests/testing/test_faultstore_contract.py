@@ -13,6 +13,7 @@ def own_process():
         yield server
 
 
+@pytest.mark.slow
 class TestFaultStoreInAProcess(StoreContract):
     @pytest.fixture
     def store(self, own_process) -> Store:
@@ -20,16 +21,19 @@ class TestFaultStoreInAProcess(StoreContract):
         return own_process.open("some/prefix")
 
 
+@pytest.mark.slow
 class TestFaultStoreInAThread(StoreContract):
     @pytest.fixture
     def store(self, faults) -> Store:
         return faults.open()
 
 
+@pytest.mark.slow
 class TestFaultStoreThatIgnoresConditions(StoreContract):
     """As several S3 look-alikes do; the probe of the contract finds it out."""
 
     exclusive_puts = False
+    conditional_puts = False
 
     @pytest.fixture
     def store(self, faults) -> Store:

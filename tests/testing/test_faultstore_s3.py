@@ -115,6 +115,7 @@ def conversation(s3):
     yield "left", [entry["Key"] for entry in s3.list_objects_v2(**b)["Contents"]]
 
 
+@pytest.mark.slow
 def test_boto3_hears_from_the_fault_store_what_it_hears_from_moto(faults, moto, client):
     ours, theirs = (dict(conversation(client(url))) for url in (faults.url, moto))
     assert ours == theirs

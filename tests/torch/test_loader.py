@@ -61,13 +61,6 @@ def test_the_loader_tells_its_length_and_batch_size(root):
 
 
 @pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_batches_do_not_depend_on_how_workers_start(root, start):
-    assert ids(loader_of(root, workers=2, multiprocessing_context=start)) == ids(loader_of(root))
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("persistent", [False, True])
 def test_each_epoch_with_workers_is_the_next_one(root, persistent):
     alone = loader_of(root)

@@ -200,6 +200,9 @@ def test_a_break_leaves_no_workers_and_the_next_epoch_is_whole(root, kind):
     for _ in loader:
         break
     assert [thread for thread in threading.enumerate() if thread.name.startswith("smalti-loader")] == []
+    end = time.monotonic() + 60  # torch stops waiting after some seconds, and terminates them
+    while set(multiprocessing.active_children()) != children and time.monotonic() < end:
+        time.sleep(0.05)
     assert set(multiprocessing.active_children()) == children
     assert ids(loader) == second
 

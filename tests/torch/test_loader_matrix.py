@@ -22,7 +22,7 @@ WAYS = [
     pytest.param(
         {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
         id="fork-persistent",
-        marks=pytest.mark.process,
+        marks=SLOW,
     ),
     pytest.param(
         {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}, id="spawn", marks=SLOW
@@ -94,7 +94,7 @@ def test_break_resume_and_iterate_again(root, epochs, way):
     assert len(epochs[0]) == STEPS
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS[:-1])
 def test_a_custom_collate_function_gets_the_same_samples(root, epochs, way):
     batches = list(loader_of(root, collate_fn=Labelled(), **way))
     assert ids(batches) == epochs[0]

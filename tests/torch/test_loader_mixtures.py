@@ -22,8 +22,10 @@ FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 WAYS = [
     pytest.param({}, id="alone"),
     pytest.param({"num_workers": 2, "worker_kind": "thread"}, id="threads"),
-    pytest.param(FORK, id="fork", marks=pytest.mark.process),
-    pytest.param({**FORK, "persistent_workers": True}, id="fork-persistent", marks=pytest.mark.process),
+    pytest.param(FORK, id="fork", marks=[pytest.mark.process, pytest.mark.slow]),
+    pytest.param(
+        {**FORK, "persistent_workers": True}, id="fork-persistent", marks=[pytest.mark.process, pytest.mark.slow]
+    ),
 ]
 SPAWN = pytest.param(
     {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
@@ -184,6 +186,7 @@ def test_a_refused_state_leaves_the_loader_where_it_was(roots):
     assert by_stream(flat(ids(loader))) in ([54, 53, 53], [53, 54, 53], [53, 53, 54])
 
 
+@pytest.mark.slow
 def test_a_history_too_long_for_workers_that_live_on_is_refused_with_what_to_do(roots):
     """Workers have room for a hundred changes more than there were when they began."""
     begun = loader_of(roots)

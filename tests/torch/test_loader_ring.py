@@ -236,6 +236,7 @@ def test_batches_that_the_consumer_keeps_stay_as_they_are(root, persistent):
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_forks_between_the_epochs_of_living_workers_do_not_cost_the_ring_for_good(root):
     loader, kept = keep_batches(root, persistent_workers=True, prefetch_factor=1)
     for epoch in range(3):

@@ -215,6 +215,7 @@ def test_a_forks_copy_of_a_running_iteration_refuses_to_go_on():
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_an_interpreter_that_ends_in_the_middle_of_an_iteration_ends_cleanly():
     code = (
         "from smalti.torch.threads import *\n"

@@ -161,6 +161,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_ranks_of_a_process_group_agree_on_the_life_and_on_its_failure(tmp_path):
     root = Path(__file__).resolve().parents[2]
     arguments = [str(tmp_path / "ledger"), str(tmp_path / "meeting")]

@@ -8,6 +8,16 @@ from smalti.cache.agenda import Uses
 from smalti.cache.bound import least_bytes
 from smalti.cache.options import CacheOptions
 from smalti.cache.shards import ShardCache, Source
-from smalti.cache.statistics import CacheStats, Counters
+from smalti.cache.statistics import CacheStats, Counters, StepWaits, stats_of
 
-__all__ = ["CacheOptions", "CacheStats", "Counters", "ShardCache", "Source", "Uses", "least_bytes"]
+__all__ = [
+    "CacheOptions",
+    "CacheStats",
+    "Counters",
+    "ShardCache",
+    "Source",
+    "StepWaits",
+    "Uses",
+    "least_bytes",
+    "stats_of",
+]

@@ -41,12 +41,16 @@ class Agenda:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._floor = 0
+        self.order = ""
+        """Names what is read; readers of the same order count the same steps."""
+        self.is_of_many = False
+        """Whether several readers go through it side by side, each at a shard of its own within a step."""
         self._set(None)
 
-    def plan(self, future: Iterator[Uses] | None) -> None:
+    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
         """What will be read from now on, from step 0; None where nobody knows."""
         with self._lock:
-            self._floor = 0
+            self._floor, self.order, self.is_of_many = 0, order, is_of_many
             self._set(future)
 
     @property

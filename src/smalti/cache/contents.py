@@ -4,6 +4,7 @@ A killed process leaves temporaries and a lock file that nobody holds; both are 
 lock, so that no account of bytes can ever be wrong after it.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from smalti.cache.folders import BAD_PREFIX, PART_SUFFIX
-from smalti.cache.locking import FileLock
+from smalti.cache.locking import NO_LOCKS, FileLock
 from smalti.errors import StoreTimeout
 from smalti.storage.retry import Deadline
 
@@ -42,13 +43,15 @@ class Contents:
         return sum(self.copies.values()) + sum(self.bad.values())
 
     @property
-    def in_flight(self) -> int:
-        """Bytes that fetches have, or have asked room for."""
-        coming = dict(self.locks)
+    def coming(self) -> dict[Path, int]:
+        """By the locks of fetches, the bytes that they have, or have asked room for."""
+        coming, brought = dict(self.locks), dict[Path, int]()
         for part, size in self.parts.items():
             lock = lock_of_part(part)
+            brought[lock] = brought.get(lock, 0) + size
+        for lock, size in brought.items():
             coming[lock] = max(coming.get(lock, 0), size)
-        return sum(coming.values())
+        return coming
 
 
 def scan(root: Path) -> Contents:
@@ -88,6 +91,11 @@ def lock_of(target: Path) -> Path:
     return target.with_name(f".{target.name}{LOCK_SUFFIX}")
 
 
+def target_of(lock: Path) -> Path:
+    """The file whose lock this is."""
+    return lock.with_name(lock.name[1 : -len(LOCK_SUFFIX)])
+
+
 def lock_of_part(part: Path) -> Path:
     """The lock under which a temporary was made; a text shard's second file is brought under the first one's."""
     match = _PART.fullmatch(part.name)
@@ -99,9 +107,13 @@ def lock_of_part(part: Path) -> Path:
 def is_held(path: Path) -> bool:
     """Whether a process that lives holds the lock on this file."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno in NO_LOCKS or error.errno == errno.EISDIR:
+            return False  # nobody of ours made it
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

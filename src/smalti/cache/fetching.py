@@ -9,8 +9,8 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -21,8 +21,9 @@ from smalti.cache.folders import make_parent, open_root, part_of, quarantine, re
 from smalti.cache.keeping import Keeper, NoRoom
 from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
+from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
-from smalti.cache.transfer import stream
+from smalti.cache.transfer import PART_BYTES, stream, stream_parts
 from smalti.cache.writing import CheckedFile, DiskFaults, is_full
 from smalti.errors import (
     ChecksumMismatch,
@@ -35,9 +36,13 @@ from smalti.errors import (
 )
 from smalti.format import FileInfo, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
+from smalti.storage.process import PerProcess
 from smalti.storage.retry import Deadline
 
 FIRST_PAUSE_SECONDS = 0.1
+MOST_PAUSE_SECONDS = 2.0
+PATIENCE_SHARE = 10
+"""Of `download_timeout`, the part in which "not found" is not believed."""
 REMADE_FOLDERS = 2
 """How often the cache's folder may be removed by somebody else while one shard is brought."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -118,8 +123,15 @@ def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
 class Fetcher:
     """Brings shards of one data set to this machine; thread-safe, holds no handles."""
 
-    def __init__(self, store: Store, digest: str, options: CacheOptions, counters: Counters, limit: int | None) -> None:
-        self._store = store
+    def __init__(
+        self,
+        source: tuple[Store, str, CacheOptions],
+        counters: Counters,
+        pace: PerProcess[Pace],
+        limit: int | None,
+    ) -> None:
+        store, digest, options = source
+        self._store, self._pace = store, pace
         self._digest = digest
         self._options = options
         self._counters = counters
@@ -212,7 +224,9 @@ class Fetcher:
             if not missing:
                 try:
                     return use(targets)
-                except (FormatError, OSError):
+                except (FormatError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+                        raise  # that says nothing about the files
                     _put_aside(targets)  # whole, and still not the shard
                     missing = list(files)
             need = sum(file.num_bytes_kept(keep_zip=self._options.keep_zip) for file in missing)
@@ -235,7 +249,9 @@ class Fetcher:
             missing.clear()
             return use(targets)
 
-        attempt = 0
+        is_near = self._store.local_path(files[0].stored.basename) is not None
+        attempt, faults = 0, 0
+        patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE)
         while True:
             attempt += 1
             try:
@@ -243,17 +259,23 @@ class Fetcher:
                     self._fetch(wanted, missing[0], visit, _nothing)
                     missing.pop(0)
                 return self._fetch(wanted, missing[0], visit, opened)
-            except StoreAuthError:
+            except StoreAuthError as error:
+                self._counters.failed(error)
                 raise
             except (StoreError, FormatError) as error:
+                self._counters.failed(error)
                 at_fault = missing[0] if missing else files[0]
                 if not missing:
                     _put_aside(targets)
                     missing = list(files)
-                pause = FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
-                if attempt >= self._options.download_retry or visit.deadline.left() <= pause:
+                faults += 1
+                pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (faults - 1), MOST_PAUSE_SECONDS) * random.uniform(1.0, 1.5)
+                if isinstance(error, StoreNotFound) and not patience.passed():
+                    attempt -= 1  # a store may say so for some seconds after it was written, or mounted
+                elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:
                     raise self._final(at_fault, error, attempt) from error
             except OSError as error:
+                self._counters.failed(error)
                 need = sum(file.num_bytes_needed for file in missing)
                 if not is_full(error) or visit.deadline.passed():
                     raise
@@ -262,6 +284,7 @@ class Fetcher:
                     raise
                 pause = wait
                 attempt -= 1  # that was no fault of the store
+            self._counters.add(retries=1)
             time.sleep(pause)
 
     def _fetch(self, wanted: Wanted, file: WantedFile, visit: Visit, then: Callable[[], Any]) -> Any:
@@ -269,7 +292,7 @@ class Fetcher:
         target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         try:
-            self._download(file, stored, visit.deadline)
+            self._download(file, stored, visit)
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
             if file.zip is not None:
                 self._unpack(file, stored, unpacked)
@@ -289,12 +312,26 @@ class Fetcher:
             stored.unlink(missing_ok=True)
             unpacked.unlink(missing_ok=True)
 
-    def _download(self, file: WantedFile, path: Path, deadline: Deadline) -> None:
-        stall = self._options.download_timeout / self._options.download_retry
-        with CheckedFile(path, file.stored, file.what) as out:
-            for chunk in stream(self._store, file.stored.basename, deadline=deadline, stall=stall):
+    def _download(self, file: WantedFile, path: Path, visit: Visit) -> None:
+        pace = self._pace.get()
+        with (
+            CheckedFile(path, file.stored, file.what) as out,
+            self._counters.arriving() as arrived,
+            pace.fetch() as parts,
+            closing(self._chunks(file, visit, parts)) as chunks,
+        ):
+            for chunk in chunks:
+                arrived(len(chunk))
+                pace.arrived(len(chunk))
                 out.write(chunk)
             out.finish()
+
+    def _chunks(self, file: WantedFile, visit: Visit, parts: int) -> Generator[bytes]:
+        key, size = file.stored.basename, file.stored.num_bytes
+        if parts > 1 and file.stored.hashes and size > PART_BYTES:
+            return stream_parts(self._store, key, size, at_once=parts, deadline=visit.deadline)
+        stall = self._options.download_timeout / self._options.download_retry
+        return stream(self._store, key, deadline=visit.deadline, stall=stall)
 
     def _unpack(self, file: WantedFile, stored: Path, unpacked: Path) -> None:
         compression = parse_compression(file.compression)

@@ -11,7 +11,7 @@ from smalti.cache.contents import BUDGET_LOCK, Contents, is_held, lock_of, lock_
 from smalti.cache.fetching import folder_name
 from smalti.cache.leases import leases_of
 from smalti.cache.locking import FileLock
-from smalti.errors import FormatError, StoreTimeout
+from smalti.errors import FormatError, StoreAuthError, StoreTimeout
 from smalti.format import ShardInfo, verify_file
 from smalti.storage.retry import Deadline
 
@@ -46,15 +46,30 @@ class Removed:
 
 
 def folders_of(local: Path, digest: str = "") -> list[Path]:
-    """The folders of copies below `local`, of the data sets whose digests begin so; other folders are nobody's here."""
+    """The folders of copies below `local`, of the data sets whose digests begin so, that this user may look into.
+
+    Other folders are nobody's here; the superuser sees those of all users.
+
+    Raises:
+        StoreAuthError: `local` itself cannot be looked at.
+    """
     try:
         return sorted(
             path
             for path in local.iterdir()
-            if _FOLDER.fullmatch(path.name) and path.name.startswith(digest) and path.is_dir() and not path.is_symlink()
+            if _FOLDER.fullmatch(path.name)
+            and path.name.startswith(digest)
+            and path.is_dir()
+            and not path.is_symlink()
+            and os.geteuid() in {0, path.lstat().st_uid}
         )
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError as error:
+        raise StoreAuthError(
+            f"no permission to look into the cache folder {local}; run this as its owner, or give another --local",
+            path=str(local),
+        ) from error
 
 
 def list_copies(local: Path, digest: str = "") -> list[Copies]:
@@ -114,7 +129,8 @@ def discard(path: Path) -> int:
 def _scrubbed(folder: Path, found: Contents) -> list[Path]:
     for lease in leases_of(folder):
         if not is_held(lease):
-            lease.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder may stay: it is nobody's lease
+                lease.unlink(missing_ok=True)
     return list(found.bad)
 
 

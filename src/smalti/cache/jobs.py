@@ -13,11 +13,11 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar, cast
 
 from smalti.cache.keeping import NoRoom
+from smalti.cache.pace import Pace
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-AHEAD_THREADS = 4
 IDLE_SECONDS = 5.0
 
 
@@ -43,10 +43,11 @@ class Jobs(Generic[T]):
 
     Args:
         work: Brings one shard and returns it; called outside the lock, at most once at a time for each shard.
+        pace: How many threads fetch ahead.
     """
 
-    def __init__(self, work: Work[T]) -> None:
-        self._work = work
+    def __init__(self, work: Work[T], pace: Pace) -> None:
+        self._work, self._pace = work, pace
         self._lock = threading.Condition()
         self._jobs: dict[int, Job[T]] = {}
         self._queue: deque[int] = deque()
@@ -104,14 +105,16 @@ class Jobs(Generic[T]):
                 if shard_id not in self._jobs:
                     self._jobs[shard_id] = Job()
                     self._queue.append(shard_id)
-            missing = min(len(self._queue) - self._idle, AHEAD_THREADS - self._threads)
-            for _ in range(missing):
-                try:
-                    threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
-                except RuntimeError:  # no memory for one, or too many: what is not fetched ahead is fetched when needed
-                    break
-                self._threads += 1
+            self._start_threads()
             self._lock.notify_all()
+
+    def _start_threads(self) -> None:
+        for _ in range(min(len(self._queue) - self._idle, self._pace.at_once - self._threads)):
+            try:
+                threading.Thread(target=self._serve, name="smalti-ahead", daemon=True).start()
+            except RuntimeError:  # no memory for one, or too many: what is not fetched ahead is fetched when needed
+                break
+            self._threads += 1
 
     def later(self) -> list[int]:
         """What had no room when it was to be fetched ahead, first needed first; it is the caller's to queue again."""
@@ -144,20 +147,23 @@ class Jobs(Generic[T]):
             if taken is None:
                 return
             self._run(*taken, keep_error=True)
+            with self._lock:
+                self._pace.judge(is_full=bool(self._queue) and self._threads - self._idle >= self._pace.at_once)
+                self._start_threads()
 
     def _next(self) -> tuple[int, Job[T]] | None:
         """The next queued job that nobody took over; None when this thread should end."""
         end = time.monotonic() + IDLE_SECONDS
         with self._lock:
             while True:
-                while self._queue:
+                while self._queue and self._threads <= self._pace.at_once:
                     shard_id = self._queue.popleft()
                     job = self._jobs.get(shard_id)
                     if job is not None and not job.running and not job.done.is_set():
                         job.running = True
                         return shard_id, job
                 left = end - time.monotonic()
-                if self._closed or left <= 0:
+                if self._closed or left <= 0 or self._threads > self._pace.at_once:
                     self._threads -= 1
                     return None
                 self._idle += 1

@@ -21,12 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from smalti.cache.agenda import NEVER, Agenda
-from smalti.cache.contents import BUDGET_LOCK, Contents, is_held, lock_of, reap, scan
-from smalti.cache.leases import Lease, needed_by_others
+from smalti.cache.contents import BUDGET_LOCK, Contents, is_held, lock_of, reap, scan, target_of
+from smalti.cache.leases import Lease, Needs, needed_by_others
 from smalti.cache.locking import FileLock
+from smalti.cache.owners import Owners, owners_in
 from smalti.cache.statistics import Counters
 from smalti.errors import StoreTimeout
 from smalti.storage.retry import Deadline
+
+_LONGEST_PAUSE = 0.004  # seconds between two tries to get a folder's lock, which nobody holds for long
 
 
 class NoRoom(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
@@ -39,8 +42,10 @@ class Places:
 
     roots: Callable[[], list[Path]]
     """The folders of all sources."""
-    files: Callable[[], Iterable[tuple[int, str]]]
-    """Each shard's number and the path of each of its files."""
+    owners: Callable[[], list[tuple[Path, Owners]]]
+    """Whose the files of each folder are."""
+    held: Callable[[int], int]
+    """Bytes that a shard's copies take."""
 
 
 @dataclass
@@ -78,7 +83,8 @@ class Keeper:
         self._places, self._counters, self._drop = places, counters, drop
         self._turn = threading.Lock()
         self._leases: dict[Path, Lease] = {}
-        self._owners: dict[str, list[int]] | None = None
+        self.full_until = 0
+        """The step before which it is no use to ask again for room that there was not."""
         self._order = 0
         self._soon: dict[int, tuple[Path, ...]] = {}
         self._last_used: dict[int, int] = {}
@@ -98,16 +104,17 @@ class Keeper:
         step, floor = self._turn_of(shard)
         with self._locked(deadline, f"room for shard {shard}"):
             found = self._look()
-            over = sum(each.kept + each.in_flight for each in found) + num_bytes - self.limit
+            coming = self._coming(found, lock.path, step, shard)
+            over = sum(each.kept for each in found) + coming + num_bytes - self.limit
             victims = []
             if over > 0 and self._comes_before(step, shard, found):
-                raise NoRoom
+                raise self._no_room(step, floor)
             if over > 0:
                 groups = self._groups(found, step, shard, but=shard)
                 while over > 0:
                     victim = max(groups, key=self._rank, default=None)
                     if victim is None or self._is_needed_before(victim, step, floor):
-                        raise NoRoom
+                        raise self._no_room(step, floor)
                     groups.remove(victim)
                     victims.append(victim)
                     over -= sum(victim.files.values())
@@ -139,8 +146,9 @@ class Keeper:
 
     def others_fetch(self, shard: int) -> bool:
         """Whether something else is being fetched into these folders now."""
-        own = {lock_of(Path(path)) for path, shards in self._owned().items() if shard in shards}
-        return any(lock not in own and is_held(lock) for root in self._places.roots() for lock in scan(root).locks)
+        owners = self._places.owners()
+        locks = [lock for root in self._places.roots() for lock in scan(root).locks]
+        return any(shard not in owners_in(target_of(lock), owners) and is_held(lock) for lock in locks)
 
     def used(self, shard: int) -> None:
         """A shard was opened: where no order is known, what was opened last goes last."""
@@ -158,10 +166,17 @@ class Keeper:
             for path in self._soon[shard]:
                 for root, names in needed.items():
                     if path.is_relative_to(root):
-                        names[str(path.relative_to(root))] = 0 if use == NEVER else max(0, use - self.agenda.floor)
+                        names[str(path.relative_to(root))] = self.agenda.floor if use == NEVER else use
         with self._turn:
             for root, names in needed.items():
-                self._leases.setdefault(root, Lease(root)).renew(names)
+                needs = Needs(self.agenda.order, self.agenda.floor, names)
+                self._leases.setdefault(root, Lease(root)).renew(needs)
+
+    def reached(self, step: int) -> None:
+        """Every step before this one is over."""
+        self.agenda.reached(step)
+        for lease in list(self._leases.values()):
+            lease.reached(step)
 
     def close(self) -> None:
         """Needs nothing any more."""
@@ -169,6 +184,31 @@ class Keeper:
             for lease in self._leases.values():
                 lease.close()
             self._leases.clear()
+
+    def _no_room(self, step: int, floor: int) -> NoRoom:
+        # Halfway, and halfway again: asking at every step would keep the folder's lock busy.
+        self.full_until = floor + max(1, (step - floor) // 2)
+        return NoRoom()
+
+    def _coming(self, found: list[Contents], own: Path, step: int, shard: int) -> int:
+        """Bytes of what is being fetched into the folders, beside what has the lock `own`.
+
+        A fetch that has not asked for room yet, or never will, takes what its shard takes; unless it is ahead of its
+        turn, and will be asked to wait for this one.
+        """
+        owners, total = self._places.owners(), 0
+        here = {path for each in found for path in each.copies}
+        for each in found:
+            for lock, size in each.coming.items():
+                ids = owners_in(target_of(lock), owners) if lock != own else []
+                if each.locks.get(lock) == 0 and ids and target_of(lock) not in here:
+                    use = int(self.agenda.next_use(np.array(ids, np.int64)).min())
+                    total += (
+                        max(size, self._places.held(ids[0])) if use == NEVER or (use, ids[0]) < (step, shard) else size
+                    )
+                elif lock != own:
+                    total += size
+        return total
 
     def _comes_before(self, step: int, shard: int, found: list[Contents]) -> bool:
         """Whether something that is needed sooner is neither here nor on its way: the room is for that."""
@@ -186,7 +226,7 @@ class Keeper:
     def _now(self, shard: int) -> tuple[int, int]:
         """The step at hand, and the shard whose turn it is in it: this one, or nobody knows which."""
         step, floor = self._turn_of(shard)
-        return floor, shard if step == floor else -1
+        return floor, shard if step == floor and not self.agenda.is_of_many else -1
 
     def _turn_of(self, shard: int) -> tuple[int, int]:
         """The step that needs a shard, and the one at hand; they are the same where nobody knows."""
@@ -203,7 +243,8 @@ class Keeper:
                 for root in sorted(self._places.roots()):
                     if not root.is_dir():
                         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    locks.enter_context(FileLock(root / BUDGET_LOCK, deadline, what))
+                    lock = FileLock(root / BUDGET_LOCK, deadline, what, longest_pause=_LONGEST_PAUSE)
+                    locks.enter_context(lock)
                 yield
         finally:
             self._turn.release()
@@ -225,26 +266,35 @@ class Keeper:
 
     def _groups(self, found: list[Contents], step: int, shard: int, *, but: int) -> list[_Group]:
         """What could go, all `but` one, each with the step that needs it after the turn of `shard` at `step`."""
-        owners = self._owned()
+        owners = self._places.owners()
         groups: dict[object, _Group] = {}
         for root, contents in zip(self._places.roots(), found, strict=True):
             lease = self._leases.get(root)
             others = needed_by_others(root, lease.name if lease else None)
+            soonest = self._soonest(others)
             for path, size in {**contents.copies, **contents.bad}.items():
-                ids = owners.get(str(path), [])
+                ids = owners_in(path, owners)
                 if but in ids:
                     continue
                 group = groups.setdefault(tuple(ids) or path, _Group(ids, {}))
                 group.files[path] = size
-                soon = others.get(str(path.relative_to(root)))
-                if soon is not None:
-                    group.soonest = min(group.soonest, self.agenda.floor + soon)
+                group.soonest = min(group.soonest, soonest.get(str(path.relative_to(root)), NEVER))
         known = [(group, shard_id) for group in groups.values() for shard_id in group.shards]
         if known and self.agenda.is_known:
             uses = self.agenda.use_from(np.array([shard_id for _, shard_id in known], np.int64), step, shard)
             for (group, _), use in zip(known, uses.tolist(), strict=True):
                 group.own_use = min(group.own_use, use)
         return list(groups.values())
+
+    def _soonest(self, others: list[Needs]) -> dict[str, int]:
+        """The step, counted as here, at which any of the others needs a file."""
+        soonest: dict[str, int] = {}
+        for needs in others:
+            behind = 0 if needs.order == self.agenda.order else self.agenda.floor - needs.floor
+            for name, step in needs.soon.items():
+                if step >= needs.floor:
+                    soonest[name] = min(soonest.get(name, NEVER), step + behind)
+        return soonest
 
     def _rank(self, group: _Group) -> tuple[int, bool, int]:
         """The larger, the sooner it goes."""
@@ -261,14 +311,6 @@ class Keeper:
         if not self.agenda.is_known:
             return True
         return bool(self.agenda.use_from(np.array(group.shards, np.int64), floor, -1).min() != group.own_use)
-
-    def _owned(self) -> dict[str, list[int]]:
-        if self._owners is None:
-            owners: dict[str, list[int]] = {}
-            for shard, path in self._places.files():
-                owners.setdefault(path, []).append(shard)
-            self._owners = owners
-        return self._owners
 
     def _evict(self, group: _Group) -> int:
         went = 0

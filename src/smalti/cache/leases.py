@@ -9,10 +9,23 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from smalti.cache.contents import LEASES, is_held
 from smalti.cache.locking import forget_held, hold
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one process needs soon."""
+
+    order: str = ""
+    """Names the order that it reads; processes that read the same one count the same steps."""
+    floor: int = 0
+    """The step that it is at; told at each."""
+    soon: Mapping[str, int] = field(default_factory=dict)
+    """Names below the folder, and the step that needs each; told now and then, so that some may be over."""
 
 
 class Lease:
@@ -24,14 +37,20 @@ class Lease:
         self._descriptor = -1
         self._pid = os.getpid()
 
-    def renew(self, needed: Mapping[str, int]) -> None:
-        """Says what is needed: names below the folder, and in how many steps. What cannot be said is not said."""
-        text = json.dumps(needed).encode()
+    def renew(self, needs: Needs) -> None:
+        """Says what is needed. What cannot be said is not said."""
+        text = _floor_line(needs.floor) + json.dumps({"order": needs.order, "soon": dict(needs.soon)}).encode()
         with suppress(OSError):
             if self._descriptor < 0 or not (self._folder / self.name).exists():
                 self._open()
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
+
+    def reached(self, floor: int) -> None:
+        """Says at which step it is."""
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            with suppress(OSError):
+                os.pwrite(self._descriptor, _floor_line(floor), 0)
 
     def close(self) -> None:
         """Needs nothing any more."""
@@ -57,17 +76,17 @@ class Lease:
         self._descriptor = descriptor
 
 
-def needed_by_others(root: Path, mine: str | None = None) -> dict[str, int]:
-    """Names below the folder that other living processes need, and in how many steps; forgets those of dead ones."""
-    needed: dict[str, int] = {}
+def needed_by_others(root: Path, mine: str | None = None) -> list[Needs]:
+    """What other living processes need of the folder; forgets those of dead ones."""
+    needed = []
     for path in leases_of(root):
         if path.name == mine:
             continue
         if not is_held(path):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder may stay: it is nobody's lease
+                path.unlink(missing_ok=True)
             continue
-        for name, steps in _told(path).items():
-            needed[name] = min(needed.get(name, steps), steps)
+        needed.append(_told(path))
     return needed
 
 
@@ -79,9 +98,17 @@ def leases_of(root: Path) -> list[Path]:
         return []
 
 
-def _told(path: Path) -> dict[str, int]:
+def _floor_line(floor: int) -> bytes:
+    return b"%020d\n" % floor  # always as long: it is written over the one before
+
+
+def _told(path: Path) -> Needs:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}  # it is being renewed at this moment
-    return {name: steps for name, steps in found.items() if type(steps) is int} if isinstance(found, dict) else {}
+        first, _, rest = path.read_bytes().partition(b"\n")
+        floor, found = int(first), json.loads(rest)
+        order, soon = found["order"], found["soon"]
+        if type(order) is str and isinstance(soon, dict):
+            return Needs(order, floor, {name: step for name, step in soon.items() if type(step) is int})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass  # it is being renewed at this moment, or nothing of ours
+    return Needs()

@@ -1,5 +1,6 @@
 """One process per host at a time: a lock file with `flock`, which the kernel frees when its holder dies."""
 
+import errno
 import fcntl
 import os
 import random
@@ -8,9 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from smalti.errors import StoreTimeout
+from smalti.errors import StoreError, StoreTimeout
 from smalti.storage.retry import Deadline
 
+NO_LOCKS = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
+"""What opening a link, a socket or the like in the place of a lock gives."""
 _held: set[int] = set()
 
 
@@ -42,11 +45,12 @@ class FileLock:
         StoreTimeout: somebody else held it until the deadline.
     """
 
-    def __init__(self, path: Path, deadline: Deadline, what: str) -> None:
+    def __init__(self, path: Path, deadline: Deadline, what: str, *, longest_pause: float = 0.05) -> None:
         self._path = path
         self._deadline = deadline
         self._what = what
         self._descriptor = -1
+        self._longest_pause = longest_pause
 
     def __enter__(self) -> "FileLock":
         pause = 0.002
@@ -61,7 +65,12 @@ class FileLock:
                     path=str(self._path),
                 )
             time.sleep(min(pause, self._deadline.left()) * random.uniform(0.5, 1.0))
-            pause = min(pause * 1.5, 0.05)
+            pause = min(pause * 1.5, self._longest_pause)
+
+    @property
+    def path(self) -> Path:
+        """The lock file."""
+        return self._path
 
     def reserve(self, num_bytes: int) -> None:
         """Says in the lock file's size how much room its holder needs; it takes none."""
@@ -79,8 +88,17 @@ class FileLock:
         os.close(descriptor)
 
     def _try(self) -> bool:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._path, flags, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if error.errno in NO_LOCKS:  # a link or the like, in a folder that is ours alone
+                self._path.unlink(missing_ok=True)
+            elif error.errno != errno.EISDIR:
+                raise
+            else:
+                raise StoreError(f"{self._path} is a folder, and stands where a lock belongs; remove it") from error
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

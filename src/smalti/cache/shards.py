@@ -28,14 +28,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smalti.cache.agenda import Uses
 from smalti.cache.fetching import Fetcher, Wanted, num_bytes_held
 from smalti.cache.jobs import Jobs
 from smalti.cache.keeping import Keeper, Places
 from smalti.cache.options import CacheOptions, detect_open_limit
+from smalti.cache.owners import Owners
+from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
 from smalti.cache.verified import Verified
+from smalti.catalog.shard_table import bytes_of
 from smalti.errors import SmaltiError, StoreError, StoreTimeout
 from smalti.format import AnyShard, ShardInfo, open_shard
 from smalti.storage import Store
@@ -107,15 +111,26 @@ class ShardCache:
         """The open shards that one batch needs; as `shard` for each."""
         with self._tally:
             self._asked += len(shard_ids)
-        return list(map(self.shard, shard_ids))
+        begin, waits = time.perf_counter(), not all(map(self._open.__contains__, shard_ids))
+        found = list(map(self.shard, shard_ids))
+        self.counters.waited(time.perf_counter() - begin if waits else 0.0)
+        return found
 
-    def plan(self, future: Iterator[Uses] | None) -> None:
-        """What will be asked for from now on, counted in steps; None where nobody knows. Asked for when needed."""
-        self._keeper.get().agenda.plan(future)
+    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
+        """What will be asked for from now on, here and by other ranks of this host, counted in steps.
+
+        None where nobody knows. Looked up when needed. `order` names it: who reads the same counts the same steps.
+        """
+        keeper = self._keeper.get()
+        keeper.agenda.plan(future, order, is_of_many=is_of_many)
+        keeper.full_until = 0
 
     def reached(self, step: int) -> None:
         """All steps of the plan before this one are over."""
-        self._keeper.get().agenda.reached(step)
+        keeper = self._keeper.get()
+        keeper.reached(step)
+        if step < keeper.full_until:
+            return
         jobs = self._jobs.peek()
         later = jobs.later() if jobs is not None else []
         if jobs is not None and later:
@@ -190,10 +205,13 @@ class ShardCache:
         self._used: dict[int, bool] = {}
         self._ends = list(accumulate(len(source.shards) for source in self._sources))
         self._verified = Verified(len(self))
+        self._pace: PerProcess[Pace] = PerProcess(Pace)
         self._fetchers = [
-            Fetcher(source.store, source.digest, source.options, self.counters, self._limit) for source in self._sources
+            Fetcher((source.store, source.digest, source.options), self.counters, self._pace, self._limit)
+            for source in self._sources
         ]
         self._paths: dict[int, tuple[Path, ...]] = {}
+        self._tables: list[Owners] | None = None
         self._asked, self._tally = 0, threading.Lock()
         self._keeper: PerProcess[Keeper] = PerProcess(self._make_keeper)
         self._max_open: int | None = None
@@ -206,18 +224,21 @@ class ShardCache:
         return self._max_open
 
     def _make_keeper(self) -> Keeper:
-        return Keeper(self._limit, Places(self._roots, self._all_copies), self.counters, self._forget)
+        return Keeper(self._limit, Places(self._roots, self._owners, self._held), self.counters, self._forget)
 
     def _roots(self) -> list[Path]:
         return sorted({root for fetcher in self._fetchers for root in fetcher.roots()})
 
-    def _all_copies(self) -> Iterator[tuple[int, str]]:
-        shard_id = 0
-        for fetcher, source in zip(self._fetchers, self._sources, strict=True):
-            for info in source.shards:
-                for path in fetcher.names(info):
-                    yield shard_id, path
-                shard_id += 1
+    def _owners(self) -> list[tuple[Path, Owners]]:
+        if self._tables is None:
+            begins = (end - len(source.shards) for end, source in zip(self._ends, self._sources, strict=True))
+            self._tables = [Owners(source.shards, begin) for begin, source in zip(begins, self._sources, strict=True)]
+        both = zip(self._fetchers, self._tables, strict=True)
+        return [(root, table) for fetcher, table in both for root in fetcher.roots()]
+
+    def _held(self, shard_id: int) -> int:
+        _, source, place = self._find(shard_id)
+        return num_bytes_held(source.shards[place], source.options)
 
     @property
     def limit(self) -> int | None:
@@ -228,26 +249,23 @@ class ShardCache:
         """By shard, the bytes that its copies take, and those that it takes to fetch; 0 for what is read in place."""
         held, costs = [], []
         for fetcher, source in zip(self._fetchers, self._sources, strict=True):
-            for info in source.shards:
-                is_copied = bool(fetcher.copies(info))
-                held.append(num_bytes_held(info, source.options) if is_copied else 0)
-                costs.append(sum(file.num_bytes for file in info.stored_files) if is_copied else 0)
-        return held, costs
+            is_copied = _are_copied(fetcher, source)
+            held.append(np.where(is_copied, _held_each(source), 0))
+            costs.append(np.where(is_copied, bytes_of(source.shards).stored, 0))
+        return np.concatenate(held).tolist(), np.concatenate(costs).tolist()
 
     def _check_limit(self, limit: int) -> None:
-        for shard_id in range(len(self)):
-            _, source, place = self._find(shard_id)
-            need = num_bytes_held(source.shards[place], source.options)
-            if need > limit:
-                raise SmaltiError(
-                    f"`cache_limit` is {limit} bytes, and {self._name(shard_id)} alone takes {need}: give at least "
-                    "that; what a few batches need, and those that are fetched meanwhile, is better.",
-                    limit=limit,
-                    needed=need,
-                )
+        needs = np.concatenate([_held_each(source) for source in self._sources])
+        if needs.size and (need := int(needs.max())) > limit:
+            raise SmaltiError(
+                f"`cache_limit` is {limit} bytes, and {self._name(int(needs.argmax()))} alone takes {need}: give at "
+                "least that; what a few batches need, and those that are fetched meanwhile, is better.",
+                limit=limit,
+                needed=need,
+            )
 
     def _make_jobs(self) -> Jobs[AnyShard]:
-        return Jobs(self._bring)
+        return Jobs(self._bring, self._pace.get())
 
     def _obtain(self, shard_id: int) -> AnyShard:
         if not 0 <= shard_id < len(self):
@@ -284,6 +302,8 @@ class ShardCache:
         wanted = Wanted(shard_id, info, _named(info, place, source))
         keeper = self._keeper.get()
 
+        was_here = not self._is_missing(shard_id)
+
         def use(paths: tuple[Path, ...]) -> AnyShard:
             shard = self._map(paths, info, source)
             self._verified.add(shard_id, paths)
@@ -305,6 +325,8 @@ class ShardCache:
                 raise
             self._live_with_fewer()  # locks and temporaries are files, too
             shard = bring()
+        if was_here:
+            self.counters.add(bytes_from_disk=sum(file.num_bytes for file in info.raw_files))
         keeper.used(shard_id)
         self._make_room()
         self._open[shard_id] = shard
@@ -345,3 +367,20 @@ class ShardCache:
 
 def _named(info: ShardInfo, place: int, source: Source) -> str:
     return f"shard {place} ({info.stored.basename}) of {source.store.url}, version digest {source.digest[:12]}"
+
+
+def _held_each(source: Source) -> NDArray[np.int64]:
+    """By shard, the bytes that its copies take."""
+    sizes = bytes_of(source.shards)
+    return sizes.raw + sizes.zipped if source.options.keep_zip else sizes.raw
+
+
+def _are_copied(fetcher: Fetcher, source: Source) -> NDArray[np.bool_]:
+    """By shard, whether it is fetched, not read where it lies."""
+    zipped = bytes_of(source.shards).zipped
+    if not len(source.shards) or source.store.local_path(source.shards[0].raw.basename) is None:
+        return np.ones(zipped.size, np.bool_)
+    found = np.zeros(zipped.size, np.bool_)
+    for place in np.flatnonzero(zipped).tolist():  # one that was unpacked beside its compressed file is not fetched
+        found[place] = bool(fetcher.copies(source.shards[place]))
+    return found

@@ -2,15 +2,17 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from typing import Any, BinaryIO, cast
 
 from smalti.errors import SmaltiError, StoreError, StoreTimeout
 from smalti.storage import Store
 from smalti.storage.retry import Deadline
 
-QUEUED_CHUNKS = 1
-"""Chunks between the network and the disk: one is written while the next arrives, and memory stays small."""
+QUEUED_CHUNKS = 8
+"""Chunks between the network and the disk: some are written while the next arrive, and memory stays small."""
+PART_BYTES = 16 << 20
+"""One ranged request: a shard of usual size comes in one round trip, and memory stays small."""
 
 
 class _Abandoned(Exception):  # noqa: N818 -- a signal between two threads of ours
@@ -50,7 +52,7 @@ class _Pipe:
         raise _Abandoned
 
 
-def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Iterator[bytes]:
+def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Generator[bytes]:
     """The object's chunks, in order.
 
     Args:
@@ -65,16 +67,9 @@ def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Itera
         StoreError: what the store raised.
     """
     pipe = _Pipe()
-    try:
-        threading.Thread(target=pipe.fill, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
-    except RuntimeError as error:  # Python's "can't start new thread" tells neither what for nor why
-        raise StoreError(
-            f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
-            "processes of this user; take fewer loader workers",
-            key=key,
-        ) from error
     received = 0
     try:
+        _start(pipe.fill, store, key)
         while True:
             try:
                 item = pipe.chunks.get(timeout=min(stall, deadline.left()))
@@ -82,16 +77,111 @@ def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Itera
                 raise _stalled(store, key, received, deadline, stall) from None
             if item is None:
                 return
-            if isinstance(item, SmaltiError):
-                raise item
-            if isinstance(item, BaseException):
-                raise StoreError(f"{store.locate(key)}: {type(item).__name__}: {item}", key=key) from item
-            received += len(item)
+            yield _checked(item, store, key)
+            received += len(cast("bytes", item))
             if deadline.passed():
                 raise _stalled(store, key, received, deadline, stall)
-            yield item
     finally:
         pipe.abandoned.set()
+
+
+class _Parts:
+    """The parts of an object, asked for by some threads, not far ahead of the one that takes them."""
+
+    def __init__(self, num_bytes: int, at_once: int) -> None:
+        self.count = -(-num_bytes // PART_BYTES)
+        self._num_bytes, self._at_once = num_bytes, at_once
+        self._changed = threading.Condition()
+        self._here: dict[int, bytes | BaseException] = {}
+        self._asked = self._taken = 0
+        self._is_over = False
+
+    def serve(self, store: Store, key: str) -> None:
+        while (number := self._next()) is not None:
+            begin = number * PART_BYTES
+            # One byte more than the last: an object that is longer than it should be is noticed.
+            end = begin + PART_BYTES if number < self.count - 1 else self._num_bytes + 1
+            part: bytes | BaseException
+            try:
+                part = store.get_range(key, begin, end)
+            except BaseException as error:  # noqa: BLE001 -- handed to the reader, which raises it
+                part = error
+            with self._changed:
+                self._here[number] = part
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._asked < self._taken + self._at_once)
+            if self._is_over or self._asked == self.count:
+                return None
+            self._asked += 1
+            return self._asked - 1
+
+    def take(self, seconds: float) -> bytes | BaseException | None:
+        """The next part; None when it did not come in time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._taken in self._here, seconds):
+                return None
+            part = self._here.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
+            return part
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._here.clear()
+            self._changed.notify_all()
+
+
+def stream_parts(store: Store, key: str, num_bytes: int, *, at_once: int, deadline: Deadline) -> Generator[bytes]:
+    """As `stream`, by several ranged requests at once: what one connection cannot do for a large object.
+
+    Nothing compares the parts to each other: for objects whose hash is known.
+
+    Args:
+        store: Where it lies.
+        key: Its name.
+        num_bytes: Its size.
+        at_once: Requests under way at once, and parts in memory.
+        deadline: For the whole object. That a part stalls the store notices, which knows the bytes of it.
+    """
+    parts = _Parts(num_bytes, at_once)
+    received = 0
+    try:
+        for _ in range(min(at_once, parts.count)):
+            _start(parts.serve, store, key)
+        for _ in range(parts.count):
+            part = parts.take(deadline.left())
+            if part is None or deadline.passed():
+                raise _stalled(store, key, received, deadline, deadline.seconds)
+            yield _checked(part, store, key)
+            received += len(cast("bytes", part))
+    finally:
+        parts.close()
+
+
+def _start(work: Callable[[Store, str], None], store: Store, key: str) -> None:
+    try:
+        threading.Thread(target=work, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
+    except RuntimeError as error:  # Python's "can't start new thread" tells neither what for nor why
+        raise StoreError(
+            f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
+            "processes of this user; take fewer loader workers",
+            key=key,
+        ) from error
+
+
+def _checked(item: bytes | BaseException, store: Store, key: str) -> bytes:
+    try:
+        if isinstance(item, SmaltiError):
+            raise item
+        if isinstance(item, BaseException):
+            raise StoreError(f"{store.locate(key)}: {type(item).__name__}: {item}", key=key) from item
+        return item
+    finally:
+        del item  # an error that its own frame holds would keep all callers' frames until garbage is collected
 
 
 def _stalled(store: Store, key: str, received: int, deadline: Deadline, stall: float) -> StoreTimeout:

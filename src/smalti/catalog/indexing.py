@@ -7,6 +7,7 @@ name shards that are still there; the next publisher brings them up to date.
 from dataclasses import replace
 from typing import Any
 
+from smalti.catalog.checked_puts import put_checked
 from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.peeking import EXTRA, peek_index
@@ -50,10 +51,10 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
     for split in manifest.partitions:
         below = [_inside(shard, f"{split}/") for shard in manifest.select(split)]
         own = extra | {"split": split, "rows": sum(shard.samples for shard in below)}
-        store.put(f"{split}/{INDEX}", emit_index(below, {EXTRA: own}))
+        put_checked(store, f"{split}/{INDEX}", emit_index(below, {EXTRA: own}))
     for split in sorted(stale):
         _remove_ours(store, f"{split}/{INDEX}")
-    store.put(INDEX, emit_index(manifest.shards, {EXTRA: extra}))
+    put_checked(store, INDEX, emit_index(manifest.shards, {EXTRA: extra}))
 
 
 def _inside(shard: ShardInfo, folder: str) -> ShardInfo:

@@ -30,6 +30,8 @@ class Peek:
     """The whole file, parsed, when it was read anyway."""
     regular: RegularIndex | None = None
     """The same of a large file whose entries are all alike."""
+    is_empty: bool = False
+    """Whether nothing is in it: a store lost a write that it acknowledged, and `_versions/` has the truth."""
 
 
 def peek_index(store: Store) -> Peek | None:
@@ -40,6 +42,8 @@ def peek_index(store: Store) -> Peek | None:
     """
     try:
         head = store.get_range(INDEX, 0, PEEK_BYTES)
+        if not head:
+            return Peek(None, is_empty=True)
         if len(head) < PEEK_BYTES:
             return _whole(head, store)
         size = check_index_size(store.size(INDEX), store.locate(INDEX))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Literal
 
+from smalti.catalog.checked_puts import check_created, put_checked
 from smalti.catalog.header import (
     FOLDER,
     INDEX,
@@ -229,7 +230,7 @@ def _prepare(store: Store, shards: tuple[ShardInfo, ...], draft: Draft, step: _S
     """Write the shard table; the header that would make it a version."""
     table = emit_table(shards)
     sha256 = hashlib.sha256(table).hexdigest()
-    store.put(table_key(sha256), table)
+    put_checked(store, table_key(sha256), table)
     content = Header(
         version=0,
         parent=None,
@@ -283,6 +284,7 @@ def _commit(store: Store, header: Header) -> Header | None:
         except StoreError as error:
             fault = error
         else:
+            check_created(store, key, payload)
             return header
         found = _read_back(store, header)
         if found is not None:

@@ -1,7 +1,9 @@
 """Finding and opening versions; nothing is listed, nothing is written."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
@@ -12,6 +14,9 @@ from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNot
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
+
+LOOK_SECONDS = 600.0
+"""More than any store takes to give up."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Newest:
     @property
     def is_foreign(self) -> bool:
         """Whether the index file was written by something else than Smalti."""
-        return self.index is not None and self.extra is None
+        return self.index is not None and self.extra is None and not self.index.is_empty
 
     @property
     def is_split_folder(self) -> bool:
@@ -54,9 +59,11 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
     start = 0 if extra is None else _version_of(extra, store)
     header: Header | None = None
     version = max(start, 1)
+    is_far = store.local_path(INDEX) is None
+    following = _looked_up_meanwhile(store, version + 1) if start and is_far else None
     while True:
         try:
-            header = read_header(store, version)
+            header = read_header(store, version) if following is None or version != start + 1 else following()
         except StoreNotFound:
             break
         except StoreAuthError:
@@ -72,6 +79,29 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
             version=start,
         )
     return Newest(header, index)
+
+
+def _looked_up_meanwhile(store: Store, version: int) -> Callable[[], Header]:
+    """The header of a version, asked for in a thread of its own: whoever starts to read waits for one answer less."""
+    answer: SimpleQueue[Header | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put(read_header(store, version))
+        except BaseException as error:  # noqa: BLE001 -- raised where the answer is wanted
+            answer.put(error)
+
+    def following() -> Header:
+        found = answer.get(timeout=LOOK_SECONDS)
+        try:
+            if isinstance(found, BaseException):
+                raise found
+            return found
+        finally:
+            del found  # an error that its own frame holds would keep all callers' frames until garbage is collected
+
+    threading.Thread(target=ask, name="smalti-next-version", daemon=True).start()
+    return following
 
 
 def load_manifest(place: Place, *, version: int | None = None) -> Manifest:

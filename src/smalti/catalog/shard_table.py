@@ -6,18 +6,21 @@ A million `ShardInfo` take a gigabyte and ten seconds; their table is 150 MB tha
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.columns import Columns
+from smalti.catalog.columns import Columns, Texts
 from smalti.catalog.rows import Rows
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, ShardInfo
 
 Ids = NDArray[np.int64]
 
+_MARKED_AT_ONCE = 1 << 16
 _AT_ONCE = 1024
 """Rows that an iteration turns into Python's objects together."""
 _ZIPPED = {"raw": "zip", "meta": "zip_meta"}
@@ -140,15 +143,44 @@ class ShardTable(Sequence[ShardInfo]):
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        return sum(self._stored_bytes(part) for part in _ZIPPED if f"{part}_name" in self._content.columns.texts)
+        return int(self.num_bytes_each.stored.sum())
 
-    def _stored_bytes(self, part: str) -> int:
-        """Bytes of one file of each shard: the compressed one, where there is one."""
-        texts, numbers, zipped = self._content.columns.texts, self._content.columns.numbers, _ZIPPED[part]
-        sizes = np.where(
-            texts[f"{zipped}_name"].absent, numbers[f"{part}_bytes"].values, numbers[f"{zipped}_bytes"].values
-        )
-        return int(self._taken(np.where(texts[f"{part}_name"].absent, 0, sizes)).sum())
+    @cached_property
+    def num_bytes_each(self) -> "ShardBytes":
+        """Bytes of every shard."""
+        texts, numbers = self._content.columns.texts, self._content.columns.numbers
+        raw, stored, zipped = (np.zeros(len(self), np.int64) for _ in range(3))
+        for part, zip_part in _ZIPPED.items():
+            if f"{part}_name" in texts:
+                is_there, is_zipped = ~texts[f"{part}_name"].absent, ~texts[f"{zip_part}_name"].absent
+                sizes = self._taken(np.where(is_there, numbers[f"{part}_bytes"].values, 0))
+                zips = self._taken(np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0))
+                raw += sizes
+                zipped += zips
+                stored += np.where(self._taken(is_there & is_zipped), zips, sizes)
+        return ShardBytes(raw, stored, zipped)
+
+    def named(self, name: str) -> list[int]:
+        """The shards that have an uncompressed file of this name; the first call looks at all names."""
+        places, marks = self._marks
+        mark = np.uint64(xxh3_64_intdigest(name.encode(errors="surrogateescape")))
+        first, last = np.searchsorted(marks, mark, "left"), np.searchsorted(marks, mark, "right")
+        found = sorted(set(places[first:last].tolist()))
+        return [place for place in found if name in {file.basename for file in self[place].raw_files}]
+
+    @cached_property
+    def _marks(self) -> tuple[Ids, NDArray[np.uint64]]:
+        """Places of all uncompressed files' shards, and the files' marks, which are sorted."""
+        texts, places, marks = self._content.columns.texts, [], []
+        for part in _ZIPPED:
+            if f"{part}_name" in texts:
+                found = self._taken(_marks_of(texts[f"{part}_name"]))
+                there = np.flatnonzero(self._taken(~texts[f"{part}_name"].absent))
+                places.append(there)
+                marks.append(found[there])
+        all_marks = np.concatenate(marks)
+        order = np.argsort(all_marks, kind="stable")
+        return np.concatenate(places)[order], all_marks[order]
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -182,6 +214,42 @@ class ShardTable(Sequence[ShardInfo]):
         if isinstance(self._rows, range) and self._rows.step > 0:
             return values[self._rows.start : self._rows.stop : self._rows.step]
         return values[np.asarray(self._rows, np.int64)]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardBytes:
+    """Bytes of every shard, over all of its files; each int64, shape (shards,)."""
+
+    raw: Ids
+    """Uncompressed."""
+    stored: Ids
+    """As they lie in the store."""
+    zipped: Ids
+    """Of compressed files; 0 where there are none."""
+
+
+def _marks_of(texts: Texts) -> NDArray[np.uint64]:
+    data, found = memoryview(texts.data), np.empty(texts.absent.size, np.uint64)
+    for begin in range(0, found.size, _MARKED_AT_ONCE):
+        places = texts.offsets[begin : begin + _MARKED_AT_ONCE + 1].tolist()
+        found[begin : begin + _MARKED_AT_ONCE] = [xxh3_64_intdigest(data[a:b]) for a, b in pairwise(places)]
+    return found
+
+
+def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:
+    """Bytes of every shard."""
+    if isinstance(shards, ShardTable):
+        return shards.num_bytes_each
+    rows = [
+        (
+            sum(file.num_bytes for file in info.raw_files),
+            sum(file.num_bytes for file in info.stored_files),
+            sum(file.num_bytes for file in (info.zip, info.zip_meta) if file is not None),
+        )
+        for info in shards
+    ]
+    raw, stored, zipped = np.array(rows, np.int64).reshape(-1, 3).T
+    return ShardBytes(raw, stored, zipped)
 
 
 def sizes_of(shards: Sequence[ShardInfo]) -> Ids:

@@ -3,12 +3,11 @@
 import argparse
 import json
 import re
+from contextlib import closing
 from dataclasses import asdict
-from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
+from smalti.catalog.shard_table import bytes_of
 from smalti.dataset import open_dataset
 from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
 from smalti.errors import SchemaError
@@ -27,7 +26,7 @@ def add_plan_command(commands: Any) -> None:
     command.add_argument("--split", help="split to read (default: all)")
     command.add_argument("--world", type=_world, default=(1, 1), help="hosts and ranks of each, such as 2x8")
     command.add_argument("--batch", type=_count, required=True, help="samples per rank and step")
-    command.add_argument("--workers", type=int, default=0, help="loader workers of a rank")
+    command.add_argument("--workers", type=_count_or_none, default=0, help="loader workers of a rank")
     command.add_argument("--cache", type=_bytes, help="room for shards on each host, such as 50GB (default: enough)")
     command.add_argument("--canonical-nodes", type=_count, metavar="N")
     command.add_argument("--shuffle-block-size", type=_count, metavar="N")
@@ -48,14 +47,10 @@ def _plan(chosen: argparse.Namespace) -> int:
         shuffle_block_size=chosen.shuffle_block_size,
         world=World.of_blocks(0, hosts * ranks, hosts),
     )
-    infos = dataset.stream.shards
-    stored, raw = (
-        np.array([sum(file.num_bytes for file in files(info)) for info in infos], dtype=np.int64)
-        for files in (attrgetter("stored_files"), attrgetter("raw_files"))
-    )
     reader = Reader(hosts, ranks, chosen.batch, chosen.workers, chosen.cache, chosen.tail)
-    found = forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, stored, raw), reader)
-    dataset.close()
+    with closing(dataset):
+        sizes = bytes_of(dataset.stream.shards)
+        found = forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
     if chosen.json:
         print(json.dumps(asdict(found) | {"cold_bytes": found.cold_bytes, "warm_bytes": found.warm_bytes}, indent=2))
     else:
@@ -72,15 +67,21 @@ def _tell(found: Forecast, reader: Reader) -> None:
     )
     print(f"host     reads {most.shards:,} shards, {_said(most.cold_bytes)} in the first epoch")
     whole = _said(most.cache_bytes)
-    print(f"cache    {_said(held)} for the shards that are mixed at once, {whole} to fetch nothing again")
+    print(
+        f"cache    {_said(held)} for the shards that are mixed at once and those that come next, {whole} to fetch "
+        "nothing again"
+    )
     print(
         f"traffic  {_said(found.cold_bytes)} over all hosts in the first epoch, {_said(found.warm_bytes)} in later ones"
     )
-    if reader.cache_bytes is not None and reader.cache_bytes < held:
+    room, in_use = reader.cache_bytes, max(host.in_use_bytes for host in found.hosts)
+    if room is not None and room < in_use:
         print(
-            f"         a cache of {_said(reader.cache_bytes)} is too small for that: shards are fetched several times. "
-            "Give more, or a smaller --shuffle-block-size."
+            f"         a cache of {_said(room)} is too small for what is mixed, {_said(in_use)}: shards are fetched "
+            "several times. Give more, or a smaller --shuffle-block-size."
         )
+    elif room is not None and room < held:
+        print(f"         a cache of {_said(room)} holds what is mixed, and not what comes next: readers wait for that.")
     print(f"memory   {_said(found.plan_bytes)} for the order, {_said(found.batch_bytes)} for a rank's batches ahead")
     print(
         f"mixing   {found.window_samples:,} samples at once; a window of a run mixes {found.window_shards:,.1f} shards"
@@ -102,9 +103,13 @@ def _world(text: str) -> tuple[int, int]:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not (text.isascii() and text.isdigit()) or not int(text):
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
     return int(text)
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _bytes(text: str) -> int:

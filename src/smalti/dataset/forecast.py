@@ -34,9 +34,12 @@ class HostForecast:
     cache_bytes: int
     """Bytes of them unpacked: with so much room nothing is fetched twice."""
     window_bytes: int
-    """Unpacked bytes of the shards that it must hold at once; with less cache shards are fetched more than once."""
+    """Unpacked bytes of the shards of the windows that it reads and of the next ones: with so much room, those are
+    fetched meanwhile."""
     warm_bytes: int
-    """Stored bytes that it fetches in each later epoch, at least, with the cache it has."""
+    """Stored bytes that it fetches in each later epoch with the cache it has; at least, if that is too small."""
+    in_use_bytes: int = 0
+    """Unpacked bytes of the shards of the windows that it reads; with less cache they are fetched more than once."""
 
 
 @dataclass(frozen=True)
@@ -140,28 +143,40 @@ def forecast(cursor: Cursor, shards: Shards, reader: Reader) -> Forecast:
     )
 
 
-def _host(host: int, plan: EpochPlan, shards: Shards, reader: Reader) -> HostForecast:
+def bytes_in_use(plan: EpochPlan, samples: Ints, raw: Ints, host: int, num_hosts: int) -> int:
+    """Unpacked bytes of the shards of the windows that a host reads at once, the most in an epoch."""
+    _, rows = _read_by(plan, Shards(samples, raw, raw), host, num_hosts)
+    return rows.most_held(ahead=0)
+
+
+def _read_by(plan: EpochPlan, shards: Shards, host: int, num_hosts: int) -> "tuple[NDArray[np.bool_], _Rows]":
+    """Which shards a host reads something of, and in which rows of windows."""
     ends, count = np.cumsum(shards.samples), shards.samples.size
     read, rows = np.zeros(count, dtype=bool), _Rows()
     if not plan.shuffle:  # stored order: every host reads of every shard, one after the other
         read[:] = shards.samples > 0
         rows.add(np.arange(count), np.arange(count), shards.raw)
-    for run in plan.runs_of_host(host, reader.hosts) if plan.shuffle else ():
+    for run in plan.runs_of_host(host, num_hosts) if plan.shuffle else ():
         firsts, piece_ends = plan.pieces(run)
         held = np.searchsorted(ends, firsts, side="right")
         read[held] = True
         begins = np.concatenate(([0], piece_ends[:-1]))
         rows.add(begins // plan.block_size, (piece_ends - 1) // plan.block_size, shards.raw[held])
+    return read, rows
+
+
+def _host(host: int, plan: EpochPlan, shards: Shards, reader: Reader) -> HostForecast:
+    read, rows = _read_by(plan, shards, host, reader.hosts)
     cold, unpacked = int(shards.stored[read].sum()), int(shards.raw[read].sum())
-    window = min(unpacked, rows.most_held())
+    window, in_use = (min(unpacked, rows.most_held(ahead=ahead)) for ahead in (1, 0))
     room = unpacked if reader.cache_bytes is None else reader.cache_bytes
-    # What is beside the windows stays from epoch to epoch.
-    stays = min(1.0, max(0, room - window) / max(1, unpacked)) if room < unpacked else 1.0
-    return HostForecast(host, int(read.sum()), cold, unpacked, window, round(cold * (1 - stays)))
+    # Whatever is there at an epoch's end is needed in the next one, and sooner than what that one leaves behind.
+    stays = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
+    return HostForecast(host, int(read.sum()), cold, unpacked, window, round(cold * (1 - stays)), in_use)
 
 
 class _Rows:
-    """Bytes that are held while the runs go through their windows, side by side: of this row of them and the next."""
+    """Bytes that are held while the runs go through their windows, side by side."""
 
     def __init__(self) -> None:
         self._begins: list[Ints] = []
@@ -170,18 +185,18 @@ class _Rows:
 
     def add(self, first: Ints, last: Ints, weights: Ints) -> None:
         """Shards that are needed from one row to another."""
-        self._begins.append(np.maximum(first - 1, 0))
+        self._begins.append(first)
         self._ends.append(last + 1)
         self._weights.append(weights)
 
-    def most_held(self) -> int:
-        """The most bytes at any row."""
+    def most_held(self, *, ahead: int) -> int:
+        """The most bytes at any row, with those of so many rows after it."""
         if not self._begins:
             return 0
         begins, ends, weights = map(np.concatenate, (self._begins, self._ends, self._weights))
         if not ends.size:
             return 0
         changes = np.zeros(int(ends.max()) + 1, dtype=np.int64)
-        np.add.at(changes, begins, weights)
+        np.add.at(changes, np.maximum(begins - ahead, 0), weights)
         np.subtract.at(changes, ends, weights)
         return int(np.cumsum(changes).max())

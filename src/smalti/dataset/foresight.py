@@ -1,5 +1,6 @@
 """What a pass will ask the cache for: its shards step by step, through the epochs to come; and the look ahead of it."""
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,27 +9,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import Uses
+from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.passes import Pass
 from smalti.dataset.reading import Planned, Reading
+from smalti.order import EpochPlan
 from smalti.stream import OpenStreams
 
+Ints = NDArray[np.int64]
 _AT_ONCE = 1 << 16  # samples that are looked up together
 _MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
 _MOST_WINDOW = 1 << 20  # samples of a shuffle window that are looked at before the first one is read
 
 
 def uses(reading: Reading, stream: OpenStreams) -> Iterator[Uses]:
-    """The shards that a pass needs, and the epochs after it, without an end; steps count on."""
+    """The shards that a pass needs, and the epochs after it, without an end; steps count on.
+
+    Those of all ranks of the host: they share a folder, and take their steps together.
+    """
     before = 0
     while num_steps := reading.division.num_steps:
-        stride = max(1, _AT_ONCE // reading.batch_size)
+        stride = max(1, _AT_ONCE // (reading.batch_size * reading.division.world.ranks_on_host))
         for first in range(0, num_steps, stride):
-            planned = reading.steps(first, first + stride)
-            ids = np.concatenate([ids for _, ids in planned])
-            steps = np.repeat([before + step.step for step, _ in planned], [ids.size for _, ids in planned])
-            yield Uses(stream.shards_of(ids), steps.astype(np.int64), before + min(first + stride, num_steps))
+            ids, steps = _of_host(reading, first, first + stride)
+            yield Uses(stream.shards_of(ids), before + steps, before + min(first + stride, num_steps))
         before += num_steps
         reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
+
+
+def _of_host(reading: Reading, first: int, stop: int) -> tuple[Ints, Ints]:
+    """The samples that the ranks of the host need at these steps, and the step of each."""
+    division = reading.division
+    ranks = [replace(division.world, host_rank=rank) for rank in range(division.world.ranks_on_host)]
+    taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, stop)]
+    ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
+    steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
+    is_sample = ids >= 0  # MosaicML's orders have places that are nobody's
+    return ids[is_sample], steps[is_sample]
+
+
+def order_name(reading: Reading) -> str:
+    """Equal for readers that count the same steps of the same order: ranks and workers of a job."""
+    world = reading.division.world
+    facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.last_step)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def planned_ahead(
@@ -40,7 +63,8 @@ def planned_ahead(
     span = max(1, -(-samples // reading.batch_size)) * num_readers * num_workers
     at_once = num_readers * num_workers - 1  # steps that others may be at
     cache = stream.cache
-    cache.plan(uses(reading, stream))
+    side_by_side = reading.division.world.ranks_on_host > 1
+    cache.plan(uses(reading, stream), order_name(reading), is_of_many=side_by_side)
 
     def looked_up(first: int, stop: int) -> list[Planned]:
         planned = reading.steps(first, stop, num_workers)
@@ -74,9 +98,12 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
     planned = reading.steps(0, max(1, of_rank // reading.batch_size))
     if not planned:
         return
-    shards = np.unique(stream.shards_of(np.concatenate([ids for _, ids in planned])))
-    held, _ = stream.cache.costs()
-    needed = sum(held[shard] for shard in shards.tolist())
+    held = np.array(stream.cache.costs()[0], np.int64)
+    plan, world = reading.plan, reading.division.world
+    if isinstance(plan, EpochPlan):
+        needed = bytes_in_use(plan, stream.shard_sizes, held, world.host, world.num_hosts)
+    else:  # a mixture, or one of MosaicML's orders: a rank's own part of the first window
+        needed = int(held[np.unique(stream.shards_of(np.concatenate([ids for _, ids in planned])))].sum())
     if needed > limit:
         warnings.warn(
             f"`cache_limit` is {limit:,} bytes, and the shards that {window:,} shuffled samples lie in take "
@@ -86,7 +113,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
         )
 
 
-def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> NDArray[np.int64]:
+def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> Ints:
     """The shards that the first steps of a pass need, step by step and in each the lowest first."""
     needed, num_steps = [], min(num_steps, reading.division.num_steps)
     for stretch in uses(reading, stream):

@@ -483,9 +483,9 @@ class StreamingDataset:
         marks = {"_sample_id": ids, "_position": step.positions}
         return marks | {"_stream": self.stream.stream_of(ids)} if len(self.streams) > 1 else marks
 
-    def stats(self) -> CacheStats:
-        """What reading has cost so far, here and in loader workers: hits, fetches, evictions, and the least it can."""
-        return self._history.stats(self.stream)
+    def stats(self, *, least: bool = True) -> CacheStats:
+        """What reading has cost, here and in loader workers; `least`: with the least it can, counted from the order."""
+        return self._history.stats(self.stream, least=least)
 
     def close(self) -> None:
         """Lets go of open shards and fetching threads; when used again, the dataset opens the same versions."""

@@ -1,9 +1,11 @@
 """Azure Blob Storage by adlfs, with the credentials under Azure's own names or under MosaicML's."""
 
 import functools
+import importlib
 from typing import Any
 
 from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.storage.interface import Tagged
 
 LOGINS = ("connection_string", "account_key", "sas_token", "credential", "client_id")
 """Options any of which says who we are."""
@@ -53,5 +55,24 @@ def _class() -> Any:
                 policy.total_retries = LIBRARY_ATTEMPTS - 1
                 policy.initial_backoff = 0.5
                 policy.increment_base = 2
+
+        async def _get_tagged(self, path: str) -> Tagged:
+            container, blob, _ = self.split_path(path)
+            async with self.service_client.get_blob_client(container=container, blob=blob) as client:
+                stream = await client.download_blob(**self._timeout_kwargs)
+                return Tagged(bytes(await stream.readall()), str(stream.properties.etag))
+
+        async def _put_if_match(self, path: str, data: bytes, etag: str) -> str:
+            container, blob, _ = self.split_path(path)
+            conditions = importlib.import_module("azure.core").MatchConditions
+            async with self.service_client.get_blob_client(container=container, blob=blob) as client:
+                answer = await client.upload_blob(
+                    data=data,
+                    overwrite=True,
+                    etag=etag,
+                    match_condition=conditions.IfNotModified,
+                    **self._timeout_kwargs,
+                )
+                return str(answer["etag"])
 
     return BoundedAzureFileSystem

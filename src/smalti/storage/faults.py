@@ -9,6 +9,10 @@ from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 
+EVERYWHERE = (
+    "every process needs them: loader workers, each host of a training, Spark executors (spark.executorEnv.NAME for a "
+    "variable); storage options travel with a dataset, the environment does not leave its host"
+)
 _WEB_HELP = "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
 CREDENTIALS_HELP = {
     "s3": (
@@ -40,8 +44,9 @@ CREDENTIALS_HELP = {
     "https": _WEB_HELP,
     "http": _WEB_HELP,
     "dbfs": (
-        "set DATABRICKS_HOST and DATABRICKS_TOKEN, or a profile in ~/.databrickscfg; training and Spark worker "
-        "processes need both as well, they do not inherit a notebook's login"
+        "set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET), or a profile "
+        "in ~/.databrickscfg, or pass the storage options `host` and `token`; training and Spark worker processes need "
+        "them as well, they do not inherit a notebook's login; rights: READ VOLUME to read, WRITE VOLUME to write"
     ),
 }
 
@@ -150,7 +155,12 @@ _EXPIRED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired", "400"}
 )
 """`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token."""
-_THROTTLED = frozenset({"SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
+_THROTTLED = frozenset(
+    {
+        "SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy",
+        "RESOURCE_EXHAUSTED", "REQUEST_LIMIT_EXCEEDED", "TEMPORARILY_UNAVAILABLE",
+    }
+)  # fmt: skip
 _UNTRUSTED_TEXTS = ("certificate_verify_failed", "certificate verify failed")
 _NO_LOGIN_TEXTS = (
     "cannot configure default credentials",
@@ -184,7 +194,7 @@ def is_throttled(error: BaseException) -> bool:
 def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:
     """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
     kind = classify(error)
-    advice = CREDENTIALS_HELP.get(scheme, "check the storage options")
+    advice = f"{CREDENTIALS_HELP.get(scheme, 'check the storage options')}; {EVERYWHERE}"
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
     if kind is Kind.EXISTS:

@@ -2,13 +2,19 @@
 
 import functools
 import importlib
+import json
+import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from smalti.errors import StoreAuthError
+from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import s3
 from smalti.storage.extras import LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.storage.interface import Tagged
+from smalti.storage.redact import HideSecrets
 
 HMAC_ENDPOINT = "https://storage.googleapis.com"
 
@@ -38,7 +44,11 @@ def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
 def _class() -> Any:
     # Before the import: gcsfs otherwise probes every bucket over gRPC, whose threads do not survive a fork.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    # Three by default, twelve seconds of silence in each process of a machine that is not Google's and has no
+    # credentials; one of Google's is known by more than that question.
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     load_extra("gcsfs")
+    logging.getLogger("gcsfs").addFilter(HideSecrets())  # it logs every refusal as an error, in the server's words
     core = importlib.import_module("gcsfs.core")
     retry = importlib.import_module("gcsfs.retry")
     request = getattr(core.GCSFileSystem._request, "__wrapped__", None)  # the only way to bound retries
@@ -48,5 +58,30 @@ def _class() -> Any:
 
         if request is not None:
             _request = retry.retry_request(retries=LIBRARY_ATTEMPTS)(request)
+
+        async def _get_tagged(self, path: str) -> Tagged:
+            headers, data = await self._call("GET", self.url(path))
+            generation = {name.lower(): value for name, value in headers.items()}.get("x-goog-generation")
+            if not generation:
+                raise StoreError(f"gs://{path}: the server tells no generation, by which alone it could be replaced")
+            return Tagged(bytes(data), str(generation))
+
+        async def _put_if_match(self, path: str, data: bytes, etag: str) -> str:
+            bucket, key, _ = self.split_path(path)
+            address = f"{self._location}/upload/storage/v1/b/{quote(bucket)}/o"
+            mark = secrets.token_hex(16)  # gcsfs's own function knows no condition but "nothing is there"
+            kind = "Content-Type: application/json; charset=UTF-8"
+            about = f"--{mark}\r\n{kind}\r\n\r\n{json.dumps({'name': key})}\r\n"
+            body = f"{about}--{mark}\r\nContent-Type: application/octet-stream\r\n\r\n".encode()
+            answer = await self._call(
+                "POST",
+                address,
+                uploadType="multipart",
+                ifGenerationMatch=etag,
+                headers={"Content-Type": f'multipart/related; boundary="{mark}"'},
+                data=body + data + f"\r\n--{mark}--\r\n".encode(),
+                json_out=True,
+            )
+            return str(answer["generation"])
 
     return BoundedGcsFileSystem

@@ -3,6 +3,9 @@
 Names and tokens by huggingface_hub, all requests our own: its file system lists a whole folder to learn the size of one
 file, keeps what it saw for good, cannot be interrupted, and asks huggingface.co for its list of agents even where
 HF_ENDPOINT names another server.
+
+Writing is refused. Each object would be a commit of its own: the Hub allows some hundred an hour, a set has thousands
+of shards, and its readers would see every state between. `hf upload` makes one commit of a whole folder.
 """
 
 import functools
@@ -71,6 +74,15 @@ def _class() -> Any:
             token = hub.get_token() if token is True else token
             return {"Authorization": f"Bearer {token}"} if token else {}
 
+        async def _pipe_file(self, path: str, value: bytes, **_: Any) -> None:  # noqa: ARG002 -- fsspec's
+            raise _refusal(path)
+
+        async def _put_file(self, lpath: str, rpath: str, **_: Any) -> None:  # noqa: ARG002 -- fsspec's
+            raise _refusal(rpath)
+
+        async def _rm_file(self, path: str, **_: Any) -> None:
+            raise _refusal(path)
+
         async def _find(self, path: str, **_: Any) -> Any:
             kind, repository, revision, folder = split_address(path)
             root = path[: len(path) - len(folder)].rstrip("/")
@@ -88,3 +100,13 @@ def _class() -> Any:
             return found
 
     return HubFileSystem
+
+
+def _refusal(path: str) -> StoreError:
+    kind, repository, _, _ = split_address(path)
+    return StoreError(
+        f"hf://{path}: hf:// is read only here: one object at a time would be thousands of commits, more than the Hub "
+        "allows, and readers would see a set that is half there; write the set to a folder, and store that in one "
+        f"commit: hf upload {repository} <folder> --repo-type {kind}",
+        url=f"hf://{path}",
+    )

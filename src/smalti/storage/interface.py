@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from smalti.errors import StoreError, StoreExists, StoreNotFound
+from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.keys import check_key
 
 
@@ -23,6 +23,16 @@ class ObjectInfo:
     """ETag or modification time as text: changes when the content changes; empty where the store tells neither."""
 
 
+@dataclass(frozen=True)
+class Tagged:
+    """The content of an object, and the mark by which it can be replaced: if it is still that, and not otherwise."""
+
+    data: bytes
+    """The whole object."""
+    etag: str
+    """What the store calls this content: an ETag, a generation, a hash. For `put_if_match` of the same store alone."""
+
+
 class Store(ABC):
     """A container of bytes by key.
 
@@ -33,6 +43,8 @@ class Store(ABC):
 
     url: str
     """The root, free of secrets; keys are below it."""
+    replaces_conditionally: bool = False
+    """Whether this kind of store has `get_tagged` and `put_if_match`; `check_conditional_puts` proves that it does."""
 
     @abstractmethod
     def get(self, key: str) -> bytes:
@@ -70,6 +82,28 @@ class Store(ABC):
         Raises:
             StoreExists: something is there; after a lost reply it may be our own object.
         """
+
+    def get_tagged(self, key: str) -> Tagged:
+        """The whole object with its ETag, both of one moment.
+
+        Raises:
+            StoreNotFound: no such key.
+            StoreError: this kind of store has no conditional puts.
+        """
+        check_key(key)
+        raise self._no_conditions(key)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:  # noqa: ARG002 -- for those who have it
+        """Replace the object only if it is still what `get_tagged` saw; its new ETag.
+
+        Of several callers with one ETag exactly one succeeds.
+
+        Raises:
+            StoreConflict: something else is there, or nothing; after a lost reply it may be our own object.
+            StoreError: this kind of store has no conditional puts; nothing was written.
+        """
+        check_key(key)
+        raise self._no_conditions(key)
 
     @abstractmethod
     def size(self, key: str) -> int:
@@ -128,6 +162,44 @@ class Store(ABC):
             f"{self.url}: this store ignores conditional puts (If-None-Match), so two writers could both "
             "publish; "
             "use a store that honours them (AWS S3, GCS, Azure, MinIO, Ceph RGW, R2, UC Volumes, a local disk)",
+            url=self.url,
+        )
+
+    def check_conditional_puts(self, folder: str) -> None:
+        """Prove, with a small object that is removed again, that this store honours `put_if_match`.
+
+        Raises:
+            StoreError: it has none, ignores the condition, or refuses the right ETag.
+        """
+        probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
+        if not self.replaces_conditionally:
+            raise self._no_conditions(probe)
+        self.put(probe, b"1")
+        try:
+            first = self.get_tagged(probe).etag
+            try:
+                self.put_if_match(probe, b"2", first)
+            except StoreConflict as error:
+                raise StoreError(
+                    f"{self.url}: this store refuses to replace an object by its own ETag (If-Match)", url=self.url
+                ) from error
+            try:
+                self.put_if_match(probe, b"3", first)
+            except StoreConflict:
+                return
+        finally:
+            self.delete(probe)
+        raise StoreError(
+            f"{self.url}: this store ignores conditional puts (If-Match), so the work of one of two writers could "
+            "be lost",
+            url=self.url,
+        )
+
+    def _no_conditions(self, key: str) -> StoreError:
+        return StoreError(
+            f"{self.locate(key)}: this kind of store cannot replace an object conditionally (If-Match); those that can "
+            "are S3, Google, Azure and a local disk",
+            key=key,
             url=self.url,
         )
 

@@ -4,24 +4,31 @@ Reads follow symbolic links (downloaded sets are often laid out with them); writ
 """
 
 import errno
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound
-from smalti.storage.interface import ObjectInfo, Store, check_span
+from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 
 CHUNK_BYTES = 1 << 20
 TEMP_SUFFIX = ".smalti-tmp"
+LOCK_SECONDS = 60.0
+"""Whoever holds a folder longer than this is stuck: it is held for a look and a rename."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
 
 class LocalStore(Store):
     """The store of one folder; the folder is made by the first put."""
+
+    replaces_conditionally = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.abspath(os.path.expanduser(os.fspath(root))))  # noqa: PTH100, PTH111 -- lexical: links stay
@@ -65,12 +72,10 @@ class LocalStore(Store):
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
         path = self._writable(key)
-        with self._mapped(key, "write"):
-            with _temp_beside(path) as (temp, file):
-                file.write(data)
-                _sync(file)
-                temp.replace(path)
-            _sync_folder(path.parent)
+        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+            file.write(data)
+            _sync(file)
+            self._replace(temp, path)
 
     def put_file(self, key: str, path: Path) -> None:
         """Replace the object by the content of a local file."""
@@ -79,13 +84,11 @@ class LocalStore(Store):
             source = path.open("rb")
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
-        with self._mapped(key, "write"), source:
-            with _temp_beside(target) as (temp, file):
-                while chunk := source.read(CHUNK_BYTES):
-                    file.write(chunk)
-                _sync(file)
-                temp.replace(target)
-            _sync_folder(target.parent)
+        with self._mapped(key, "write"), source, _temp_beside(target) as (temp, file):
+            while chunk := source.read(CHUNK_BYTES):
+                file.write(chunk)
+            _sync(file)
+            self._replace(temp, target)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
@@ -96,6 +99,32 @@ class LocalStore(Store):
                 _sync(file)
                 self._link(temp, path, key)
             _sync_folder(path.parent)
+
+    def get_tagged(self, key: str) -> Tagged:
+        """The whole object; its hash is its ETag."""
+        data = self.get(key)
+        return Tagged(data, sha256(data).hexdigest())
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """Replace the object if it is still what `get_tagged` saw, or raise `StoreConflict`.
+
+        Raises:
+            StoreError: the file system has no locks, so that it cannot be done here.
+        """
+        path = self._writable(key)
+        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+            file.write(data)
+            _sync(file)
+            with self._held(path.parent, fcntl.LOCK_EX):
+                if not path.is_file() or sha256(path.read_bytes()).hexdigest() != etag:
+                    raise StoreConflict(
+                        f"{path} is no longer what it was when it was read; nothing was written: read it again",
+                        key=key,
+                        url=self.url,
+                    )
+                temp.replace(path)
+            _sync_folder(path.parent)
+        return sha256(data).hexdigest()
 
     def size(self, key: str) -> int:
         """The size of the object, bytes."""
@@ -111,8 +140,8 @@ class LocalStore(Store):
         if not path.parent.is_dir():
             return
         self._confine(path, key)
-        with self._mapped(key, "delete"):
-            path.unlink(missing_ok=True)
+        with self._mapped(key, "delete"), suppress(FileNotFoundError), self._held(path.parent, fcntl.LOCK_SH):
+            path.unlink()
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder, sorted by key."""
@@ -134,6 +163,44 @@ class LocalStore(Store):
 
     def check_exclusive_puts(self, folder: str) -> None:
         """Nothing to prove: a hard link never replaces a file, and a disk without hard links raises at the put."""
+
+    def _replace(self, temp: Path, path: Path) -> None:
+        """Give a finished file its name, but not while `put_if_match` looks at what has that name now."""
+        with self._held(path.parent, fcntl.LOCK_SH):
+            temp.replace(path)
+        _sync_folder(path.parent)
+
+    @contextmanager
+    def _held(self, folder: Path, kind: int) -> Iterator[None]:
+        """While inside, nobody else changes what a name means (LOCK_EX), or nobody replaces by condition (LOCK_SH).
+
+        The lock is the folder's own: no file is left, and the system lets go of it when its holder dies. Where there
+        are no locks of folders, `put_if_match` is refused, and nothing is left to be guarded from.
+        """
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            end = time.monotonic() + LOCK_SECONDS
+            while not self._try_lock(descriptor, kind, folder):
+                if time.monotonic() > end:
+                    raise StoreTimeout(f"{folder} has been locked for {LOCK_SECONDS:.0f} s by a writer that is stuck")
+                time.sleep(0.002)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _try_lock(self, descriptor: int, kind: int, folder: Path) -> bool:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if kind == fcntl.LOCK_EX:
+                raise StoreError(
+                    f"{folder}: this file system has no locks ({error.strerror}), so nothing on it can be replaced "
+                    "conditionally; use a local disk or an object store",
+                    url=self.url,
+                ) from error
+        return True
 
     def _link(self, temp: Path, path: Path, key: str) -> None:
         try:

@@ -7,13 +7,10 @@ from urllib.parse import unquote, urlsplit
 
 from smalti.errors import StoreError
 from smalti.storage.addresses import parse_address
-from smalti.storage.fuse import FuseVolumeStore
+from smalti.storage.fuse import is_databricks, open_databricks
 from smalti.storage.interface import Store
-from smalti.storage.keys import check_key
 from smalti.storage.local import LocalStore
 from smalti.storage.remote import FsspecStore
-
-VOLUMES = "/Volumes/"
 
 Place = Store | str | Path
 """Where something lies: a store, or the address of one."""
@@ -24,7 +21,7 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
 
     Args:
         url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`, `azure://`),
-            `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, `sftp://user@host/path`,
+            `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, `dbfs:/...`, `sftp://user@host/path`,
             `oci://bucket@namespace/prefix`, `memory://`; to read alone `hf://datasets/owner/name` and `https://`.
             "" is the working folder. A store is handed back as it is. docs/storage.md has the credentials of each.
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
@@ -35,10 +32,8 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     if isinstance(url, Store):
         return url
     text = str(url)
-    if text.startswith("dbfs:"):
-        return _open_volume(_volume_path(text), options)
-    if text.startswith(VOLUMES):
-        return _open_volume(text, options)
+    if is_databricks(text):
+        return open_databricks(text, options)
     if "://" not in text:
         return LocalStore(text.removeprefix("file:") or ".")
     if text.startswith("file://"):
@@ -50,25 +45,3 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         return LocalStore(unquote(parts.path))
     address = parse_address(text, options)
     return FsspecStore(address.scheme, address.root, address.options, url=address.url)
-
-
-def _volume_path(text: str) -> str:
-    path = "/" + text.removeprefix("dbfs:").lstrip("/")
-    if not path.startswith(VOLUMES):
-        raise StoreError(
-            f"{text}: below dbfs: only Unity Catalog volumes are supported; "
-            "expected dbfs:/Volumes/<catalog>/<schema>/<volume>/...",
-            url=text,
-        )
-    return path
-
-
-def _open_volume(path: str, options: Mapping[str, Any] | None) -> Store:
-    """The mounted folder when there is one (Databricks compute; on macOS /Volumes holds disks), else the Files API."""
-    parts = path.strip("/").split("/")
-    check_key("/".join(parts))
-    if len(parts) > 1 and Path("/", *parts[:2]).is_dir():
-        return FuseVolumeStore(path, options)
-    if len(parts) < 4:
-        raise StoreError(f"{path}: expected /Volumes/<catalog>/<schema>/<volume>/...", url=path)
-    return FsspecStore("dbfs", path, options)

@@ -1,27 +1,24 @@
 """Object stores through fsspec: bounded calls, mapped errors, one connection per process."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.errors import SmaltiError, StoreError, StoreNotFound
+from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.storage.bodies import ChangedError, mark_of
 from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, translate
-from smalti.storage.filesystems import READ_ONLY, fill_options, make_filesystem
-from smalti.storage.interface import ObjectInfo, Store, check_span
+from smalti.storage.filesystems import CONDITIONAL, READ_ONLY, call, fill_options, make_filesystem
+from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 from smalti.storage.process import PerProcess
-from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
+from smalti.storage.readers import make_reader
+from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
 from smalti.storage.retry import Deadline, RetryOptions
 
-CHUNK_BYTES = 8 << 20
-"""One ranged request of a `fetch`: large enough to hide a round trip, small enough to notice a stall."""
 LIST_SECONDS = 600.0
 """A listing of a million objects is a thousand requests."""
-
-_memory_create = threading.Lock()
 
 
 class FsspecStore(Store):
@@ -44,14 +41,14 @@ class FsspecStore(Store):
             attempts=int(settings.pop("request_attempts", defaults.attempts)),
             timeout=float(settings.pop("request_timeout", defaults.timeout)),
         )
+        self.replaces_conditionally = scheme in CONDITIONAL
         self._secrets = secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
+        self._reader = make_reader(scheme, settings, self._connection, self._retry.timeout)
 
     def get(self, key: str) -> bytes:
         """The whole object."""
-        path = self._path(key)
-        data = self._call("read", key, partial(self._run, "cat_file", path))
-        return bytes(data)
+        return bytes(self._call("read", key, partial(self._reader.read, self._path(key), 0, None)))
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Bytes [begin, end), shorter where the object ends before."""
@@ -60,30 +57,52 @@ class FsspecStore(Store):
         if begin == end:
             self.size(key)
             return b""
-        # Keywords always: the second positional is a version in s3fs and the start elsewhere.
-        read = partial(self._run, "cat_file", path, start=begin, end=end)
+        read = partial(self._reader.read, path, begin, end)
         data = bytes(self._call("read", key, read, num_bytes=end - begin, past_end=b""))
         return data[: end - begin]
 
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
         """Write the whole object to `out` in chunks."""
-        total, size = 0, -1
-        while True:
-            chunk = self.get_range(key, total, total + CHUNK_BYTES)
-            if on_chunk is not None and chunk:
+        total = 0
+        for chunk in self._pieces(key):
+            if on_chunk is not None:
                 on_chunk(chunk)
             out.write(chunk)
             total += len(chunk)
-            if len(chunk) < CHUNK_BYTES and size < 0:
-                return total
-            if size < 0:
-                size = self.size(key)
-            if total >= size:
-                return total
-            if not chunk:
-                raise StoreError(
-                    f"{self.locate(key)} ended at byte {total} of {size}: it changed while it was read", key=key
-                )
+        return total
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        """The object's bytes, of one content; a body that breaks off goes on where it ended, if that is still there."""
+        path, trial = self._path(key), Trial(self, "read", key, self._retry.deadline())
+        at, tag = 0, ""
+        while True:
+            body = None
+            try:
+                body = self._reader.open(path, at, tag, timeout=trial.left())
+                if tag not in {"", body.tag}:
+                    raise ChangedError
+                if not tag:
+                    tag, trial.limit = body.tag, self._retry.deadline(max(0, body.num_bytes))
+                for chunk in body.chunks:
+                    at += len(chunk)
+                    trial.moved()
+                    if chunk:
+                        yield chunk
+            except Exception as error:  # noqa: BLE001 -- sorted there, and raised again unless it passes
+                if at and (isinstance(error, ChangedError) or classify(error) is Kind.EXISTS):
+                    raise_clean(self._changed(key, at), error, self._known_secrets())
+                trial.failed(error)
+                if at and not tag:
+                    # Nothing says that the rest would be of the same object.
+                    raise_clean(self._changed(key, at), error, self._known_secrets())
+            else:
+                return
+            finally:
+                if body is not None:
+                    body.close()
+
+    def _changed(self, key: str, at: int) -> StoreError:
+        return StoreError(f"{self.locate(key)} changed while it was read, at byte {at}", key=key, url=self.url)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
@@ -105,18 +124,33 @@ class FsspecStore(Store):
         path, payload = self._path_to_write(key), bytes(data)
         # pipe_file, not open("xb"): a refused open leaves a dangling multipart upload, a failed one a partial object.
         create = partial(self._run, "pipe_file", path, payload, mode="create")
-        if self.scheme == "memory":
-            with _memory_create:
-                self._call("create", key, create)
-        else:
-            self._call("create", key, create, num_bytes=len(payload))
+        self._call("create", key, create, num_bytes=len(payload))
+
+    def get_tagged(self, key: str) -> Tagged:
+        """The whole object with its ETag."""
+        if not self.replaces_conditionally:
+            return super().get_tagged(key)
+        tagged: Tagged = self._call("read", key, partial(self._run, "get_tagged", self._path(key)))
+        return tagged
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """Replace the object if it is still what `get_tagged` saw, or raise `StoreConflict`."""
+        path, payload = self._path_to_write(key), bytes(data)
+        if not self.replaces_conditionally:
+            return super().put_if_match(key, data, etag)
+        replace = partial(self._run, "put_if_match", path, payload, etag)
+        try:
+            return str(self._call("replace", key, replace, num_bytes=len(payload)))
+        except (StoreExists, StoreNotFound) as error:
+            raise StoreConflict(
+                f"{self.locate(key)} is no longer what it was when it was read; nothing was written: read it again",
+                key=key,
+                url=self.url,
+            ) from error
 
     def size(self, key: str) -> int:
         """The size of the object, bytes."""
-        info = self._call("look up", key, partial(self._run, "info", self._path(key)))
-        if info.get("type") == "directory":
-            raise StoreNotFound(f"{self.locate(key)} is a folder, not an object", key=key, url=self.url)
-        return int(info["size"])
+        return int(self._call("look up", key, partial(self._reader.size, self._path(key))))
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there."""
@@ -139,7 +173,7 @@ class FsspecStore(Store):
         for name, info in found.items():
             full = str(name).strip("/")
             if full.startswith(below) and info.get("type") != "directory" and not str(name).endswith("/"):
-                infos.append(ObjectInfo(full.removeprefix(top), int(info["size"]), _modified(info)))
+                infos.append(ObjectInfo(full.removeprefix(top), int(info["size"]), mark_of(info)))
         return iter(sorted(infos, key=lambda info: info.key))
 
     def child(self, prefix: str) -> "FsspecStore":
@@ -164,15 +198,10 @@ class FsspecStore(Store):
         return path
 
     def _run(self, method: str, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        """One call of the file system; an asynchronous one is cancelled when the time is over."""
         filesystem = self._connection.get()
         if method == "find":
             filesystem.invalidate_cache()
-        if getattr(filesystem, "async_impl", False):
-            from fsspec.asyn import sync
-
-            return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *args, timeout=timeout, **kwargs)
-        return getattr(filesystem, method)(*args, **kwargs)
+        return call(filesystem, method, *args, timeout=timeout, **kwargs)
 
     def _call(
         self,
@@ -185,28 +214,19 @@ class FsspecStore(Store):
         deadline: Deadline | None = None,
     ) -> Any:
         """The result of `run`, tried again while the fault is one that passes, within one deadline."""
-        limit = deadline or self._retry.deadline(num_bytes)
-        attempt, is_renewed = 0, False
+        trial = Trial(self, action, key, deadline or self._retry.deadline(num_bytes))
         while True:
-            attempt += 1
-            connection = self._connection.peek()
             try:
-                return run(timeout=max(limit.left(), 0.01))
-            except Exception as error:
-                if isinstance(error, SmaltiError):
-                    raise
-                kind = classify(error)
-                if kind is Kind.PAST_END and past_end is not None:
+                return run(timeout=trial.left())
+            except Exception as error:  # noqa: BLE001, PERF203 -- sorted there, and raised again unless it passes
+                if past_end is not None and classify(error) is Kind.PAST_END:
                     return past_end
-                if kind is Kind.REFUSED and is_expired(error) and not is_renewed:
-                    is_renewed = True  # once: what a file or a login service says now may be good
-                    self._connection.renew(connection)
-                    continue
-                pause = self._retry.pause_before(attempt)
-                attempts = self._retry.attempts_for(is_throttled=is_throttled(error))
-                if kind not in RETRYABLE or attempt >= attempts or limit.left() <= pause:
-                    raise self._translate(error, action, key, limit) from safe_cause(error, self._known_secrets())
-                time.sleep(pause)
+                trial.failed(error)
+
+    def _renew(self, connection: Any) -> None:
+        """What a file or a login service says now may be good: the next request reads credentials anew."""
+        self._connection.renew(connection)
+        self._reader.renew()
 
     def _known_secrets(self) -> tuple[str, ...]:
         return (*self._secrets, *detect_secrets())
@@ -225,19 +245,40 @@ class FsspecStore(Store):
         )
 
 
-def _modified(info: Mapping[str, Any]) -> str:
-    """The most telling mark of content that a listing holds."""
-    for name in (
-        "ETag",
-        "etag",
-        "generation",
-        "md5Hash",
-        "content_md5",
-        "LastModified",
-        "last_modified",
-        "mtime",
-        "created",
-    ):
-        if info.get(name):
-            return str(info[name]).strip('"')
-    return ""
+class Trial:
+    """One operation: how often it was tried, and until when it may be."""
+
+    def __init__(self, store: FsspecStore, action: str, key: str, limit: Deadline) -> None:
+        self._store, self._action, self._key = store, action, key
+        self.limit = limit
+        self._faults, self._is_renewed = 0, False
+        self._connection = store._connection.peek()
+
+    def left(self) -> float:
+        """Seconds for the next request."""
+        return max(self.limit.left(), 0.01)
+
+    def moved(self) -> None:
+        """Bytes have come: what went wrong before them is over."""
+        self._faults = 0
+        if self.limit.passed():
+            raise TimeoutError("the bytes come too slowly")
+
+    def failed(self, error: Exception) -> None:
+        """Waits, if the fault is one that passes; else raises Smalti's error for it."""
+        if isinstance(error, SmaltiError):
+            raise error
+        self._faults += 1
+        kind = classify(error)
+        if kind is Kind.REFUSED and is_expired(error) and not self._is_renewed:
+            self._is_renewed = True  # once
+            self._store._renew(self._connection)
+            self._connection = self._store._connection.peek()
+            return
+        retry = self._store._retry
+        pause = retry.pause_before(self._faults)
+        attempts = retry.attempts_for(is_throttled=is_throttled(error))
+        if kind not in RETRYABLE or self._faults >= attempts or self.limit.left() <= pause:
+            translated = self._store._translate(error, self._action, self._key, self.limit)
+            raise_clean(translated, error, self._store._known_secrets())
+        time.sleep(pause)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class RetryOptions:
     """How long and how often a store may be asked."""
 
-    attempts: int = 3
+    attempts: int = 5
     """Total attempts, the first included; at least 1."""
     patience: int = 3
     """Times as many further attempts where the store asks for a slower pace (429, 503)."""

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.storage.interface import Tagged
 from smalti.storage.redirects import session_class
 
+MAX_PUT_BYTES = 5 << 30
+"""What S3 takes in one request."""
 REQUESTER_PAYS = "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"
 """Names of buckets, separated by commas, whose reader pays."""
 
@@ -50,15 +53,13 @@ def endpoint_of(options: Mapping[str, Any]) -> str | None:
     return str(named) if named else None
 
 
-def make(options: dict[str, Any]) -> Any:
-    """A file system for S3."""
-    load_extra("s3fs")
+def arguments(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What s3fs is made with: its own arguments, those of its client, and those of the client's configuration."""
     config: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": READ_SECONDS,
         "retries": {"total_max_attempts": LIBRARY_ATTEMPTS, "mode": "standard"},
         "max_pool_connections": 64,
-        "http_session_cls": session_class(),
     }
     client = dict(options.pop("client_kwargs", {}))
     if endpoint_of({**options, "client_kwargs": client}):
@@ -68,7 +69,14 @@ def make(options: dict[str, Any]) -> Any:
             client["region_name"] = "us-east-1"
     config |= options.pop("config_kwargs", {})
     defaults = {"anon": False, "use_listings_cache": False, "skip_instance_cache": True}
-    return _class()(**(defaults | options), client_kwargs=client, config_kwargs=config)
+    return defaults | options, client, config
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for S3."""
+    load_extra("s3fs")
+    settings, client, config = arguments(options)
+    return _class()(**settings, client_kwargs=client, config_kwargs={"http_session_cls": session_class()} | config)
 
 
 @functools.cache
@@ -79,5 +87,21 @@ def _class() -> Any:
         """s3fs without its own retry loop, which multiplies botocore's into minutes."""
 
         retries = 1
+
+        async def _pipe_file(self, path: str, data: bytes, mode: str = "overwrite", **options: Any) -> Any:
+            if mode == "create":  # in one request: Ceph and others look at no condition where parts are joined
+                options["chunksize"] = MAX_PUT_BYTES
+            return await super()._pipe_file(path, data, mode=mode, **options)
+
+        async def _get_tagged(self, path: str) -> Tagged:
+            bucket, key, _ = self.split_path(path)
+            reply = await self._call_s3("get_object", Bucket=bucket, Key=key)
+            async with reply["Body"] as body:
+                return Tagged(bytes(await body.read()), str(reply["ETag"]))
+
+        async def _put_if_match(self, path: str, data: bytes, etag: str) -> str:
+            bucket, key, _ = self.split_path(path)
+            reply = await self._call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfMatch=etag)
+            return str(reply["ETag"])
 
     return BoundedS3FileSystem

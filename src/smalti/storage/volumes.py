@@ -1,177 +1,262 @@
-"""Unity Catalog volumes over the Files API: a thin fsspec file system on the Databricks SDK's own client.
+"""Databricks files for fsspec, `dbfs:/...`: Unity Catalog volumes by the Files API, all else by the DBFS API.
 
-Only what a store needs. Reading is ranged and chunked (an unbounded read of the SDK's stream is ten times slower), the
-overwrite flag is always said, and the SDK's errors keep their classes: `faults.py` knows them.
+Reading is ranged, whole files are written in one step, and nothing is listed from memory. Registered with fsspec as
+`dbfs`; fsspec and pandas want three slashes: `dbfs:///Volumes/...`.
 """
 
-import importlib
-import io
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import quote
+from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import stringify_path
 
-from smalti.errors import StoreAuthError
+from smalti.storage.dbfs_api import DbfsApi
 from smalti.storage.extras import load_extra
-from smalti.storage.faults import CREDENTIALS_HELP
+from smalti.storage.files_api import FilesApi
+from smalti.storage.redact import secret_values
+from smalti.storage.uploads import Upload
+from smalti.storage.workspace import Workspace
 
-FILES_API = "/api/2.0/fs/files"
-DIRECTORIES_API = "/api/2.0/fs/directories"
-READ_BYTES = 1 << 20
-HTTP_SECONDS = 30
-RETRY_SECONDS = 2
-"""The SDK's own deadline for throttled and dropped requests, short because ours bounds the whole; its default is
-300 s, for each call and once more before the first."""
+STORE_RETRY_SECONDS = 2
+"""Time for one request below a store, short because the store's own attempts and deadline bound the whole."""
+REQUESTS_AT_ONCE = 8
+COPY_BYTES = 8 << 20
 
 
 def make(options: dict[str, Any]) -> Any:
     """A file system for the workspace that the options or the environment name."""
     load_extra("databricks.sdk")
-    return VolumesFileSystem(**({"skip_instance_cache": True} | options))
+    return VolumesFileSystem(**({"retry_timeout_seconds": STORE_RETRY_SECONDS} | options))
 
 
 class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Files below /Volumes/<catalog>/<schema>/<volume>; blocking, thread-safe.
+    """Files of a Databricks workspace; blocking, thread-safe, for use after a fork and from a pickle.
 
     Args:
         host: Workspace URL; default: DATABRICKS_HOST or the profile.
-        token: Personal access token; default: DATABRICKS_TOKEN or what the SDK finds.
-        settings: More arguments of `databricks.sdk.core.Config`.
+        token: Personal access token; default: DATABRICKS_TOKEN or what the SDK finds: OAuth, a profile, a notebook.
+            A pickle holds what is given here, and nothing that is found.
+        instance: The same as `host`, as fsspec's own class named it.
+        settings: More arguments of `databricks.sdk.core.Config`: `profile`, `client_id`, `http_timeout_seconds`.
     """
 
     protocol = "dbfs"
     root_marker = "/"
+    cachable = False  # fsspec would hand out an instance with the host and the login of an earlier environment
 
-    def __init__(self, host: str | None = None, token: str | None = None, **settings: Any) -> None:
-        super().__init__(use_listings_cache=False, skip_instance_cache=True)
-        settings.pop("skip_instance_cache", None)
-        self._api = _connect(host, token, settings)
+    def __init__(
+        self, host: str | None = None, token: str | None = None, instance: str | None = None, **settings: Any
+    ) -> None:
+        super().__init__(use_listings_cache=False)
+        for name in ("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous"):
+            settings.pop(name, None)
+        given = {"host": host or instance, "token": token} | settings
+        workspace = Workspace({name: value for name, value in given.items() if value is not None})
+        self._volumes = FilesApi(workspace)
+        self._root = DbfsApi(workspace)
 
     @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return "/" + str(path).removeprefix("dbfs:").strip("/")
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return "/" + stringify_path(path).removeprefix("dbfs:").strip("/")
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """What `to_json` writes: never a token, because that text is kept in files; the reader's login is its own."""
+        found: dict[str, Any] = super().to_dict(include_password=include_password)
+        hidden = secret_values(self.storage_options)
+        return {name: value for name, value in found.items() if value not in hidden}
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Size and time of a file, or the fact that it is a directory; raises the SDK's NotFound."""
+        """Name, size, type and mark of time of a file or folder."""
         name = self._strip_protocol(path)
-        wanted = ["content-length", "last-modified"]
-        found = self._api.do("HEAD", _address(FILES_API, name), headers={}, response_headers=wanted)
-        return {
-            "name": name,
-            "size": int(found["content-length"]),
-            "type": "file",
-            "last_modified": found.get("last-modified", ""),
-        }
+        return self._api(name).stat(name)
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: FBT001, FBT002 -- fsspec's signature
-        """The entries of a directory, all pages."""
-        entries = list(self._entries(self._strip_protocol(path)))
+        """The entries of a folder, all pages; of a file, itself."""
+        name = self._strip_protocol(path)
+        try:
+            entries = list(self._api(name).entries(name))
+        except OSError as error:
+            if isinstance(error, PermissionError) or self.info(name)["type"] != "file":
+                raise
+            entries = [self.info(name)]
         return entries if detail else [entry["name"] for entry in entries]
 
-    def find(self, path: str, **options: Any) -> Any:
-        """All files below a directory; unlike fsspec's own, it does not hide a refused or failed listing."""
-        maxdepth, withdirs = options.get("maxdepth"), options.get("withdirs", False)
-        found: dict[str, dict[str, Any]] = {}
-        pending = [(self._strip_protocol(path), 1)]
-        while pending:
-            folder, depth = pending.pop()
-            for entry in self._entries(folder):
-                is_folder = entry["type"] == "directory"
-                if is_folder and (maxdepth is None or depth < maxdepth):
-                    pending.append((entry["name"], depth + 1))
-                if withdirs or not is_folder:
-                    found[entry["name"]] = entry
+    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: FBT001, FBT002
+        """All files below a folder; unlike fsspec's own, it does not hide a refused or failed listing."""
+        name = self._strip_protocol(path)
+        found = {entry["name"]: entry for entry in self._below(name, maxdepth) if withdirs or entry["type"] == "file"}
+        if not found or withdirs:
+            found |= self._itself(name, withdirs=withdirs)
         names = sorted(found)
         return {name: found[name] for name in names} if options.get("detail") else names
 
+    def modified(self, path: str) -> datetime:
+        """When a file was last changed."""
+        mark = self.info(path)["last_modified"]
+        if not mark:
+            raise FileNotFoundError(2, "has no time of change", path)
+        if mark.isdigit():
+            return datetime.fromtimestamp(int(mark) / 1000, timezone.utc)
+        return parsedate_to_datetime(mark)
+
+    def created(self, path: str) -> datetime:
+        """Not known: Databricks keeps no such time."""
+        raise NotImplementedError(f"{path}: Databricks tells when a file was changed, not when it was made")
+
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """The bytes [start, end) of a file."""
-        headers = {"Accept": "application/octet-stream"}
-        if start is not None or end is not None:
-            headers["Range"] = f"bytes={start or 0}-{'' if end is None else end - 1}"
-        try:
-            answer = self._api.do("GET", _address(FILES_API, self._strip_protocol(path)), headers=headers, raw=True)
-        except Exception as error:
-            # A range past the end has no error class of its own in the SDK; the size tells.
-            if (
-                type(error).__name__ in {"DatabricksError", "BadRequest"}
-                and start is not None
-                and self.info(path)["size"] <= start
-            ):
-                return b""
-            raise
-        stream = answer["contents"]
-        try:
-            return b"".join(_chunks(stream))
-        finally:
-            stream.close()
+        """The bytes [start, end) of a file; negative numbers count from its end."""
+        name = self._strip_protocol(path)
+        if (start or 0) < 0 or (end or 0) < 0:
+            size = self.info(name)["size"]
+            start, end = (None if at is None else max(0, size + at) if at < 0 else at for at in (start, end))
+        if end is not None and end <= (start or 0):
+            self.info(name)
+            return b""
+        return self._api(name).read(name, start or 0, end)
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+    def cat_ranges(
+        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
+    ) -> list[Any]:
+        """Ranges of files, several at once."""
+        if max_gap is not None:
+            raise NotImplementedError("ranges are not merged here: leave `max_gap` out")
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+
+        def read(span: tuple[str, int | None, int | None]) -> Any:
+            try:
+                return self.cat_file(*span)
+            except Exception as error:
+                if on_error == "return":
+                    return error
+                raise
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            return list(pool.map(read, zip(paths, starts, ends, strict=True)))
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; with mode="create" the server refuses when one is there."""
-        self._upload(path, io.BytesIO(value), overwrite=mode != "create")
+        name = self._strip_protocol(path)
+        self._api(name).write(name, bytes(value), overwrite=mode != "create")
 
-    def put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **_: Any) -> None:
-        """Upload a local file, streamed from disk."""
-        with Path(lpath).open("rb") as file:
-            self._upload(rpath, file, overwrite=mode != "create")
+    def put_file(self, lpath: Any, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any) -> None:
+        """Upload a local file, streamed from disk; of a folder, make the folder."""
+        source, name = Path(lpath), self._strip_protocol(rpath)
+        if source.is_dir():
+            self.makedirs(name, exist_ok=True)
+            return
+        self._api(name).write(name, source, overwrite=mode != "create")
+        if callback is not None:
+            callback.set_size(source.stat().st_size)
+            callback.relative_update(source.stat().st_size)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy by way of this machine: the API has no copy."""
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        with self.open(path1, "rb", block_size=COPY_BYTES) as source, self.open(path2, "wb") as target:
+            shutil.copyfileobj(source, target, COPY_BYTES)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:  # noqa: FBT001, FBT002
+        """Rename where DBFS can, and copy and delete elsewhere."""
+        if isinstance(path1, str) and isinstance(path2, str) and not any(sign in path1 for sign in "*?["):
+            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+            if self._api(source) is self._api(target) is self._root and not self.exists(target):
+                self._root.move(source, target)
+                return
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
 
     def rm_file(self, path: str) -> None:
         """Delete a file."""
-        self._api.do("DELETE", _address(FILES_API, self._strip_protocol(path)), headers={})
+        name = self._strip_protocol(path)
+        self._api(name).remove(name)
+
+    def rmdir(self, path: str) -> None:
+        """Delete an empty folder."""
+        name = self._strip_protocol(path)
+        self._api(name).remove_folder(name)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: FBT001, FBT002
+        """Delete files, and with `recursive` folders with all that they hold."""
+        for top in self.expand_path(path):
+            name = self._strip_protocol(top)
+            if self.info(name)["type"] == "file":
+                self.rm_file(name)
+            elif recursive:
+                self._remove_below(name, maxdepth)
+            else:
+                raise IsADirectoryError(21, "is a folder: say recursive=True", name)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Make a directory and its parents; nothing happens when it is there."""
-        self._api.do("PUT", _address(DIRECTORIES_API, self._strip_protocol(path)), headers={})
-
-    def _upload(self, path: str, contents: BinaryIO, *, overwrite: bool) -> None:
+        """Make a folder and those above it; nothing happens when it is there."""
         name = self._strip_protocol(path)
-        send = {"query": {"overwrite": str(overwrite).lower()}, "headers": {"Content-Type": "application/octet-stream"}}
-        try:
-            self._api.do("PUT", _address(FILES_API, name), data=contents, **send)
-        except Exception as error:
-            if type(error).__name__ != "NotFound":
-                raise
-            # A volume wants the folder made first; a missing volume fails here, with the right name.
-            self.mkdir(self._parent(name))
-            contents.seek(0)
-            self._api.do("PUT", _address(FILES_API, name), data=contents, **send)
+        self._api(name).make_folder(name)
 
-    def _entries(self, folder: str) -> Iterator[dict[str, Any]]:
-        query: dict[str, Any] = {}
-        while True:
-            page = self._api.do(
-                "GET", _address(DIRECTORIES_API, folder), query=query, headers={"Accept": "application/json"}
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Make a folder and those above it."""
+        if not exist_ok and self.exists(path):
+            raise FileExistsError(17, "is there already", path)
+        self.mkdir(path)
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
+        if mode == "rb":
+            found = self.info(path)
+            if found["type"] == "directory":
+                raise IsADirectoryError(21, "is a folder", path)
+            options.pop("autocommit", None)
+            return AbstractBufferedFile(self, path, "rb", block_size or "default", size=found["size"], **options)
+        if mode not in {"wb", "xb"}:
+            raise NotImplementedError(
+                f"{path}: mode {mode!r} is not supported: files are written whole, by 'wb' or 'xb'"
             )
-            for entry in page.get("contents", ()):
-                is_folder = bool(entry.get("is_directory"))
-                yield {
-                    "name": entry["path"].rstrip("/"),
-                    "size": 0 if is_folder else int(entry.get("file_size", 0)),
-                    "type": "directory" if is_folder else "file",
-                    "last_modified": str(entry.get("last_modified", "")),
-                }
-            if not page.get("next_page_token"):
-                return
-            query = {"page_token": page["next_page_token"]}
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(17, "is there already", path)  # whoever comes between is found when it is closed
 
+        def send(contents: bytes | Path) -> None:
+            self._api(path).write(path, contents, overwrite=mode == "wb")
 
-def _connect(host: str | None, token: str | None, settings: dict[str, Any]) -> Any:
-    core = importlib.import_module("databricks.sdk.core")
-    defaults = {"retry_timeout_seconds": RETRY_SECONDS, "http_timeout_seconds": HTTP_SECONDS}
-    try:
-        return core.ApiClient(core.Config(host=host, token=token, **(defaults | settings)))
-    except ValueError as error:
-        raise StoreAuthError(
-            f"cannot log in to Databricks ({str(error).split('. Config:')[0]}); {CREDENTIALS_HELP['dbfs']}", host=host
-        ) from error
+        return Upload(send, path, autocommit=options.get("autocommit", True))
 
+    def _api(self, name: str) -> FilesApi | DbfsApi:
+        return self._volumes if f"{name}/".startswith("/Volumes/") else self._root
 
-def _address(api: str, path: str) -> str:
-    return api + quote(path, safe="/")
+    def _below(self, top: str, maxdepth: int | None) -> Iterator[dict[str, Any]]:
+        pending = [(top, 1)]
+        while pending:
+            folder, depth = pending.pop()
+            try:
+                entries = list(self._api(folder).entries(folder))
+            except FileNotFoundError:
+                continue  # the top: nothing to find; one below: removed meanwhile
+            for entry in entries:
+                if entry["name"] == top:
+                    continue  # DBFS lists a file as itself
+                if entry["type"] == "directory" and (maxdepth is None or depth < maxdepth):
+                    pending.append((entry["name"], depth + 1))
+                yield entry
 
+    def _itself(self, name: str, *, withdirs: bool) -> dict[str, Any]:
+        try:
+            found = self.info(name)
+        except FileNotFoundError:
+            return {}
+        return {name: found} if withdirs or found["type"] == "file" else {}
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while chunk := stream.read(READ_BYTES):
-        yield chunk
+    def _remove_below(self, top: str, maxdepth: int | None) -> None:
+        found = list(self._below(top, maxdepth))
+        files = [entry["name"] for entry in found if entry["type"] == "file"]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(self.rm_file, files))
+        if maxdepth is None:
+            folders = [entry["name"] for entry in found if entry["type"] == "directory"]
+            for folder in [*sorted(folders, reverse=True), top]:
+                self.rmdir(folder)

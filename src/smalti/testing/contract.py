@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smalti.errors import StoreError, StoreExists, StoreNotFound
-from smalti.storage import Store
+from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.storage import Store, Tagged
 
 
 class StoreContract:
@@ -23,6 +23,8 @@ class StoreContract:
 
     exclusive_puts = True
     """False for a backend that is known to ignore conditional puts; the probe must then find out."""
+    conditional_puts = True
+    """False for a kind of store that has no `put_if_match`, or a backend that ignores or refuses its condition."""
     pickles = True
     """False for a fake that lives in one process."""
 
@@ -144,6 +146,65 @@ class StoreContract:
                 store.check_exclusive_puts("probe")
         assert list(store.list()) == []
 
+    def test_a_conditional_put_replaces_what_was_read_and_nothing_else(self, store: Store) -> None:
+        """Each ETag serves once; what is gone is no longer what it was."""
+        if not self.conditional_puts:
+            pytest.skip("this backend has no conditional puts; see test_the_probe_of_conditional_puts_tells_the_truth")
+        store.put("i", b"one")
+        first = store.get_tagged("i")
+        assert first.data == b"one"
+        second = store.put_if_match("i", b"two", first.etag)
+        with pytest.raises(StoreConflict, match="i "):
+            store.put_if_match("i", b"lost", first.etag)
+        assert store.get("i") == b"two"
+        assert store.get_tagged("i") == Tagged(b"two", second)
+        store.put("i", b"by somebody else")
+        with pytest.raises(StoreConflict):
+            store.put_if_match("i", b"lost", second)
+        last = store.get_tagged("i").etag
+        store.delete("i")
+        with pytest.raises(StoreConflict):
+            store.put_if_match("i", b"lost", last)
+        with pytest.raises(StoreNotFound):
+            store.get_tagged("i")
+
+    def test_no_change_is_lost_where_many_change_one_object(self, store: Store) -> None:
+        """Three threads count to three each in one object: read, add one, put if nobody else has."""
+        if not self.conditional_puts:
+            pytest.skip("this backend has no conditional puts")
+        store.put("count", b"0")
+        faults: list[BaseException] = []
+
+        def count() -> None:
+            try:
+                for _ in range(3):
+                    for _ in range(200):
+                        seen = store.get_tagged("count")
+                        try:
+                            store.put_if_match("count", b"%d" % (int(seen.data) + 1), seen.etag)
+                        except StoreConflict:
+                            continue
+                        break
+            except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
+                faults.append(error)
+
+        threads = [threading.Thread(target=count, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert faults == []
+        assert store.get("count") == b"9"
+
+    def test_the_probe_of_conditional_puts_tells_the_truth(self, store: Store) -> None:
+        """It passes where `put_if_match` can be relied on, raises where not, and leaves nothing behind."""
+        if self.conditional_puts:
+            store.check_conditional_puts("probe")
+        else:
+            with pytest.raises(StoreError, match=r"condition|ETag|generation"):
+                store.check_conditional_puts("probe")
+        assert list(store.list()) == []
+
     def test_list_is_recursive_sorted_and_exact(self, store: Store) -> None:
         """Keys by code point; a folder's name is not a string prefix."""
         keys = ["a-b", "a/b", "a/b.c/d", "ab", "z/1"]
@@ -181,6 +242,8 @@ class StoreContract:
                 store.delete,
                 lambda key: store.put(key, b"1"),
                 lambda key: store.put_if_absent(key, b"1"),
+                lambda key: store.put_if_match(key, b"1", "etag"),
+                store.get_tagged,
                 lambda key: store.put_file(key, tmp_path / "f"),
                 lambda key: store.get_range(key, 0, 1),
                 store.local_path,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from smalti.storage.interface import ObjectInfo, Store
+from smalti.storage.interface import ObjectInfo, Store, Tagged
 
 
 class LoggedStore(Store):
@@ -23,6 +23,7 @@ class LoggedStore(Store):
     def __init__(self, inner: Store, log: Path, *, chunk_delay: float = 0.0) -> None:
         self.inner = inner
         self.url = f"logged+{inner.url}"
+        self.replaces_conditionally = inner.replaces_conditionally
         self.log = log
         self.chunk_delay = chunk_delay
 
@@ -68,6 +69,16 @@ class LoggedStore(Store):
         """As the inner store."""
         self._note("put_if_absent", key)
         self.inner.put_if_absent(key, data)
+
+    def get_tagged(self, key: str) -> Tagged:
+        """As the inner store."""
+        self._note("get_tagged", key)
+        return self.inner.get_tagged(key)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """As the inner store."""
+        self._note("put_if_match", key)
+        return self.inner.put_if_match(key, data, etag)
 
     def size(self, key: str) -> int:
         """As the inner store."""

@@ -18,11 +18,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.errors import StoreError, StoreExists, StoreNotFound
-from smalti.storage.interface import ObjectInfo, Store, check_span
+from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 
-WRITES = ("put", "put_file", "put_if_absent", "delete")
+WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "delete")
 
 
 class Killed(BaseException):
@@ -52,13 +52,16 @@ class Rule:
     truncate: int | None = None
     flip: int | None = None
     ignore_if_absent: bool = False
+    ignore_if_match: bool = False
     chance: float = 1.0
     seen: int = field(default=0, init=False)
 
     def is_plain(self) -> bool:
         """Whether no kind of fault was named, so that the call just fails."""
         spoils = self.truncate is not None or self.flip is not None
-        return not (self.error or self.lost_ack or self.delay or self.chunk_delay or spoils or self.ignore_if_absent)
+        waits = self.delay or self.chunk_delay
+        ignores = self.ignore_if_absent or self.ignore_if_match
+        return not (self.error or self.lost_ack or waits or spoils or ignores)
 
     def applies(self, op: str, key: str, dice: random.Random) -> bool:
         """Count a matching call, and tell whether it is among those to hit."""
@@ -76,7 +79,6 @@ Rules = list[Rule]  # the class below has a method named list
 @dataclass
 class _Shared:
     objects: dict[str, bytes] = field(default_factory=dict)
-    stamps: dict[str, int] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -86,6 +88,8 @@ class _Shared:
 
 class MemoryStore(Store):
     """Objects in a dict; children share objects, faults and log with their parent."""
+
+    replaces_conditionally = True
 
     def __init__(self, url: str = "memory-store://test", *, chunk_bytes: int = 1 << 16, seed: int = 0) -> None:
         self.url = url
@@ -159,6 +163,16 @@ class MemoryStore(Store):
         """Create the object, or raise `StoreExists`."""
         self._write("put_if_absent", key, bytes(data), exclusive=True)
 
+    def get_tagged(self, key: str) -> Tagged:
+        """The whole object; its hash is its ETag."""
+        rules, found = self._enter("get_tagged", key), self._lookup(key)
+        return Tagged(self._spoiled(rules, found), _etag(found))
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """Replace the object if it is still what `get_tagged` saw, or raise `StoreConflict`."""
+        self._write("put_if_match", key, bytes(data), exclusive=False, etag=etag)
+        return _etag(bytes(data))
+
     def size(self, key: str) -> int:
         """The size of the object, bytes."""
         self._enter("size", key)
@@ -179,7 +193,7 @@ class MemoryStore(Store):
         below = top + (f"{folder}/" if folder else "")
         with self._shared.lock:
             found = [
-                ObjectInfo(key.removeprefix(top), len(data), sha256(data).hexdigest()[:16])
+                ObjectInfo(key.removeprefix(top), len(data), _etag(data))
                 for key, data in self._shared.objects.items()
                 if key.startswith(below)
             ]
@@ -218,13 +232,17 @@ class MemoryStore(Store):
                 raise StoreError(f"planted fault at {op} {full}", key=key, url=self.url)
         return rules
 
-    def _write(self, op: str, key: str, data: bytes, *, exclusive: bool) -> None:
+    def _write(self, op: str, key: str, data: bytes, *, exclusive: bool, etag: str | None = None) -> None:
         rules = self._enter(op, key)
         with self._shared.lock:
             self._count_write()
             unguarded = any(rule.ignore_if_absent for rule in rules)
             if exclusive and self._full(key) in self._shared.objects and not unguarded:
                 raise StoreExists(f"{self.locate(key)} exists already", key=key, url=self.url)
+            if etag is not None and not any(rule.ignore_if_match for rule in rules):
+                found = self._shared.objects.get(self._full(key))
+                if found is None or _etag(found) != etag:
+                    raise StoreConflict(f"{self.locate(key)} is no longer what it was", key=key, url=self.url)
             self._shared.objects[self._full(key)] = self._spoiled(rules, data)
         for rule in rules:
             if rule.lost_ack:
@@ -246,3 +264,7 @@ class MemoryStore(Store):
             if rule.flip is not None:
                 data = data[: rule.flip] + bytes([data[rule.flip] ^ 1]) + data[rule.flip + 1 :]
         return data
+
+
+def _etag(data: bytes) -> str:
+    return sha256(data).hexdigest()[:16]

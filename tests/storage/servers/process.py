@@ -27,8 +27,8 @@ def not_here(reason: str):
 
 
 @contextmanager
-def running(make_argv, *, env=None, tries=3):
-    """The port of a server that answers there; `make_argv(port)` says how it is started.
+def running(make_argv, *, env=None, tries=3, **who):
+    """The port of a server that answers there; `make_argv(port)` says how it is started, `who` as which user.
 
     A port may be taken between being found and being used, so a server that ends at once is tried again.
     """
@@ -42,6 +42,7 @@ def running(make_argv, *, env=None, tries=3):
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
+                **who,
             )
             try:
                 if wait_for(child, port):

@@ -59,7 +59,7 @@ def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
         assert process.poll() is None, "the run ended before it was killed"
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def children_of(pid: int) -> set[int]:
@@ -83,11 +83,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_two_processes_train_on_every_sample_once_in_the_order_of_one(config, in_processes, tmp_path):
-    alone = replace(config, run_dir=str(tmp_path / "alone"))
+def test_two_processes_read_every_sample_once_in_the_order_of_one_and_learn_what_it_learns(
+    config, in_processes, tmp_path
+):
+    """Without batch normalisation and dropout, which see their own rank only, the weights must agree."""
+    model, heard = "tests.torch.train.test_inline:linear", []
+    alone = replace(config, run_dir=str(tmp_path / "alone"), model=model)
     train(alone)
-    heard = []
-    result = train(in_processes, on_event=heard.append)
+    result = train(replace(in_processes, model=model), on_event=heard.append)
     assert read_sample_order(in_processes.run_dir) == read_sample_order(alone.run_dir)
     assert result.steps == 14
     assert result.history[-1]["eval_samples"] == 14
@@ -95,14 +98,6 @@ def test_two_processes_train_on_every_sample_once_in_the_order_of_one(config, in
     assert [event for event in heard if event["event"] != "output"] == metrics
     assert metrics[0]["num_ranks"] == 2
     assert metrics[0]["num_hosts"] == 1
-
-
-def test_two_processes_learn_what_one_learns(config, in_processes, tmp_path):
-    """Without batch normalisation and dropout, which see their own rank only, the weights must agree."""
-    model = "tests.torch.train.test_inline:linear"
-    alone = replace(config, run_dir=str(tmp_path / "alone"), model=model)
-    train(alone)
-    train(replace(in_processes, model=model))
     expected = load_file(str(Path(alone.run_dir) / "model" / "model.safetensors"))
     found = load_file(str(Path(in_processes.run_dir) / "model" / "model.safetensors"))
     assert all(torch.allclose(expected[name], found[name], atol=1e-4) for name in expected)
@@ -128,7 +123,7 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_next_one_goes_on(in_pr
     began = time.monotonic()
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL") as caught:
         train(doomed)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 150
     assert (caught.value.rank, caught.value.exit_code) == (1, -signal.SIGKILL)
     Path(doomed.run_dir + ".calm").touch()
     result = train(doomed)
@@ -176,8 +171,8 @@ def test_when_the_parent_is_killed_its_ranks_end_and_save(in_processes):
         assert len(ranks) == 2
     finally:
         process.kill()
-        process.wait(timeout=10)
-    wait_until(lambda: not any(is_alive(pid) for pid in ranks), seconds=20)
+        process.wait(timeout=60)
+    wait_until(lambda: not any(is_alive(pid) for pid in ranks), seconds=90)
     assert list((Path(slow.run_dir) / "checkpoints").glob("step-*"))
 
 

@@ -13,7 +13,8 @@ def swap(bucket: Bucket | None, request: Request, toxic: Toxic) -> None:
     """Replace the object that is asked for, as a writer would in this moment."""
     found = bucket.objects.get(request.key) if bucket else None
     if bucket and found:
-        bucket.put(request.key, Stored.of(toxic.text.encode() or bytes(found.data)[::-1]))
+        data = bucket.objects[toxic.source].data if toxic.source else toxic.text.encode() or bytes(found.data)[::-1]
+        bucket.put(request.key, Stored.of(data))
 
 
 def spoil(reply: Reply, strike: Strike) -> None:

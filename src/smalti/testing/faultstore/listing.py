@@ -1,4 +1,4 @@
-"""ListObjectsV2: prefix, delimiter, pages."""
+"""ListObjectsV2: prefix, delimiter, pages; and the uploads under way."""
 
 from bisect import bisect_left, bisect_right
 
@@ -7,6 +7,15 @@ from smalti.testing.faultstore.objects import Bucket
 
 _LAST = "\U0010ffff"
 """After every other character, in the order of UTF-8 too."""
+
+
+def list_uploads(bucket: Bucket, request: Request) -> Reply:
+    """The multipart uploads that are under way."""
+    prefix = request.query.get("prefix", "")
+    found = sorted((upload.key, name) for name, upload in bucket.uploads.items() if upload.key.startswith(prefix))
+    uploads = "".join(f"<Upload>{tag('Key', key)}{tag('UploadId', name)}</Upload>" for key, name in found)
+    facts = tag("Bucket", request.bucket) + tag("IsTruncated", "false")
+    return xml_reply(f"<ListMultipartUploadsResult>{facts}{uploads}</ListMultipartUploadsResult>")
 
 
 def list_keys(bucket: Bucket, request: Request) -> Reply:

@@ -64,7 +64,8 @@ class Reply:
 
     def head(self, *, closes: bool) -> bytes:
         """Status line and headers; Content-Length is that of the body unless it is set."""
-        headers = {"Content-Length": str(len(self.body)), "Server": "faultstore"} | self.headers
+        size = {} if self.status in {204, 304} else {"Content-Length": str(len(self.body))}
+        headers = size | {"Server": "faultstore"} | self.headers
         headers["Connection"] = "close" if closes else "keep-alive"
         lines = [f"HTTP/1.1 {self.status} {_REASONS.get(self.status, 'Status')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

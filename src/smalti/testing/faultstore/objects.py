@@ -61,6 +61,12 @@ class Bucket:
         if self.objects.pop(key, None) is not None:
             self._keys = None
 
+    def until(self, moment: float) -> "Bucket":
+        """What was there already at a time, in seconds since 1970; to be looked at alone."""
+        seen = Bucket()
+        seen.objects = {key: stored for key, stored in self.objects.items() if stored.modified <= moment}
+        return seen
+
     def keys(self) -> list[str]:
         """All of them, in the order in which S3 lists: by the bytes of their UTF-8."""
         if self._keys is None:

@@ -68,7 +68,11 @@ class Server:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connected, _ = await loop.sock_accept(listening)
+            try:
+                connected, _ = await loop.sock_accept(listening)
+            except OSError:  # no descriptor is free: those who wait come later
+                await asyncio.sleep(0.05)
+                continue
             task = asyncio.create_task(self._converse(Connection(connected)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -89,13 +93,15 @@ class Server:
             return await connection.write(request, self._control(request), Way())
         if "x-faultstore" in request.headers:
             return await connection.write(request, self.service.answer(request), Way())
-        strikes = self.toxics.strikes(request.method, request.key, request.access)
+        strikes = self.toxics.strikes(request.method, request.key, request.access, time.monotonic())
         logged = _logged(request, strikes)
         self.log.append(logged)
         for strike in strikes:
             if strike.toxic.kind == "latency":
                 await asyncio.sleep(strike.toxic.seconds + strike.toxic.jitter * strike.random.random())
         way = Way(self._links_now()[1])
+        if any(strike.toxic.kind == "lost_request" for strike in strikes):
+            return connection.close(resets=True)
         reply = self._refusal(strikes) or self._done(request, strikes)
         logged.num_bytes = len(reply.body) if request.method != "HEAD" else 0
         for strike in strikes:
@@ -111,7 +117,9 @@ class Server:
                 swap(self.service.buckets.get(request.bucket), request, strike.toxic)
         if "drop_body" in kinds:
             request.body = b""
-        reply = self.service.answer(request, conditions="ignore_precondition" not in kinds)
+        late = max((strike.toxic.seconds for strike in strikes if strike.toxic.kind.startswith("late_")), default=0.0)
+        seen_until = time.time() - late if late else None
+        reply = self.service.answer(request, conditions="ignore_precondition" not in kinds, seen_until=seen_until)
         for strike in strikes:
             spoil(reply, strike)
         return reply

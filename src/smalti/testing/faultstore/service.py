@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable
 from xml.sax.saxutils import unescape
 
-from smalti.testing.faultstore.listing import list_keys
+from smalti.testing.faultstore.listing import list_keys, list_uploads
 from smalti.testing.faultstore.messages import Reply, Request, error_reply, http_date, tag, xml_reply
 from smalti.testing.faultstore.objects import Bucket, Stored
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _KEY = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_READS = frozenset({"GET", "HEAD"})
+_UNKNOWN = frozenset({"acl", "attributes", "legal-hold", "restore", "retention", "tagging", "torrent"})
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
@@ -19,12 +21,13 @@ class Service:
     def __init__(self) -> None:
         self.buckets: dict[str, Bucket] = {}
 
-    def answer(self, request: Request, *, conditions: bool = True) -> Reply:
+    def answer(self, request: Request, *, conditions: bool = True, seen_until: float | None = None) -> Reply:
         """The reply to a request; what it asks for is done when this returns.
 
         Args:
             request: Whole, its body included.
             conditions: False to ignore If-Match and If-None-Match of writes.
+            seen_until: Reads and listings see what was written until then, in seconds since 1970; None for all.
         """
         if not request.bucket:
             names = "".join(f"<Bucket>{tag('Name', name)}</Bucket>" for name in sorted(self.buckets))
@@ -35,9 +38,14 @@ class Service:
         bucket = self.buckets.get(request.bucket)
         if bucket is None:
             return error_reply(404, "NoSuchBucket", f"The bucket {request.bucket} does not exist")
+        if seen_until is not None:
+            bucket = bucket.until(seen_until)
         if not request.key:
             return self._of_bucket(bucket, request)
-        if conditions and request.method != "GET" and (refused := _refused(bucket.objects.get(request.key), request)):
+        if _UNKNOWN & request.query.keys() or (request.method in _READS and "uploadId" in request.query):
+            return error_reply(501)  # and not the object itself
+        is_write = conditions and request.method not in _READS
+        if is_write and (refused := _refused(bucket.objects.get(request.key), request)):
             return refused
         methods: dict[str, Callable[[Bucket, Request], Reply]] = {
             "GET": _get, "HEAD": _get, "PUT": self._put, "POST": _post, "DELETE": _delete,
@@ -59,6 +67,8 @@ class Service:
             return xml_reply(f"<DeleteResult>{gone}</DeleteResult>")
         if request.method == "GET" and "location" in request.query:
             return xml_reply("<LocationConstraint/>")
+        if request.method == "GET" and "uploads" in request.query:
+            return list_uploads(bucket, request)
         if request.method == "GET":
             return list_keys(bucket, request)
         return error_reply(501)
@@ -81,7 +91,15 @@ class Service:
         found = self.buckets.get(origin.bucket, Bucket()).objects.get(origin.key)
         if found is None:
             return error_reply(404)
-        bucket.put(request.key, Stored(found.data, found.etag, found.headers))
+        upload = bucket.uploads.get(request.query.get("uploadId", ""))
+        if upload is not None:
+            span = _RANGE.fullmatch(request.headers.get("x-amz-copy-source-range", ""))
+            begin, end = _span(span[1], span[2], len(found.data)) if span else (0, len(found.data))
+            part = Stored.of(found.data[begin:end])
+            upload.parts[int(request.query["partNumber"])] = part
+            return xml_reply(f"<CopyPartResult>{_mark(part)}</CopyPartResult>")
+        is_renamed = request.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
+        bucket.put(request.key, Stored(found.data, found.etag, _said(request) if is_renamed else found.headers))
         return xml_reply(f"<CopyObjectResult>{_mark(found)}</CopyObjectResult>")
 
 
@@ -97,10 +115,13 @@ def _get(bucket: Bucket, request: Request) -> Reply:
     if (known := request.headers.get("if-none-match")) and _is_one_of(found.etag, known):
         return Reply(304, headers)
     reply = Reply(200, headers, found.data)
-    if span := _RANGE.fullmatch(request.headers.get("range", "")):
+    span = _RANGE.fullmatch(request.headers.get("range", ""))
+    if span and not (span[1] and span[2] and int(span[1]) > int(span[2])):  # a range that is none is not looked at
         begin, end = _span(span[1], span[2], len(found.data))
         if begin >= end:
-            return error_reply(416)
+            refused = error_reply(416)
+            refused.headers["Content-Range"] = f"bytes */{len(found.data)}"
+            return refused
         reply.status, reply.body = 206, found.data[begin:end]
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(found.data)}"
     return reply

@@ -17,14 +17,18 @@ KINDS = {
     "slow_close": "the reply says that the connection closes, which happens `seconds` later",
     "stall": "`after` bytes of the body (default: 1), then nothing for `seconds`",
     "lost_ack": "what was asked for is done, and the connection closes without a reply",
+    "lost_request": "nothing is done, and the connection is reset without a reply",
     "drop_body": "a write is acknowledged, and an empty object is what is stored",
-    "swap_body": "the object is replaced, before the request is answered, by `text` or by its own bytes reversed",
+    "swap_body": "before the reply, the object becomes `text`, the object `source`, or its own bytes reversed",
     "ignore_precondition": "If-Match and If-None-Match are not looked at",
     "gzip": "the body comes compressed, with Content-Encoding: gzip",
+    "late_read": "an object that was written less than `seconds` ago is not found yet",
+    "late_list": "listings lack what was written less than `seconds` ago",
 }
 """Kinds of toxics, and what each does."""
 
 _READS = frozenset({"truncate", "corrupt", "stall", "swap_body", "gzip"})
+_LOOKS = frozenset({"late_read", "late_list"})
 _WRITES = frozenset({"drop_body", "ignore_precondition"})
 
 
@@ -49,8 +53,10 @@ class Toxic:
     """The first matching request that may be struck, from 1."""
     count: int | None = None
     """Requests that are struck, at most; None for all."""
+    lasting: float | None = None
+    """Seconds from the first strike until it is over; None for ever."""
     seconds: float = 0.0
-    """Of latency, slow_close, stall."""
+    """Of latency, slow_close, stall, late_read, late_list."""
     jitter: float = 0.0
     """Up to so many seconds more of latency."""
     after: int | None = None
@@ -71,6 +77,8 @@ class Toxic:
     """Whether a truncated body has a header that fits."""
     text: str = ""
     """What swap_body puts there."""
+    source: str = ""
+    """The key of the object in the same bucket that swap_body puts there instead."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -83,6 +91,8 @@ class Toxic:
     def matches(self, method: str, key: str, access: str) -> bool:
         """Whether it has to do with such a request."""
         if self.kind in _READS and (method != "GET" or not key):
+            return False
+        if self.kind in _LOOKS and (method not in {"GET", "HEAD"} or bool(key) != (self.kind == "late_read")):
             return False
         if self.kind in _WRITES and method not in {"PUT", "POST", "DELETE"}:
             return False
@@ -115,6 +125,7 @@ class Toxics:
         self._seen: Counter[int] = Counter()
         self._struck: Counter[int] = Counter()
         self._asked: Counter[tuple[int, str, str]] = Counter()
+        self._first: dict[int, float] = {}
 
     def __iter__(self) -> Any:
         return iter(self._toxics)
@@ -125,11 +136,11 @@ class Toxics:
 
     def clear(self) -> None:
         """None any more; counting begins anew."""
-        for held in (self._toxics, self._seen, self._struck, self._asked):
+        for held in (self._toxics, self._seen, self._struck, self._asked, self._first):
             held.clear()
 
-    def strikes(self, method: str, key: str, access: str) -> list[Strike]:
-        """The toxics that hit this request, in their order."""
+    def strikes(self, method: str, key: str, access: str, now: float = 0.0) -> list[Strike]:
+        """The toxics that hit this request, in their order; `now` is the time in seconds, for those that pass."""
         found = []
         for number, toxic in enumerate(self._toxics):
             if not toxic.matches(method, key, access):
@@ -141,6 +152,8 @@ class Toxics:
             if own.random() >= toxic.probability or self._seen[number] < toxic.nth:
                 continue
             if toxic.count is not None and self._struck[number] >= toxic.count:
+                continue
+            if toxic.lasting is not None and now - self._first.setdefault(number, now) > toxic.lasting:
                 continue
             self._struck[number] += 1
             found.append(Strike(toxic, own))

@@ -162,11 +162,12 @@ class Connection:
 
     async def _body(self, headers: dict[str, str], link: Link | None) -> bytearray:
         if "chunked" in headers.get("transfer-encoding", "").lower():
-            return await self._chunks(link)
-        size = int(headers.get("content-length") or 0)
-        if not 0 <= size <= MAX_BODY_BYTES:
-            raise Closed
-        body = await self._exactly(size, link)
+            body = await self._chunks(link)
+        else:
+            size = int(headers.get("content-length") or 0)
+            if not 0 <= size <= MAX_BODY_BYTES:
+                raise Closed
+            body = await self._exactly(size, link)
         return _unchunked(body) if "aws-chunked" in headers.get("content-encoding", "") else body
 
     async def _chunks(self, link: Link | None) -> bytearray:

@@ -1,0 +1,154 @@
+"""A Databricks workspace: its client, made by each process and renewed once, and its errors in Python's classes.
+
+The SDK finds the credentials (all of its unified authentication) and speaks HTTP; what it would wait for is bounded
+here: by default it gives a dead host 300 s, for each call and once more before the first, and obeys any Retry-After.
+"""
+
+import errno
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from smalti.errors import SmaltiError, StoreAuthError
+from smalti.storage.extras import READ_SECONDS, load_extra
+from smalti.storage.process import PerProcess
+from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 20
+"""Time for one request that is throttled or dropped, for those who use the file system alone."""
+PATIENCE_SECONDS = 30.0
+"""The longest single pause that a server may ask for with Retry-After."""
+
+_PYTHON: dict[str, tuple[type[OSError], int]] = {
+    "NotFound": (FileNotFoundError, errno.ENOENT),
+    "AlreadyExists": (FileExistsError, errno.EEXIST),
+    "ResourceAlreadyExists": (FileExistsError, errno.EEXIST),
+    "Unauthenticated": (PermissionError, errno.EACCES),
+    "PermissionDenied": (PermissionError, errno.EACCES),
+}
+_LOGIN = ("DATABRICKS_HOST", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_ID", "DATABRICKS_CONFIG_PROFILE")
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the SDK needs to ask a workspace."""
+
+    config: Any
+    """`databricks.sdk.core.Config`."""
+    api: Any
+    """`databricks.sdk.core.ApiClient`."""
+
+
+class Workspace:
+    """Requests to one workspace; thread-safe, picklable, connected on first use in each process.
+
+    A pickle holds the settings that were given, a token among them, and nothing that the SDK found by itself.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._clients: PerProcess[Client] = PerProcess(partial(_connect, settings))
+
+    def run(self, work: Callable[[Client], T], path: str) -> T:
+        """What `work` returns; done again, once, with credentials read anew where they were refused as expired.
+
+        Raises:
+            FileNotFoundError, FileExistsError, PermissionError: the server's answer about `path`.
+            StoreAuthError: there are no credentials.
+            OSError: everything else that the SDK raises.
+        """
+        client = self._clients.get()
+        try:
+            return work(client)
+        except Exception as error:
+            renewed = self._renew(client) if is_login_refused(error) else None
+            if renewed is None:
+                raise _in_python(error, path) from error
+        try:
+            return work(renewed)
+        except Exception as error:
+            raise _in_python(error, path) from error
+
+    def ask(self, method: str, address: str, path: str, **request: Any) -> Any:
+        """The answer to one request."""
+        return self.run(lambda client: client.api.do(method, address, **request), path)
+
+    def _renew(self, client: Client) -> Client | None:
+        """A client with other credentials than this one's, if there are any now."""
+        before = client.config.authenticate()
+        self._clients.renew(client)
+        renewed = self._clients.get()
+        return None if renewed.config.authenticate() == before else renewed
+
+
+class PatientClock:
+    """The SDK's clock, which does not sleep as long as any server says."""
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, within bounds."""
+        time.sleep(min(seconds, self._patience))
+
+
+def is_login_refused(error: BaseException) -> bool:
+    """Whether a newer token could help: 401, and the 403 by which a workspace names an invalid one."""
+    name = type(error).__name__
+    return name == "Unauthenticated" or (name == "PermissionDenied" and "invalid access token" in str(error).lower())
+
+
+def is_about_the_request(error: BaseException) -> bool:
+    """Whether the server called the request wrong, with no class of its own for why: a range past the end, a folder."""
+    return type(error).__name__ in {"DatabricksError", "BadRequest", "InvalidParameterValue"}
+
+
+def _in_python(error: Exception, path: str) -> Exception:
+    if isinstance(error, SmaltiError):
+        return error
+    for base in type(error).__mro__:
+        if base.__name__ in _PYTHON and base.__module__ != "builtins":
+            kind, number = _PYTHON[base.__name__]
+            return kind(number, redact(str(error), detect_secrets()), path)
+    return error
+
+
+def _connect(settings: dict[str, Any]) -> Client:
+    load_extra("databricks.sdk")
+    core = importlib.import_module("databricks.sdk.core")
+    defaults = {
+        "retry_timeout_seconds": RETRY_SECONDS, "http_timeout_seconds": READ_SECONDS, "clock": PatientClock()
+    }  # fmt: skip
+    try:
+        config = core.Config(**(defaults | settings))
+        return Client(config, core.ApiClient(config))
+    except ValueError as error:
+        secrets = (*secret_values(settings), *detect_secrets())
+        said = redact(str(error).split(". Config:")[0], secrets)
+        raise StoreAuthError(_no_login(said, settings), host=settings.get("host")) from safe_cause(error, secrets)
+
+
+def _no_login(said: str, settings: dict[str, Any]) -> str:
+    """Where credentials were looked for, what was found, and who else needs them."""
+    found = [name for name in _LOGIN if os.environ.get(name)]
+    profiles = Path(os.environ.get("DATABRICKS_CONFIG_FILE") or "~/.databrickscfg").expanduser()
+    given = sorted(name for name in ("host", "token", "client_id", "profile") if settings.get(name))
+    return (
+        f"cannot log in to Databricks ({said}). Found in this process: the storage options {given}, the variables "
+        f"{found}, {'the file' if profiles.is_file() else 'no file'} {profiles}. Set DATABRICKS_HOST and "
+        "DATABRICKS_TOKEN, or DATABRICKS_HOST, DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET (OAuth), or name a "
+        "profile of ~/.databrickscfg in DATABRICKS_CONFIG_PROFILE, or pass the storage options `host` and `token`. "
+        "Loader workers, training worker processes and Spark executors need them too: a notebook's login is not "
+        "inherited; set the variables on the cluster (spark.executorEnv.DATABRICKS_HOST and so on), or pass storage "
+        "options, which travel with a dataset"
+    )

@@ -1,0 +1,99 @@
+"""Ranks of one host on one folder: each shard comes once over the link, and under a limit little more than it must."""
+
+import multiprocessing
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from smalti.cache import CacheStats
+from smalti.testing.faultstore import FaultStore
+from smalti.torch import StreamingDataLoader, StreamingDataset
+from smalti.world import World
+from tests.shard_sets import write_set
+
+pytestmark = [pytest.mark.process, pytest.mark.torch]
+
+RANKS, SAMPLES, BATCH = 4, 800, 4
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """100 shards of eight samples, compressed."""
+    return Path(write_set(tmp_path_factory.mktemp("sharing") / "set", SAMPLES, compression="zstd"))
+
+
+def raw_bytes(written) -> int:
+    manifest = StreamingDataset(remote=str(written)).manifest
+    return sum(info.raw.num_bytes for info in manifest.shards)
+
+
+def read_as_rank(rank, workers, epochs, options, barrier, answers):
+    warnings.filterwarnings("ignore", "`cache_limit` is")
+    dataset = StreamingDataset(
+        batch_size=BATCH, shuffle=True, tail="short", world=World.of_blocks(rank, RANKS, 1), num_canonical_nodes=2,
+        download_timeout=60.0, **options,
+    )  # fmt: skip
+    loader = StreamingDataLoader(dataset, num_workers=workers, worker_kind="process" if workers else "thread")
+    found = []
+    for _ in range(epochs):
+        for batch in loader:
+            found += batch["id"].tolist()
+            barrier.wait(120)  # as training is: all ranks take a step together
+    answers.put((found, dataset.stats()))
+    dataset.close()
+
+
+def read_on_all_ranks(workers=0, epochs=1, **options):
+    """The samples of all ranks, and the numbers of each."""
+    barrier, answers = FORK.Barrier(RANKS), FORK.Queue()
+    ranks = [
+        FORK.Process(target=read_as_rank, args=(rank, workers, epochs, options, barrier, answers))
+        for rank in range(RANKS)
+    ]
+    for rank in ranks:
+        rank.start()
+    try:
+        found = [answers.get(timeout=150) for _ in ranks]
+    finally:
+        for rank in ranks:
+            rank.join(60)
+            rank.kill()
+    assert sorted(number for ids, _ in found for number in ids) == sorted([*range(SAMPLES)] * epochs)
+    return [stats for _, stats in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [None, 2.0], ids=["no limit", "limit"])
+def test_four_ranks_of_two_workers_get_each_shard_once_over_the_link(written, tmp_path, monkeypatch, limit):
+    """The store's own log, not our counters."""
+    with FaultStore(own_process=True) as store:
+        for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        store.put_folder(written, "set/")
+        chosen = None if limit is None else int(limit * raw_bytes(written))
+        each = read_on_all_ranks(2, remote="s3://bucket/set", local=str(tmp_path / "cache"), cache_limit=chosen)
+        keys = [entry.key for entry in store.log("GET") if ".mds" in entry.key]
+    assert len(keys) == len(set(keys)) == 100
+    host = CacheStats.of_host(each)
+    assert (host.fetches, host.ratio, host.evictions) == (100, 1.0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "workers"), [(0.25, 0), (0.5, 2), (0.9, 0)])
+def test_four_ranks_fetch_at_most_a_tenth_more_than_the_least(written, tmp_path, part, workers):
+    """Two epochs: at the end of the first, what the second begins with is known to be needed."""
+    limit = int(part * raw_bytes(written))
+    options = {"remote": str(written), "local": str(tmp_path / "cache"), "shuffle_block_size": 40}
+    each = read_on_all_ranks(workers, 2, cache_limit=limit, **options)
+    assert [one.ratio for one in each] == [None] * RANKS, "one rank's bytes are not the host's"
+    assert len({one.least_bytes for one in each}) == 1
+    host = CacheStats.of_host(each)
+    assert host.evictions > 0
+    assert host.ratio <= 1.1
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.mds")) <= limit

@@ -1,0 +1,68 @@
+"""The guard of all tests: one that sees nothing would pass everything."""
+
+import multiprocessing
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.egress import egress_guard
+
+LEAVE = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=0.1)"
+
+
+def leave():
+    exec(LEAVE)
+
+
+def udp(use):
+    with socket.socket(type=socket.SOCK_DGRAM) as bare:
+        use(bare)
+
+
+@pytest.mark.parametrize(
+    ("way", "event"),
+    [
+        (leave, "socket.getaddrinfo 192.0.2.1"),
+        (lambda: socket.getaddrinfo("storage.googleapis.com", 443), "socket.getaddrinfo storage.googleapis.com"),
+        (lambda: socket.gethostbyname("metadata"), "socket.gethostbyname metadata"),
+        (lambda: udp(lambda it: it.connect(("198.51.100.7", 9))), "socket.connect 198.51.100.7"),
+        (lambda: udp(lambda it: it.sendto(b"x", ("192.0.2.7", 9))), "socket.sendto 192.0.2.7"),
+    ],
+    ids=["connect", "name", "old-name", "udp", "datagram"],
+)
+def test_what_leaves_the_machine_is_refused_and_recorded(way, event):
+    with pytest.raises(ConnectionRefusedError, match="guard"):
+        way()
+    assert egress_guard.take() == [event]
+
+
+def test_a_program_that_a_test_starts_is_watched_too():
+    done = subprocess.run([sys.executable, "-c", LEAVE], check=False, capture_output=True, text=True, timeout=60)
+    assert "ConnectionRefusedError: the tests' guard refuses socket.getaddrinfo 192.0.2.1" in done.stderr
+    assert egress_guard.take() == ["socket.getaddrinfo 192.0.2.1"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_process_is_watched_too(method):
+    child = multiprocessing.get_context(method).Process(target=leave)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 1
+    assert egress_guard.take() == ["socket.getaddrinfo 192.0.2.1"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "127.8.9.1", "0.0.0.0", ""])
+def test_loopback_is_local(host):
+    assert egress_guard.is_local(host)
+
+
+def test_this_machine_by_its_own_name_is_local():
+    assert egress_guard.is_local(socket.gethostname())
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "8.8.8.8", "169.254.169.254", "example.com", "localhost.example.com"])
+def test_others_are_not(host):
+    assert not egress_guard.is_local(host)

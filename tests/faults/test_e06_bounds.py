@@ -1,0 +1,49 @@
+"""E6, E7, E17: how often a store is asked, and for how long it is believed to be only late."""
+
+import time
+
+import pytest
+
+from smalti.errors import ShardNotFound, StoreError
+from smalti.testing.faultstore import Toxic
+from tests.faults.e_reading import SHARD, assert_exact, fails, open_set, serve
+
+pytestmark = pytest.mark.torch
+
+STORED = f"*{SHARD}*"
+
+
+@pytest.mark.slow
+def test_e6_a_shard_whose_errors_do_not_end_is_asked_for_five_times_in_an_attempt(faults, tmp_path):
+    """And not without end, however long the deadline is."""
+    serve(faults).plant(Toxic("http", status=500, key=STORED))
+    dataset = open_set(tmp_path, timeout=60, retry=1)
+    with pytest.raises(StoreError, match=f"shard 3 .*{SHARD}.* attempts"):
+        dataset[30]
+    assert len(faults.log("GET", f"{SHARD}.mds")) == 5
+
+
+@pytest.mark.parametrize("after", [None, 0, 100])
+@pytest.mark.slow
+def test_e7_one_attempt_of_the_cache_survives_a_reset_of_every_shard(faults, tmp_path, after):
+    """The store itself asks again, or goes on where the reply broke off."""
+    serve(faults)
+    for number in range(7):
+        faults.plant(Toxic("reset_peer", key=f"*shard.{number:05}*", after=after, count=1))
+    assert_exact(open_set(tmp_path, retry=1), {})
+    assert len([entry for entry in faults.log("GET") if "reset_peer" in entry.toxics]) == 7
+
+
+@pytest.mark.slow
+def test_e17_a_shard_that_is_not_found_for_five_seconds_is_only_late(faults, tmp_path):
+    """What a mount makes of an error of its store, and some stores of an object that was just written."""
+    serve(faults).plant(Toxic("http", key=STORED, status=404, lasting=5.0))
+    assert_exact(open_set(tmp_path, timeout=60, retry=2), {})
+
+
+@pytest.mark.slow
+def test_e17_a_shard_that_stays_away_is_gone_well_before_the_deadline(faults, tmp_path):
+    serve(faults).plant(Toxic("http", key=STORED, status=404))
+    begin = time.monotonic()
+    fails(open_set(tmp_path, timeout=20, retry=2), {}, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
+    assert time.monotonic() - begin < 15

@@ -1,0 +1,76 @@
+"""E11 without hashes, which would tell: what was replaced while it was read is one object or the other, never both."""
+
+import warnings
+
+import pytest
+
+from smalti.errors import StoreError
+from smalti.testing.faultstore import Toxic
+from smalti.torch import StreamingDataLoader, StreamingDataset
+from smalti.writer import MDSWriter
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SAMPLES, SIZE = 144, 128 << 10
+READERS = [
+    pytest.param({}, id="streamed"),
+    pytest.param({"default_fill_cache": False}, id="ranged"),
+]
+"""One request for the rest of an object, or one for every 8 MiB: options of s3fs that only s3fs knows."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two sets of one shard of 18 MB and of the same size, whose letters differ."""
+    roots = {}
+    for letter in "ab":
+        roots[letter] = tmp_path_factory.mktemp("replaced") / letter
+        with MDSWriter(out=str(roots[letter]), columns={"x": "str"}, size_limit=32 << 20, hashes=()) as writer:
+            for _ in range(SAMPLES):
+                writer.write({"x": letter * SIZE})
+    return roots
+
+
+def open_pair(faults, pair, tmp_path, reader, retry):
+    """A dataset on the first set; the key at which the second one's shard lies."""
+    faults.put_folder(pair["a"], "set/")
+    faults.put_folder(pair["b"], "other/")
+    other = next(path for path in pair["b"].rglob("*.mds"))
+    dataset = StreamingDataset(
+        remote="s3://bucket/set",
+        local=str(tmp_path / "cache"),
+        batch_size=8,
+        download_retry=retry,
+        download_timeout=30.0,
+        storage_options=reader,
+    )
+    return dataset, "other/" + other.relative_to(pair["b"]).as_posix()
+
+
+def letters(dataset):
+    """The letters of which samples are made, each sample's own in one text."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*no hashes.*")
+        return ["".join(sorted(set(text))) for batch in StreamingDataLoader(dataset) for text in batch["x"]]
+
+
+def replaced_while_it_is_read(source, reader):
+    """The first reply breaks off; before the second, or the second range, another writer replaces the object."""
+    broken = [Toxic("reset_peer", key="set/*.mds", after=9 << 20, count=1)] if not reader else []
+    return [*broken, Toxic("swap_body", key="set/*.mds", nth=2, count=1, source=source)]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_e11_a_set_without_hashes_is_read_from_one_object_after_a_second_attempt(faults, pair, tmp_path, reader):
+    dataset, source = open_pair(faults, pair, tmp_path, reader, retry=2)
+    faults.plant(*replaced_while_it_is_read(source, reader))
+    assert letters(dataset) == ["b"] * SAMPLES
+    assert "swap_body" in [kind for entry in faults.log("GET", ".mds") for kind in entry.toxics]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_e11_without_a_second_attempt_it_is_an_error_that_says_so(faults, pair, tmp_path, reader):
+    dataset, source = open_pair(faults, pair, tmp_path, reader, retry=1)
+    faults.plant(*replaced_while_it_is_read(source, reader))
+    with pytest.raises(StoreError, match=r"shard 0 .*changed while it was read"):
+        letters(dataset)

@@ -1,0 +1,83 @@
+"""Conditional puts on a disk and in memory: who looks and replaces is not disturbed between the two."""
+
+import fcntl
+import os
+import secrets
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from smalti.errors import StoreConflict
+from smalti.storage import LocalStore, open_store
+
+
+@contextmanager
+def held(folder, kind):
+    """The folder's lock, as another process would hold it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, kind)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (fcntl.LOCK_SH, lambda store, etag: store.put_if_match("k", b"new", etag)),
+        (fcntl.LOCK_EX, lambda store, etag: store.put("k", b"new")),
+        (fcntl.LOCK_EX, lambda store, etag: store.delete("k")),
+    ],
+    ids=["a conditional put waits for a put", "a put waits for a conditional one", "a deletion waits for it"],
+)
+def test_nobody_changes_a_name_between_the_look_and_the_rename(tmp_path, kind, change):
+    store = LocalStore(tmp_path)
+    store.put("k", b"old")
+    etag = store.get_tagged("k").etag
+    thread = threading.Thread(target=change, args=(store, etag), daemon=True)
+    with held(tmp_path, kind):
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive(), "it waits"
+        assert store.get("k") == b"old"
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not store.exists("k") or store.get("k") == b"new"
+
+
+def test_no_lock_file_is_left(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put("k", b"old")
+    store.put_if_match("k", b"new", store.get_tagged("k").etag)
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+def test_in_memory_one_of_four_wins_each_of_many_rounds():
+    store, wins = open_store(f"memory://{secrets.token_hex(6)}"), []
+    store.put("k", b"0")
+    start, interval = threading.Barrier(4, timeout=60), sys.getswitchinterval()
+
+    def race():
+        for turn in range(100):
+            start.wait()
+            etag = store.get_tagged("k").etag
+            start.wait()
+            try:
+                store.put_if_match("k", os.urandom(8), etag)
+            except StoreConflict:
+                continue
+            wins.append(turn)
+
+    threads = [threading.Thread(target=race, daemon=True) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(wins) == list(range(100))

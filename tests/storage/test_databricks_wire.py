@@ -1,0 +1,136 @@
+"""What goes over the wire to a workspace, and what is made of lost replies."""
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError, StoreExists
+from smalti.storage import open_store
+
+MB = 1 << 20
+DBFS = "dbfs:/FileStore/x"
+
+
+def sent(server, verb):
+    return [path for method, path in server.log if method == verb]
+
+
+def test_a_range_of_dbfs_asks_for_no_more(files_api):
+    store = open_store(DBFS)
+    store.put("k", bytes(range(100)))
+    files_api.log.clear()
+    assert store.get_range("k", 10, 13) == b"\x0a\x0b\x0c"
+    assert sent(files_api, "GET") == ["/api/2.0/dbfs/read"]
+
+
+def test_ranges_across_blocks_are_put_together(files_api):
+    data = b"".join(bytes([n]) * MB for n in range(3)) + b"end"
+    files_api.dbfs["/FileStore/x/k"] = data
+    store = open_store(DBFS)
+    assert store.get("k") == data
+    assert store.get_range("k", MB - 2, 2 * MB + 1) == b"\0\0" + b"\1" * MB + b"\2"
+    assert store.get_range("k", 3 * MB + 1, 9 * MB) == b"nd"
+
+
+def test_a_small_object_of_dbfs_is_one_request(files_api):
+    store = open_store(DBFS)
+    for data in (b"", bytes(MB)):
+        files_api.log.clear()
+        store.put("k", data)
+        assert [path for _, path in files_api.log if "dbfs" in path] == ["/api/2.0/dbfs/put"]
+        assert store.get("k") == data
+
+
+@pytest.mark.parametrize("call", ["create", "add-block", "move"])
+def test_a_lost_reply_neither_doubles_a_block_nor_loses_the_file(files_api, call):
+    """The SDK sends the request again; a block would be there twice, a name be taken already."""
+    data = bytes(range(256)) * (5 * MB // 512)
+    store = open_store(DBFS)
+    files_api.drop_reply_to = {f"/api/2.0/dbfs/{call}"}
+    store.put("k", data)
+    assert files_api.drop_reply_to == set()
+    assert store.get("k") == data
+    assert [info.key for info in store.list()] == ["k"]
+    assert set(files_api.dbfs) == {"/FileStore/x/k"}
+
+
+def test_who_wins_a_name_is_told_so_though_the_reply_was_lost(files_api):
+    store = open_store(DBFS)
+    files_api.drop_reply_to = {"/api/2.0/dbfs/move"}
+    store.put_if_absent("k", bytes(2 * MB))
+    assert files_api.drop_reply_to == set()
+    assert files_api.dbfs == {"/FileStore/x/k": bytes(2 * MB)}
+
+
+def test_a_large_object_that_cannot_be_finished_leaves_nothing(files_api):
+    store = open_store(DBFS, {"request_attempts": 1})
+    store.put("k", b"old")
+    files_api.refusals = {"/api/2.0/dbfs/close": [True]}
+    with pytest.raises(StoreError):
+        store.put("k", bytes(2 * MB))
+    assert store.get("k") == b"old"
+    assert set(files_api.dbfs) == {"/FileStore/x/k"}
+
+
+def test_a_large_object_that_cannot_be_named_leaves_the_old_one(files_api):
+    store = open_store(DBFS, {"request_attempts": 1})
+    store.put("k", b"old")
+    files_api.refusals = {"/api/2.0/dbfs/move": [False, True]}  # the old one steps aside, the new one cannot come
+    with pytest.raises(StoreError):
+        store.put("k", bytes(2 * MB))
+    assert files_api.dbfs == {"/FileStore/x/k": b"old"}
+
+
+def test_a_large_object_replaces_a_large_one(files_api):
+    store = open_store(DBFS)
+    for data in (b"1" * 2 * MB, b"2" * 3 * MB):
+        store.put("k", data)
+        assert store.get("k") == data
+    assert set(files_api.dbfs) == {"/FileStore/x/k"}
+
+
+def test_a_large_exclusive_object_of_dbfs_loses_to_the_first(files_api):
+    store = open_store(DBFS)
+    store.put("k", b"first")
+    with pytest.raises(StoreExists):
+        store.put_if_absent("k", bytes(2 * MB))
+    assert store.get("k") == b"first"
+    assert set(files_api.dbfs) == {"/FileStore/x/k"}
+
+
+def test_what_is_being_written_is_not_listed(files_api):
+    store = open_store(DBFS)
+    store.put("k", b"1")
+    files_api.dbfs["/FileStore/x/.big.0123.smalti-tmp"] = b"half"
+    files_api.changed["/FileStore/x/.big.0123.smalti-tmp"] = 0
+    assert [info.key for info in store.list()] == ["k"]
+
+
+def test_a_dbfs_root_that_is_switched_off_says_so(files_api):
+    files_api.fail_with = [403]
+    with pytest.raises(StoreAuthError, match="refused"):
+        open_store(DBFS).get("k")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_large_file_goes_in_parts_where_the_workspace_offers_it(files_api, tmp_path, offered):
+    files_api.takes_parts = offered
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(50 * MB)
+        file.seek(0, 2)
+        file.write(b"end")
+    store = open_store(f"dbfs:{files_api.volume}/new")
+    store.put_file("k", tmp_path / "f")
+    name = f"{files_api.volume}/new/k"
+    assert len(files_api.files[name]) == 50 * MB + 3
+    assert files_api.files[name].endswith(b"\0end")
+    parts = [path for path in sent(files_api, "PUT") if path.startswith("/signed/")]
+    whole = [path for path in sent(files_api, "PUT") if path == f"/api/2.0/fs/files{name}"]
+    assert (len(parts), len(whole)) == ((6, 0) if offered else (0, 1))
+
+
+def test_a_server_that_sends_more_than_a_range_gives_the_right_bytes(files_api):
+    store = open_store(f"dbfs:{files_api.volume}/x")
+    store.put("k", b"0123456789")
+    files_api.ranges = False
+    assert store.get_range("k", 4, 6) == b"45"
+    assert store.get_range("k", 8, 99) == b"89"

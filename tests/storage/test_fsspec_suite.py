@@ -1,0 +1,47 @@
+"""fsspec's own suite for file systems. What copies, gets and puts is the same code for volumes and the root of DBFS."""
+
+import pytest
+from fsspec.tests.abstract import (
+    AbstractCopyTests,
+    AbstractFixtures,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+)
+
+from smalti.storage.volumes import VolumesFileSystem
+
+
+class Volume(AbstractFixtures):
+    @pytest.fixture
+    def fs(self, files_api):
+        return VolumesFileSystem()
+
+    @pytest.fixture
+    def fs_path(self, files_api):
+        return f"{files_api.volume}/suite"
+
+    @pytest.fixture
+    def fs_join(self):
+        return lambda *parts: "/".join(parts)
+
+
+class Dbfs(Volume):
+    @pytest.fixture
+    def fs_path(self):
+        return "/FileStore/suite"
+
+
+# fmt: off
+@pytest.mark.slow
+class TestCopy(Volume, AbstractCopyTests): ...
+@pytest.mark.slow
+class TestGet(Volume, AbstractGetTests): ...
+@pytest.mark.slow
+class TestPut(Volume, AbstractPutTests): ...
+class TestOpen(Volume, AbstractOpenTests): ...
+class TestPipe(Volume, AbstractPipeTests): ...
+class TestOpenOnDbfs(Dbfs, AbstractOpenTests): ...
+class TestPipeOnDbfs(Dbfs, AbstractPipeTests): ...
+# fmt: on

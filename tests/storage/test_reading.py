@@ -1,0 +1,148 @@
+"""How objects are read: in one request where that is possible, of one content, going on where it broke off."""
+
+import io
+import pickle
+from contextlib import suppress
+
+import pytest
+
+from smalti.errors import StoreAuthError, StoreError, StoreTimeout
+from smalti.storage import open_store
+from smalti.storage.bodies import RANGE_BYTES, FsspecReader
+from smalti.storage.s3_reading import S3Reader
+from smalti.testing.faultstore import FaultStore, Toxic
+
+DATA = bytes(range(251)) * 40_000
+"""10 MB, in which no two ranges of a power of two are alike."""
+
+
+@pytest.fixture(params=["streamed", "ranged"])
+def opened(request, clean_environment):
+    """A fault store with one object, and the store over it with either reader."""
+    with FaultStore() as faults:
+        faults.put("k", DATA)
+        # An option that botocore does not know makes s3fs the reader.
+        extra = {"version_aware": False} if request.param == "ranged" else {}
+        store = open_store("s3://bucket", {**faults.options, **extra})
+        kind = {"streamed": S3Reader, "ranged": FsspecReader}[request.param]
+        assert isinstance(store._reader, kind)
+        yield faults, store
+
+
+def fetched(store, key="k"):
+    out = io.BytesIO()
+    assert store.fetch(key, out) == len(out.getvalue())
+    return out.getvalue()
+
+
+def test_an_object_comes_in_one_request_from_s3(clean_environment):
+    with FaultStore() as faults:
+        faults.put("k", DATA)
+        assert fetched(open_store("s3://bucket", faults.options)) == DATA
+        assert [(entry.method, entry.key) for entry in faults.log()] == [("GET", "k")]
+
+
+def test_a_body_that_breaks_off_goes_on_where_it_ended(clean_environment):
+    with FaultStore(Toxic("reset_peer", key="k", method="GET", after=6_000_000, count=1)) as faults:
+        faults.put("k", DATA)
+        assert fetched(open_store("s3://bucket", faults.options)) == DATA
+        _, second = faults.log()
+        begin = int(second.headers["range"].removeprefix("bytes=").removesuffix("-"))
+        assert 0 < begin <= 6_000_000, "what had come was kept"
+        assert second.headers["if-match"]
+
+
+def test_every_piece_that_comes_is_progress(clean_environment):
+    with FaultStore(Toxic("truncate", key="k", after=1_000_000, count=9)) as faults:
+        faults.put("k", DATA)
+        assert fetched(open_store("s3://bucket", faults.options)) == DATA, "more breaks than attempts"
+        assert len(faults.log()) == 10
+
+
+@pytest.mark.parametrize("after", [0, 3_000_000, 9_000_000])
+def test_bytes_of_two_objects_are_never_mixed(opened, after):
+    faults, store = opened
+
+    class Swapping(io.BytesIO):
+        def write(self, data):
+            if self.tell() <= after < self.tell() + len(data):
+                faults.plant(Toxic("reset_peer", key="k", after=1_000_000, count=1))
+                faults.put("k", DATA[::-1])
+            return super().write(data)
+
+    out = Swapping()
+    with suppress(StoreError):
+        store.fetch("k", out)
+        assert out.getvalue() in {DATA, DATA[::-1]}
+    assert DATA.startswith(out.getvalue()) or out.getvalue() == DATA[::-1]
+
+
+@pytest.mark.parametrize("size", [0, 1, RANGE_BYTES - 1, RANGE_BYTES, RANGE_BYTES + 1])
+def test_objects_of_every_size_are_read_whole(opened, size):
+    faults, store = opened
+    faults.put("k", DATA[:size])
+    assert fetched(store) == store.get("k") == DATA[:size]
+    assert store.size("k") == size
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (0, 3, bytes([0, 1, 2])),
+        (250, 252, bytes([250, 0])),
+        (10_039_999, 10_050_000, bytes([250])),
+        (10_040_000, 10_040_001, b""),
+    ],
+)
+def test_a_range_is_its_bytes(opened, begin, end, expected):
+    assert opened[1].get_range("k", begin, end) == expected
+
+
+def test_bytes_that_come_too_slowly_are_a_timeout(clean_environment):
+    with FaultStore(Toxic("stall", seconds=60)) as faults:
+        faults.put("k", DATA)
+        store = open_store("s3://bucket", {**faults.options, "request_timeout": 1, "request_attempts": 1})
+        for read in (lambda: store.get("k"), lambda: fetched(store)):
+            with pytest.raises(StoreTimeout, match="cannot read s3://bucket/k"):
+                read()
+
+
+def test_a_redirect_is_an_error_and_nobody_else_is_asked(clean_environment):
+    with FaultStore() as other, FaultStore() as faults:
+        other.put("k", DATA)
+        faults.put("k", DATA)
+        faults.plant(Toxic("http", status=307, key="k", location=other.url + "/bucket/k"))
+        store = open_store("s3://bucket", {**faults.options, "request_attempts": 1})
+        for read in (lambda: store.get("k"), lambda: fetched(store), lambda: store.get_range("k", 0, 9)):
+            with pytest.raises(StoreError):
+                read()
+        assert other.log() == []
+
+
+def test_credentials_that_expired_are_read_once_more(clean_environment):
+    with FaultStore(Toxic("http", status=400, code="ExpiredToken", access="OLD")) as faults:
+        faults.put("k", DATA)
+        options = {"endpoint_url": faults.options["endpoint_url"]}
+        clean_environment.setenv("AWS_ACCESS_KEY_ID", "OLD")
+        clean_environment.setenv("AWS_SECRET_ACCESS_KEY", faults.options["secret"])
+        store = open_store("s3://bucket", options)
+        with pytest.raises(StoreAuthError, match="refused"):
+            store.get("k")
+        assert [entry.access for entry in faults.log()] == ["OLD", "OLD"]
+        clean_environment.setenv("AWS_ACCESS_KEY_ID", faults.options["key"])
+        assert fetched(store) == DATA
+
+
+def test_what_a_bucket_asks_of_readers_is_sent(clean_environment):
+    with FaultStore() as faults:
+        faults.put("k", DATA)
+        options = {**faults.options, "requester_pays": True, "s3_additional_kwargs": {"ACL": "private"}}
+        fetched(open_store("s3://bucket", options))
+        assert faults.log()[0].headers["x-amz-request-payer"] == "requester"
+        assert "x-amz-acl" not in faults.log()[0].headers, "that is for writers"
+
+
+def test_a_pickled_reader_makes_its_own_client(opened):
+    _, store = opened
+    fetched(store)
+    assert fetched(pickle.loads(pickle.dumps(store))) == DATA
