@@ -1,6 +1,7 @@
 """How objects are read: in one request where that is possible, of one content, going on where it broke off."""
 
 import io
+import os
 import pickle
 from contextlib import suppress
 
@@ -146,3 +147,34 @@ def test_a_pickled_reader_makes_its_own_client(opened):
     _, store = opened
     fetched(store)
     assert fetched(pickle.loads(pickle.dumps(store))) == DATA
+
+
+def test_stores_with_one_login_share_a_client_and_others_do_not(clean_environment, tmp_path):
+    with FaultStore() as faults:
+        faults.put("a/k", DATA)
+        address = {"endpoint_url": faults.options["endpoint_url"]}
+        clean_environment.setenv("AWS_ACCESS_KEY_ID", faults.options["key"])
+        clean_environment.setenv("AWS_SECRET_ACCESS_KEY", faults.options["secret"])
+
+        def client_of(options):
+            store = open_store("s3://bucket/a", options)
+            store.get_range("k", 0, 1)
+            kept.append(store)
+            return store._reader._client.get()
+
+        kept: list[object] = []
+        first = client_of(address)
+        assert client_of(address) is first
+        assert client_of({**address, "request_timeout": 7}) is not first
+        clean_environment.setenv("AWS_SESSION_TOKEN", "another")
+        assert client_of(address) is not first
+        clean_environment.delenv("AWS_SESSION_TOKEN")
+        config = tmp_path / "config"
+        config.write_text("[default]\nregion = eu-west-1\n")
+        clean_environment.setenv("AWS_CONFIG_FILE", str(config))
+        second = client_of(address)
+        os.utime(config, (1, 1))
+        assert client_of(address) is not second, "the file was written anew"
+        kept.pop()._reader.renew()
+        os.utime(config, (2, 2))
+        assert len({id(client_of(address)) for _ in range(3)}) == 1

@@ -54,25 +54,44 @@ class Contents:
         return coming
 
 
-def scan(root: Path) -> Contents:
-    """What is there now; files that come or go meanwhile may be missed. A folder that is not there is empty."""
-    found = Contents()
-    for path, size in _walk(root):
-        name = path.name
-        if name == BUDGET_LOCK:
-            continue
-        if name.startswith(".") and name.endswith(LOCK_SUFFIX):
-            found.locks[path] = size
-        elif name.startswith(".") and name.endswith(PART_SUFFIX):
-            found.parts[path] = size
-        elif name.startswith(BAD_PREFIX):
-            found.bad[path] = size
+Known = dict[str, tuple[int, Path, int]]
+"""Copies that were seen before: inode, path and size by name. What has a name here never changes its size."""
+
+
+def scan(root: Path, known: Known | None = None) -> Contents:
+    """What is there now; files that come or go meanwhile may be missed. A folder that is not there is empty.
+
+    Args:
+        root: The folder.
+        known: What the last look saw, which is brought up to date: for whoever looks again and again.
+    """
+    found, fresh = Contents(), Known()
+    before = {} if known is None else known
+    for entry in _walk(root):
+        name = entry.name
+        seen = before.get(entry.path)
+        if seen is None or seen[0] != entry.inode():
+            try:
+                seen = entry.inode(), Path(entry.path), entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+        if not name.startswith("."):
+            fresh[entry.path] = seen
+            found.copies[seen[1]] = seen[2]
+        elif name.endswith(LOCK_SUFFIX):
+            if name != BUDGET_LOCK:
+                found.locks[seen[1]] = seen[2]
+        elif name.endswith(PART_SUFFIX):
+            found.parts[seen[1]] = seen[2]
         else:
-            found.copies[path] = size
+            (found.bad if name.startswith(BAD_PREFIX) else found.copies)[seen[1]] = seen[2]
+    if known is not None:
+        known.clear()
+        known.update(fresh)
     return found
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
+def _walk(folder: Path | str) -> Iterator[os.DirEntry[str]]:
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -80,10 +99,9 @@ def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             if entry.name != LEASES:
-                yield from _walk(Path(entry.path))
+                yield from _walk(entry.path)
         elif entry.is_file(follow_symlinks=False):
-            with suppress(FileNotFoundError):
-                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
+            yield entry
 
 
 def lock_of(target: Path) -> Path:

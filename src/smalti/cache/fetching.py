@@ -218,7 +218,8 @@ class Fetcher:
         with FileLock(lock_of(targets[0]), visit.deadline, wanted.what) as lock:
             missing = []
             for file, target in zip(files, targets, strict=True):
-                remove_parts(target)
+                if not lock.is_new:  # or every fetch would look through a folder of a million names
+                    remove_parts(target)
                 if not _is_good(file, target):
                     missing.append(file)
             if not missing:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti.cache.agenda import NEVER, Agenda
-from smalti.cache.contents import BUDGET_LOCK, Contents, is_held, lock_of, reap, scan, target_of
+from smalti.cache.contents import BUDGET_LOCK, Contents, Known, is_held, lock_of, reap, scan, target_of
 from smalti.cache.leases import Lease, Needs, needed_by_others
 from smalti.cache.locking import FileLock
 from smalti.cache.owners import Owners, owners_in
@@ -83,6 +83,7 @@ class Keeper:
         self._places, self._counters, self._drop = places, counters, drop
         self._turn = threading.Lock()
         self._leases: dict[Path, Lease] = {}
+        self._known: dict[Path, Known] = {}
         self.full_until = 0
         """The step before which it is no use to ask again for room that there was not."""
         self._order = 0
@@ -250,7 +251,7 @@ class Keeper:
             self._turn.release()
 
     def _look(self) -> list[Contents]:
-        found = list(map(scan, self._places.roots()))
+        found = [scan(root, self._known.setdefault(root, {})) for root in self._places.roots()]
         for contents in found:
             reap(contents)
         return found
@@ -271,14 +272,14 @@ class Keeper:
         for root, contents in zip(self._places.roots(), found, strict=True):
             lease = self._leases.get(root)
             others = needed_by_others(root, lease.name if lease else None)
-            soonest = self._soonest(others)
+            soonest, inside = self._soonest(others), len(f"{root}/")
             for path, size in {**contents.copies, **contents.bad}.items():
                 ids = owners_in(path, owners)
                 if but in ids:
                     continue
                 group = groups.setdefault(tuple(ids) or path, _Group(ids, {}))
                 group.files[path] = size
-                group.soonest = min(group.soonest, soonest.get(str(path.relative_to(root)), NEVER))
+                group.soonest = min(group.soonest, soonest.get(str(path)[inside:], NEVER))
         known = [(group, shard_id) for group in groups.values() for shard_id in group.shards]
         if known and self.agenda.is_known:
             uses = self.agenda.use_from(np.array([shard_id for _, shard_id in known], np.int64), step, shard)

@@ -51,6 +51,8 @@ class FileLock:
         self._what = what
         self._descriptor = -1
         self._longest_pause = longest_pause
+        self.is_new = False
+        """Whether this holder made the file: nobody was killed who had it."""
 
     def __enter__(self) -> "FileLock":
         pause = 0.002
@@ -90,7 +92,10 @@ class FileLock:
     def _try(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                descriptor, is_new = os.open(self._path, flags | os.O_EXCL, 0o600), True
+            except FileExistsError:
+                descriptor, is_new = os.open(self._path, flags, 0o600), False
         except OSError as error:
             if error.errno in NO_LOCKS:  # a link or the like, in a folder that is ours alone
                 self._path.unlink(missing_ok=True)
@@ -111,7 +116,7 @@ class FileLock:
             os.close(descriptor)
             return False
         hold(descriptor)
-        self._descriptor = descriptor
+        self._descriptor, self.is_new = descriptor, is_new
         return True
 
     def _is_current(self, descriptor: int) -> bool:

@@ -6,6 +6,9 @@ process, follows no redirects to other hosts, and finds credentials as s3fs does
 """
 
 import functools
+import hashlib
+import os
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -44,7 +47,7 @@ class S3Reader:
         self._extra = dict(options.get("s3_additional_kwargs") or {})
         if options.get("requester_pays"):
             self._extra["RequestPayer"] = "requester"
-        self._client: PerProcess[Any] = PerProcess(partial(_make_client, dict(options), timeout))
+        self._client: PerProcess[Any] = PerProcess(partial(_shared_client, dict(options), timeout))
 
     def open(self, path: str, begin: int, tag: str, *, timeout: float) -> Body:  # noqa: ARG002 -- sockets have theirs
         """The object from byte `begin` on; with a tag only if it is still that content."""
@@ -75,7 +78,10 @@ class S3Reader:
 
     def renew(self) -> None:
         """Forget this process's client: the next one reads credentials anew."""
-        self._client.renew(self._client.peek())
+        client = self._client.peek()
+        for key in [key for key, known in list(_clients.items()) if known is client]:
+            _clients.pop(key, None)
+        self._client.renew(client)
 
     def _ask(self, operation: str, path: str, **parameters: Any) -> Any:
         bucket, _, key = path.partition("/")
@@ -84,6 +90,27 @@ class S3Reader:
         extra = {name: value for name, value in self._extra.items() if name in known}
         call = client.get_object if operation == "GetObject" else client.head_object
         return call(Bucket=bucket, Key=key, **extra, **parameters)
+
+
+_clients: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""Clients in use, by process, options and login: a mixture of a hundred streams of one bucket has one."""
+
+
+def _shared_client(options: dict[str, Any], timeout: float) -> Any:
+    told = repr((os.getpid(), sorted(options.items()), timeout, *_login()))
+    key = hashlib.sha256(told.encode()).hexdigest()  # it holds secrets
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = _make_client(options, timeout)
+    return client
+
+
+def _login() -> Iterator[Any]:
+    """What says who we are, and may change while the process runs: the environment, and when files were written."""
+    yield sorted((name, os.environ[name]) for name in os.environ if name.startswith(("AWS_", "S3_")))
+    for name, usual in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
+        path = os.path.expanduser(os.environ.get(name, f"~/.aws/{usual}"))  # noqa: PTH111 -- as botocore does
+        yield path, os.stat(path).st_mtime_ns if os.path.exists(path) else None  # noqa: PTH110, PTH116
 
 
 def _make_client(options: dict[str, Any], timeout: float) -> Any:
