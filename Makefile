@@ -38,7 +38,7 @@ test-fast: $(READY) ## the tests of the inner loop, under three minutes
 
 test-nightly: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
 	@$(BIN)/python tools/debian_servers.py
-	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly -q
+	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py -q
 
 lint: $(READY)  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """The soak itself, small: it passes with real jobs, faults and kills, and fails when something is made to go wrong."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
+    pytest.mark.skipif("SMALTI_NIGHTLY" not in os.environ, reason="takes minutes: `make test-nightly` runs it"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 

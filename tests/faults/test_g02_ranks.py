@@ -1,6 +1,7 @@
 """G2, G3 and G11: processes that share a cache folder neither wait for a dead one, nor for one that failed."""
 
 import os
+import re
 import signal
 from collections import Counter
 
@@ -65,7 +66,7 @@ def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_
         answer = rank.read()
         assert answer["error"] == "StoreAuthError"
         assert key in answer["message"]
-        assert "the credentials were refused (Access Denied)" in answer["message"]
+        assert re.search(r"the credentials were refused \(.*Access Denied\)", answer["message"])
     assert store.asked.count("set/index.json") == 4
     assert all(times <= 4 * 3 for times in Counter(shards_asked_for(store)).values()), "ahead, and by two threads"
 

@@ -27,7 +27,8 @@ def other_numpy(tmp_path_factory):
     wanted = ["--target", str(target), "--only-binary=:all:", "--no-deps", "--quiet", f"numpy=={OTHER}"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *wanted],
+            # -I: it may leave this machine, which the tests' guard, found by PYTHONPATH, refuses.
+            [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wanted],
             capture_output=True,
             text=True,
             timeout=60,

@@ -22,7 +22,11 @@ def read(loader):
 def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start):
     """The parent has read first: its connection must not go along."""
     write_set(ROOT, 60, compression="zstd")
-    dataset = StreamingDataset(remote=ROOT, local=str(tmp_path / "cache"), shuffle=True, batch_size=7)
+    # A fork server may run since before the environment had the login: its workers are told by the options.
+    login = {"host": files_api.url, "token": files_api.token} if start == "forkserver" else None
+    dataset = StreamingDataset(
+        remote=ROOT, local=str(tmp_path / "cache"), shuffle=True, batch_size=7, storage_options=login
+    )
     assert dataset[0]["text"] == sample(0)["text"]
     files_api.log.clear()
     loader = StreamingDataLoader(dataset, num_workers=1, worker_kind="process", multiprocessing_context=start)

@@ -51,10 +51,10 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
     for split in manifest.partitions:
         below = [_inside(shard, f"{split}/") for shard in manifest.select(split)]
         own = extra | {"split": split, "rows": sum(shard.samples for shard in below)}
-        put_checked(store, f"{split}/{INDEX}", emit_index(below, {EXTRA: own}))
+        put_checked(store, f"{split}/{INDEX}", emit_index(below, {EXTRA: own}), is_shared=True)
     for split in sorted(stale):
         _remove_ours(store, f"{split}/{INDEX}")
-    put_checked(store, INDEX, emit_index(manifest.shards, {EXTRA: extra}))
+    put_checked(store, INDEX, emit_index(manifest.shards, {EXTRA: extra}), is_shared=True)
 
 
 def _inside(shard: ShardInfo, folder: str) -> ShardInfo:
