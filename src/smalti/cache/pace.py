@@ -28,22 +28,26 @@ class Pace:
         self.at_once = FEWEST
         """Fetches ahead that may be under way at once."""
         self._clock, self._lock = clock, threading.Lock()
-        self._under_way = 0
+        self._under_way, self._has_begun = 0, False
         self._bytes, self._begin = 0, clock()
         self._before: tuple[int, float] | None = None
         self._hold = 0
 
     @contextmanager
     def fetch(self) -> Iterator[int]:
-        """Around a fetch: in how many parts at once it may come, so that a first shard has the link to itself."""
+        """Around a fetch: in how many parts at once it may come, so that a first shard has the link to itself.
+
+        Later ones come whole: parts wait in memory, which costs half as much time again as reading them.
+        """
         with self._lock:
             self._under_way += 1
-            parts = FEWEST // self._under_way
+            parts = 1 if self._has_begun else FEWEST // self._under_way
         try:
             yield max(1, parts)
         finally:
             with self._lock:
                 self._under_way -= 1
+                self._has_begun = True
 
     def arrived(self, num_bytes: int) -> None:
         """So many bytes have come."""
