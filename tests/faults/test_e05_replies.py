@@ -31,7 +31,7 @@ def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoc
     serve(faults)
     data = faults.get(key)
     faults.delete(key)
-    dataset = open_set(tmp_path, timeout=6)
+    dataset = open_set(tmp_path)
     loader, taken = fails(dataset, way, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
     assert_every_consumer_fails(dataset, ShardNotFound, 30)
     faults.put(key, data)
