@@ -33,7 +33,7 @@ ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another p
 test: $(READY)  ## every test, two at a time
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-fast: $(READY) ## the tests of the inner loop, under three minutes
+test-fast: $(READY) ## the tests of the inner loop, in a few minutes
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -q
 
 test-nightly: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
