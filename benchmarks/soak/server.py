@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import unescape
 
 from smalti.testing.faultstore import Toxic
+from smalti.testing.faultstore.handle import ask
 
 BUCKET = "bucket"
 _SECONDS = 30.0
@@ -151,13 +151,4 @@ class StoreProcess:
                 pipe.close()
 
     def _ask(self, method: str, target: str, body: bytes = b"") -> bytes:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
-        try:
-            connection.request(method, target, body, {"x-faultstore": "1"})
-            reply = connection.getresponse()
-            data = reply.read()
-        finally:
-            connection.close()
-        if reply.status >= 400:
-            raise RuntimeError(f"{method} {target}: {reply.status} {data[:300].decode(errors='replace')}")
-        return data
+        return ask(f"127.0.0.1:{self.port}", method, target, body)

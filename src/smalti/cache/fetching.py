@@ -5,7 +5,6 @@ An MDS shard is one file; a text shard is two, brought under one lock and each o
 
 import errno
 import hashlib
-import os
 import random
 import secrets
 import time
@@ -171,11 +170,6 @@ class Fetcher:
     def roots(self) -> tuple[Path, ...]:
         """The folders of the copies, as far as any was asked for."""
         return tuple(self._roots.values())
-
-    def names(self, info: ShardInfo) -> list[str]:
-        """Where copies of a shard's files are, if there are any."""
-        root = self._roots.get(bool(info.raw.hashes))
-        return [] if root is None else [os.path.join(root, file.basename) for file in info.raw_files]  # noqa: PTH118
 
     def copies(self, info: ShardInfo) -> tuple[Path, ...]:
         """Where the copies of a shard's files are; nothing for one that is read where it lies."""

@@ -155,13 +155,28 @@ class FaultStore:
         return self._ask("POST", f"/_faultstore/{what}", json.dumps(given).encode())
 
     def _ask(self, method: str, target: str, body: bytes = b"") -> bytes:
-        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=_SECONDS)
-        try:
-            connection.request(method, target, body, _STEERING)
-            reply = connection.getresponse()
-            data = reply.read()
-        finally:
-            connection.close()
-        if reply.status >= 400:
-            raise RuntimeError(f"{method} {target}: {reply.status} {data[:300].decode(errors='replace')}")
-        return data
+        return ask(self.url.removeprefix("http://"), method, target, body)
+
+
+def ask(address: str, method: str, target: str, body: bytes = b"") -> bytes:
+    """The answer of a fault store to its owner: without faults, and unlogged.
+
+    Args:
+        address: "host:port".
+        method: Of HTTP.
+        target: Path and query.
+        body: What is sent.
+
+    Raises:
+        RuntimeError: it refused.
+    """
+    connection = HTTPConnection(address, timeout=_SECONDS)
+    try:
+        connection.request(method, target, body, _STEERING)
+        reply = connection.getresponse()
+        data = reply.read()
+    finally:
+        connection.close()
+    if reply.status >= 400:
+        raise RuntimeError(f"{method} {target}: {reply.status} {data[:300].decode(errors='replace')}")
+    return data
