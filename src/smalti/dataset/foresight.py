@@ -18,6 +18,8 @@ from smalti.stream import OpenStreams
 Ints = NDArray[np.int64]
 _AT_ONCE = 1 << 16  # samples that are looked up together
 _MIN_LOOKAHEAD = 64  # samples; what MosaicML Streaming looks ahead when the batch size is unknown
+_SHARDS_AHEAD = 4  # average shards; fewer leave the link idle whenever one of them is late
+_MOST_AHEAD = 1 << 16, 1 << 10  # samples and steps: they are planned at once, some microseconds a step
 _MOST_WINDOW = 1 << 20  # samples of a shuffle window that are looked at before the first one is read
 
 
@@ -58,10 +60,8 @@ def planned_ahead(
     reading: Reading, stream: OpenStreams, *, worker: int, num_workers: int, num_readers: int, predownload: int | None
 ) -> Iterator[Planned]:
     """The steps of one loader worker with their sample ids; the shards of those that follow are fetched meanwhile."""
-    num_steps = reading.division.num_steps
-    samples = max(8 * reading.batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
-    span = max(1, -(-samples // reading.batch_size)) * num_readers * num_workers
-    at_once = num_readers * num_workers - 1  # steps that others may be at
+    num_all = num_readers * num_workers
+    span, later_span = _spans(reading, stream, num_all, predownload)
     cache = stream.cache
     side_by_side = reading.division.world.ranks_on_host > 1
     cache.plan(uses(reading, stream), order_name(reading), is_of_many=side_by_side)
@@ -74,18 +74,33 @@ def planned_ahead(
 
     over = 0
     try:
-        upcoming = looked_up(worker, span)
-        for first in range(worker, num_steps, span):
-            current = upcoming
-            # The next span's shards are on their way while this one is read.
-            upcoming = looked_up(first + span, first + 2 * span)
-            cache.settle(over)
-            for step, ids in current:
-                cache.reached(max(0, step.step - at_once))
+        current, following = looked_up(worker, worker + span), worker + span
+        while current:
+            upcoming: list[Planned] | None = None
+            for place, (step, ids) in enumerate(current, start=1):
+                cache.reached(max(0, step.step - num_all + 1))  # others may be at those since
                 over = step.step + 1
                 yield step, ids
+                if upcoming is None and place >= num_readers:
+                    # A first step is read: till then these shards have the link to themselves.
+                    upcoming = looked_up(following, following + later_span)
+                    following += later_span
+            cache.settle(over)
+            current = upcoming or []
     finally:
         cache.settle(over)
+
+
+def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int | None) -> tuple[int, int]:
+    """Steps of all workers that are looked up together: at first, and later on; multiples of the workers."""
+    samples = max(8 * reading.batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
+    first = max(1, -(-samples // reading.batch_size)) * num_all
+    if predownload is not None:
+        return first, first
+    most_samples, most_steps = _MOST_AHEAD
+    of_shards = _SHARDS_AHEAD * int(stream.shard_sizes.mean())
+    later = min(most_steps, min(most_samples, of_shards) // reading.batch_size)
+    return first, max(first, later // num_all * num_all)
 
 
 def check_window(reading: Reading, stream: OpenStreams) -> None:

@@ -70,7 +70,7 @@ class StreamingDataset:
             change is recorded; otherwise it is refused.
         download_retry: attempts per shard.
         download_timeout: seconds without progress after which fetching a shard fails.
-        predownload: samples to look ahead when fetching; by default 8 batches.
+        predownload: samples to look ahead when fetching; by default 8 batches or four shards.
         validate_hash: hash that every file must have in the index; all hashes that are there are checked anyway.
         cache_limit: bytes that the copies of these shards may take here, such as "100gb" (units of 1024), whoever made
             them; what is needed last is removed first. By default there is no bound.
