@@ -8,8 +8,8 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -87,6 +87,44 @@ class WantedFile:
     def num_bytes_needed(self) -> int:
         """Bytes that it takes while it is fetched."""
         return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None else 0)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A file of a shard that is here and verified, under temporary names."""
+
+    file: WantedFile
+    parts: tuple[Path, ...]
+    renames: tuple[tuple[Path, Path], ...]
+    """Temporary name and name."""
+
+
+class _Staging:
+    """The files of a shard that are here already; a context manager that removes what got no name."""
+
+    def __init__(self) -> None:
+        self.files: list[_Staged] = []
+        self.is_published = False
+        """Whether they have their names."""
+        self._parts: list[Path] = []
+
+    def __enter__(self) -> "_Staging":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in self._parts:
+            part.unlink(missing_ok=True)
+
+    @contextmanager
+    def cleared_on_error(self, *parts: Path) -> Iterator[None]:
+        """A failed attempt's temporaries go at once: the next one needs the room."""
+        self._parts += parts
+        try:
+            yield
+        except BaseException:
+            for part in parts:
+                part.unlink(missing_ok=True)
+            raise
 
 
 Use = Callable[[tuple[Path, ...]], Any]
@@ -237,75 +275,74 @@ class Fetcher:
                     remove_parts(target)
 
     def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, visit: Visit) -> Any:
-        files = wanted.files()
-        targets = tuple(map(self._target, files))
-
-        def opened() -> Any:
-            missing.clear()
-            return use(targets)
-
-        is_near = self._store.local_path(files[0].stored.basename) is not None
+        is_near = self._store.local_path(missing[0].stored.basename) is not None
         attempt, faults = 0, 0
         patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE)
-        while True:
-            attempt += 1
-            try:
-                while len(missing) > 1:
-                    self._fetch(wanted, missing[0], visit, _nothing)
-                    missing.pop(0)
-                return self._fetch(wanted, missing[0], visit, opened)
-            except StoreAuthError as error:
-                self._counters.failed(error)
-                raise
-            except (StoreError, FormatError) as error:
-                self._counters.failed(error)
-                at_fault = missing[0] if missing else files[0]
-                if not missing:
-                    _put_aside(targets)
-                    missing = list(files)
-                faults += 1
-                pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (faults - 1), MOST_PAUSE_SECONDS) * random.uniform(1.0, 1.5)
-                if isinstance(error, StoreNotFound) and not patience.passed():
-                    attempt -= 1  # a store may say so for some seconds after it was written, or mounted
-                elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:
-                    raise self._final(at_fault, error, attempt) from error
-            except OSError as error:
-                self._counters.failed(error)
-                need = sum(file.num_bytes_needed for file in missing)
-                if not is_full(error) or visit.deadline.passed():
+        with _Staging() as staging:
+            while True:
+                attempt += 1
+                try:
+                    for file in missing[len(staging.files) :]:
+                        staging.files.append(self._stage(file, visit, staging))
+                    return self._publish(wanted, staging, use, visit)
+                except StoreAuthError as error:
+                    self._counters.failed(error)
                     raise
-                wait = _relieved(wanted.number, need, visit)
-                if wait is None:
-                    raise
-                pause = wait
-                attempt -= 1  # that was no fault of the store
-            self._counters.add(retries=1)
-            time.sleep(pause)
+                except (StoreError, FormatError) as error:
+                    self._counters.failed(error)
+                    at_fault = missing[min(len(staging.files), len(missing) - 1)]
+                    if staging.is_published:  # whole, and still not the shard
+                        missing = list(wanted.files())
+                        _put_aside(tuple(map(self._target, missing)))
+                        staging.files, staging.is_published = [], False
+                    faults += 1
+                    pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (faults - 1), MOST_PAUSE_SECONDS)
+                    pause *= random.uniform(1.0, 1.5)
+                    if isinstance(error, StoreNotFound) and not patience.passed():
+                        attempt -= 1  # a store may say so for some seconds after it was written, or mounted
+                    elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:
+                        raise self._final(at_fault, error, attempt) from error
+                except OSError as error:
+                    self._counters.failed(error)
+                    need = sum(file.num_bytes_needed for file in missing)
+                    if not is_full(error) or visit.deadline.passed():
+                        raise
+                    wait = _relieved(wanted.number, need, visit)
+                    if wait is None:
+                        raise
+                    pause = wait
+                    attempt -= 1  # that was no fault of the store
+                self._counters.add(retries=1)
+                time.sleep(pause)
 
-    def _fetch(self, wanted: Wanted, file: WantedFile, visit: Visit, then: Callable[[], Any]) -> Any:
-        """One attempt at one file: stream to a temporary, check, unpack, publish; what `then` returns after it."""
+    def _stage(self, file: WantedFile, visit: Visit, staging: "_Staging") -> "_Staged":
+        """One attempt at one file: stream to a temporary, check, unpack."""
         target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
-        try:
+        with staging.cleared_on_error(stored, unpacked):
             self._download(file, stored, visit)
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
-            if file.zip is not None:
-                self._unpack(file, stored, unpacked)
-            size = file.num_bytes_kept(keep_zip=self._options.keep_zip)
-            with visit.keeper.publishing(wanted.number, size, visit.lock, visit.deadline):
-                if file.zip is None:
-                    stored.replace(target)
-                    return then()
-                if self._options.keep_zip:
-                    kept = self._folder(file) / file.zip.basename
-                    make_parent(self._folder(file), kept)
-                    stored.replace(kept)
-                unpacked.replace(target)
-                stored.unlink(missing_ok=True)  # or it would count beside what it became
-                return then()
-        finally:
-            stored.unlink(missing_ok=True)
-            unpacked.unlink(missing_ok=True)
+            if file.zip is None:
+                return _Staged(file, (stored,), ((stored, target),))
+            self._unpack(file, stored, unpacked)
+            renames = [(unpacked, target)]
+            if self._options.keep_zip:
+                kept = self._folder(file) / file.zip.basename
+                make_parent(self._folder(file), kept)
+                renames.insert(0, (stored, kept))
+            return _Staged(file, (stored, unpacked), tuple(renames))
+
+    def _publish(self, wanted: Wanted, staging: "_Staging", use: Use, visit: Visit) -> Any:
+        """Names for all files at once: what has one may be evicted at any moment, and then the rest were no shard."""
+        size = sum(each.file.num_bytes_kept(keep_zip=self._options.keep_zip) for each in staging.files)
+        with visit.keeper.publishing(wanted.number, size, visit.lock, visit.deadline):
+            for each in staging.files:
+                for part, name in each.renames:
+                    part.replace(name)
+                for part in each.parts:
+                    part.unlink(missing_ok=True)  # or it would count beside what it became
+            staging.is_published = True
+            return use(tuple(map(self._target, wanted.files())))
 
     def _download(self, file: WantedFile, path: Path, visit: Visit) -> None:
         pace = self._pace.get()
@@ -389,10 +426,6 @@ def _relieved(number: int, need: int, visit: Visit) -> float | None:
     if visit.ahead:
         raise NoRoom
     return FIRST_PAUSE_SECONDS if visit.keeper.others_fetch(number) else None  # what they fetch can go when it is here
-
-
-def _nothing() -> None:
-    return None
 
 
 def _verify(file: WantedFile, path: Path) -> None:

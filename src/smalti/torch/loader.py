@@ -17,6 +17,7 @@ from smalti.order import StepBatch
 from smalti.torch.agreement import Agreement
 from smalti.torch.collate import columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
+from smalti.torch.handing import HandedOver, pickles_tasks
 from smalti.torch.packing import PackingCollate
 from smalti.torch.processes import end_of_worker
 from smalti.torch.recording import PassRecorder, open_ledger
@@ -199,14 +200,18 @@ class StreamingDataLoader(DataLoader[Any]):
             if _can_go_on(self._iterator):
                 return super().__iter__()
             self._end_workers(self._iterator)
-        collate = self.collate_fn
+        collate, view = self.collate_fn, self.dataset
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
             self.collate_fn = PackingCollate(collate, ring)
         try:
-            return super().__iter__()
+            if not pickles_tasks(self.multiprocessing_context):
+                return super().__iter__()
+            with HandedOver(view) as handed:  # or a worker that dies while it starts stops us for ever
+                self.__dict__["dataset"] = handed
+                return super().__iter__()
         finally:
-            self.collate_fn = collate
+            self.collate_fn, self.__dict__["dataset"] = collate, view
 
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Reads one planned batch to the end, in whichever thread."""
