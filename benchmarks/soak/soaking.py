@@ -30,6 +30,7 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.testing.faultstore import Toxic
 
 CATALOGUE: list[Fault] = [*STORE_FAULTS, *CACHE_FAULTS, *PROCESS_FAULTS]
+_STACKS_SECONDS = 0.5
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
 _TELL_SECONDS = 5.0
@@ -313,6 +314,7 @@ class Soak:
                 self.stalls.append(f"job {job.options.name}: no step for {now - since:.0f} s")
                 self._told[f"stall {job.options.name}"] = now
                 self._show_stacks()
+                time.sleep(_STACKS_SECONDS)  # or it is dead before it has told
                 job.kill("job", self.random.choice)
         if now - max(self.steady.last_seen, self._told.get("stall", 0.0)) > self.options.deadline:
             self.stalls.append(f"{STEADY}: no step for more than {self.options.deadline:.0f} s")

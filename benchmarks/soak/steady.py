@@ -4,11 +4,14 @@ It opens the newest version of the set of news for each epoch, reads it with thr
 its memory and descriptors. `python -m benchmarks.soak.steady FOLDER '{...}'`
 """
 
+import ctypes
 import faulthandler
+import gc
 import json
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         torch.set_num_threads(1)
         while not asked.is_set():
+            _tidy_memory()
             try:
                 _read_newest(folder, reads, journal, asked)
             except SmaltiError as error:
@@ -44,6 +48,13 @@ def main() -> None:
         faulthandler.unregister(signal.SIGUSR1)
     journal.write("end")
     journal.close()
+
+
+def _tidy_memory() -> None:
+    """What Python and the C library merely keep for later is no leak."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _read_newest(folder: Path, reads: Reads, journal: Journal, asked: threading.Event) -> None:

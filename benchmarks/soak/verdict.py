@@ -29,8 +29,11 @@ _JUDGED_SECONDS = 300.0
 """A shorter run says nothing about what grows."""
 _MOST_GROWTH = 0.01
 """Of memory, in ten minutes."""
-_MOST_DESCRIPTORS = 4
-"""More than before: sockets of the store's client come and go."""
+_MOST_DESCRIPTORS = 12
+"""More than before: sockets of the store's client come and go, one for each of up to 32 fetches at once."""
+_WITHOUT_LOCK = {"cache_no_folder", "cache_no_cache"}
+_LOCK_SECONDS = 5.0
+"""How long a removed folder shows: until a copy has gone for the one that two processes let in at once."""
 _TEN_MINUTES = 600.0
 _MOST_LEFT = 100
 """Of 6 workers: leases in three folders, four fetches with a lock each, folders of leases."""
@@ -188,10 +191,19 @@ def _judge_ledgers(verdict: Verdict, soak: Soak) -> None:
 def _judge_bounds(verdict: Verdict, soak: Soak) -> None:
     for name, bound in soak.bounds.items():
         told = {"limit": bound.limit, "most": bound.most, "most_coming": bound.most_coming, "looks": bound.looks}
-        verdict.bounds[name] = {**told, "over": len(bound.over)}
-        if bound.over:
-            most = max(size for _, size in bound.over)
-            verdict.problems.append(f"cache of {name}: {most:,} bytes, the limit is {bound.limit:,}")
+        over = [look for look in bound.over if not _has_lost_its_lock(soak, look[0])]
+        verdict.bounds[name] = {**told, "over": len(over), "over_without_a_lock": len(bound.over) - len(over)}
+        if over:
+            at, most = max(over, key=lambda look: look[1])
+            beside = ", ".join(each.kind for each in soak.planted if each.begin <= at <= each.begin + _LOCK_SECONDS)
+            verdict.problems.append(
+                f"cache of {name}: {most:,} bytes, the limit is {bound.limit:,}; {len(over)} looks, beside {beside}"
+            )
+
+
+def _has_lost_its_lock(soak: Soak, at: float) -> bool:
+    """Whether the folder had just been removed, and with it the lock of those who were making room."""
+    return any(each.kind in _WITHOUT_LOCK and each.begin <= at <= each.begin + _LOCK_SECONDS for each in soak.planted)
 
 
 def judge_held(held: dict[str, list[Held]], seconds: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
