@@ -26,6 +26,14 @@ def test_golden_vector_of_the_next_epoch():
     ]  # fmt: skip
 
 
+def test_blocks_of_one_sample_keep_the_rows_of_a_shard_together_and_in_order():
+    """Vectors of version 2 from before such blocks were looked up at once."""
+    one = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=1, shuffle_block_size=1)
+    assert one.sample_ids(0, 9).tolist() == [5, 6, 7, 8, 0, 1, 2, 3, 4]
+    two = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=2, shuffle_block_size=1)
+    assert two.sample_ids(0, 9).tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4]
+
+
 @given(sizes, st.integers(0, 2**40), st.integers(0, 5), st.integers(1, 12), st.integers(1, 40))
 def test_equals_the_order_written_sample_by_sample(shard_sizes, seed, epoch, nodes, block):
     plan = plan_epoch(shard_sizes, seed=seed, epoch=epoch, canonical_nodes=nodes, shuffle_block_size=block)

@@ -148,6 +148,8 @@ class EpochPlan(GlobalOrder):
             return positions.astype(np.int64)
         flat = positions.reshape(-1)
         run, index = self._runs_of(flat)
+        if self.block_size == 1:  # each window is one sample: there is nothing to mix
+            return self._unmixed(run, index).reshape(positions.shape)
         window = index // self.block_size
         ids = np.empty(flat.size, dtype=np.int64)
         # Positions that fall into one window are looked up together.
@@ -196,6 +198,17 @@ class EpochPlan(GlobalOrder):
         if len(self._windows) > self._max_windows:
             self._windows.popitem(last=False)
         return shuffled
+
+    def _unmixed(self, run: Ids, index: Ids) -> Ids:
+        """Sample ids at these places of runs whose windows hold one sample each."""
+        ids = np.empty(run.size, dtype=np.int64)
+        for each in np.unique(run).tolist():
+            here = np.flatnonzero(run == each)
+            starts, ends = self._permuted_pieces(each)
+            piece = np.searchsorted(ends, index[here], side="right")
+            begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+            ids[here] = starts[piece] + index[here] - begins[piece]
+        return ids
 
     def _stored_ids(self, run: int, window: int) -> Ids:
         """Sample ids of one window before its permutation."""
