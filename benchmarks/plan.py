@@ -72,6 +72,9 @@ def preparations(measurements: Iterable[Planned], *, fresh: bool) -> list[Task]:
     found: dict[str, Task] = {}
     for each in measurements:
         task = each.task
+        if task.measure == "frame":
+            source = replace(task, measure="prepare-frame", peer="source", options={})
+            found.setdefault(key_of(source), source)
         if task.measure not in _NEEDS_SET:
             continue
         # A set of ours is written anew: the code that wrote the last one may be of this morning.

@@ -29,12 +29,33 @@ class Scale:
 
 SCALES: Mapping[str, Scale] = {
     "full": Scale(
-        "full", {"tiny": 300_000, "jpeg": 20_000, "tokens": 20_000, "photos": 49_280}, 20_000, 5_000, 1.5, 20_000, 3
+        "full",
+        {"tiny": 300_000, "jpeg": 20_000, "tokens": 20_000, "photos": 49_280, "rows": 300_000},
+        20_000,
+        5_000,
+        1.5,
+        20_000,
+        3,
     ),
     "quick": Scale(
-        "quick", {"tiny": 60_000, "jpeg": 4_000, "tokens": 4_000, "photos": 4_992}, 4_000, 200, 0.5, 5_000, 1, 10
+        "quick",
+        {"tiny": 60_000, "jpeg": 4_000, "tokens": 4_000, "photos": 4_992, "rows": 30_000},
+        4_000,
+        200,
+        0.5,
+        5_000,
+        1,
+        10,
     ),
     "smoke": Scale(
-        "smoke", {"tiny": 2_000, "jpeg": 512, "tokens": 1_024, "photos": 512}, 1_000, 10, 0.1, 200, 1, 100, timeout=60.0
+        "smoke",
+        {"tiny": 2_000, "jpeg": 512, "tokens": 1_024, "photos": 512, "rows": 1_000},
+        1_000,
+        10,
+        0.1,
+        200,
+        1,
+        100,
+        timeout=60.0,
     ),
 }

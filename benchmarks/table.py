@@ -7,8 +7,10 @@ seen for what it is.
 
 from benchmarks.goals import at_least, at_most
 from benchmarks.link_rows import LINK_ROWS
+from benchmarks.manifest_rows import MANIFEST_ROWS
 from benchmarks.order_rows import ORDER_ROWS
 from benchmarks.row import LARGE, SMALL, Entrant, Row, participants
+from benchmarks.spark_rows import SPARK_ROWS
 from benchmarks.start_rows import START_ROWS
 
 _FORMS = (Entrant("smalti rows", "smalti", {"form": "rows"}), Entrant("smalti Arrow", "smalti", {"form": "batches"}))
@@ -118,4 +120,13 @@ _OTHERS = (
     ),
 )  # fmt: skip
 
-ROWS: tuple[Row, ...] = (*_WRITING, *_READING, *_OTHERS, *START_ROWS, *ORDER_ROWS, *LINK_ROWS)
+ROWS: tuple[Row, ...] = (
+    *_WRITING,
+    *_READING,
+    *_OTHERS,
+    *START_ROWS,
+    *ORDER_ROWS,
+    *LINK_ROWS,
+    *SPARK_ROWS,
+    *MANIFEST_ROWS,
+)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.photos import Photos
+from benchmarks.photos import Photos, number_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("tiny", "jpeg", "tokens", "photos")
+NAMES = ("tiny", "jpeg", "tokens", "photos", "rows")
 TINY_BYTES = 100
+ROW_BYTES = 1024
 TOKENS = 2048
 VOCABULARY = 50257  # GPT-2's
 PIXELS = 256
@@ -44,6 +45,7 @@ class Workload:
             "jpeg": {"image": "bytes", "label": "int", "name": "str"},
             "tokens": {"tokens": f"ndarray:int32:{TOKENS}"},
             "photos": {"image": "bytes", "label": "int", "name": "str"},
+            "rows": {"id": "int64", "label": "int32", "name": "str", "data": "bytes"},
         }[self.name]
 
     @property
@@ -74,6 +76,14 @@ class Data:
             block = self._tiny.tobytes()
             cuts = range(0, len(block), TINY_BYTES)
             return {"id": list(range(count)), "data": [block[at : at + TINY_BYTES] for at in cuts]}
+        if self.workload.name == "rows":
+            block = self._rows.tobytes()
+            return {
+                "id": list(range(count)),
+                "label": [i % 1000 for i in range(count)],
+                "name": [f"{i:08d}.row" for i in range(count)],
+                "data": [block[at : at + ROW_BYTES] for at in range(0, len(block), ROW_BYTES)],
+            }
         if self.workload.name == "jpeg":
             pool = self.pictures
             return {
@@ -105,6 +115,8 @@ class Data:
             return self.workload.samples * TOKENS * 4
         if self.workload.name == "tiny":
             return self.workload.samples * (TINY_BYTES + 8)
+        if self.workload.name == "rows":
+            return self.workload.samples * (ROW_BYTES + 8 + 4 + 12)
         pool = [len(picture) for picture in self.pictures]
         return sum(pool[i % len(pool)] for i in range(self.workload.samples)) + self.workload.samples * 20
 
@@ -137,8 +149,15 @@ class Data:
 
     @cached_property
     def _tiny(self) -> NDArray[np.uint8]:
+        return self._numbered_bytes(TINY_BYTES)
+
+    @cached_property
+    def _rows(self) -> NDArray[np.uint8]:
+        return self._numbered_bytes(ROW_BYTES)
+
+    def _numbered_bytes(self, width: int) -> NDArray[np.uint8]:
         rng = np.random.default_rng(_SEED)
-        drawn = rng.integers(0, 256, (self.workload.samples, TINY_BYTES), np.uint8)
+        drawn = rng.integers(0, 256, (self.workload.samples, width), np.uint8)
         drawn[:, :8] = np.arange(self.workload.samples, dtype="<i8").view(np.uint8).reshape(-1, 8)
         return drawn
 
@@ -150,6 +169,10 @@ class Data:
                 bad += not np.array_equal(np.asarray(payload), self.tokens[sample_id])
             elif self.workload.name == "tiny":
                 bad += bytes(payload) != self._tiny[sample_id].tobytes()
+            elif self.workload.name == "rows":
+                bad += bytes(payload) != self._rows[sample_id].tobytes()
+            elif self.workload.name == "photos":
+                bad += number_in(payload) != sample_id
             else:
                 bad += bytes(payload) != self.pictures[sample_id % POOL]
         return bad

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.measures.access import measure_access
+from benchmarks.measures.framing import measure_frame, prepare_frame
 from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_batch, measure_ranks, measure_warm
+from benchmarks.measures.manifests import measure_manifest
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
 from benchmarks.measures.ordering import measure_late_ids, measure_order
 from benchmarks.measures.preparing import multiply_set, prepare_set
@@ -18,11 +20,14 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "drain": drain,
     "fill": fill_cache,
     "first-batch": measure_first_batch,
+    "frame": measure_frame,
     "late-ids": measure_late_ids,
+    "manifest": measure_manifest,
     "multiply": multiply_set,
     "open": measure_opening,
     "order": measure_order,
     "prepare": prepare_set,
+    "prepare-frame": prepare_frame,
     "ranks": measure_ranks,
     "read": measure_reading,
     "resume": measure_resuming,

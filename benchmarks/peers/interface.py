@@ -82,6 +82,10 @@ class Peer:
         """A complete set in an empty folder."""
         raise Unsupported("no writer")
 
+    def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
+        """All rows of a Spark DataFrame as a complete set."""
+        raise Unsupported("takes no DataFrame")
+
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Batches; each iteration over it is one epoch. Opens the set."""
         raise Unsupported("no loader")

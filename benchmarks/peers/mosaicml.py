@@ -42,6 +42,12 @@ class Mosaicml(Peer):
             for sample in samples:
                 writer.write(sample)
 
+    def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
+        """Its `dataframe_to_mds`, columns inferred; `zstd` is its default."""
+        from streaming.base.converters import dataframe_to_mds
+
+        dataframe_to_mds(frame, mds_kwargs={"out": str(folder), "compression": "zstd" if options.zstd else None})
+
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Its dataset under torch's DataLoader."""
         from streaming import StreamingDataset

@@ -45,6 +45,9 @@ KNOWN: Mapping[str, Known] = {
     "plain-fsync": Known("floors", "SyncedWrite", (), is_floor=True),
     "link": Known("links", "PlainLink", (), is_floor=True),
     "link-disk": Known("links", "LinkToDisk", (), is_floor=True),
+    "parquet": Known("spark_floors", "ParquetWrite", ("pyspark",), ("pyspark",), is_floor=True),
+    "frame-read": Known("spark_floors", "FrameRead", ("pyspark",), ("pyspark",), is_floor=True),
+    "frame-arrow": Known("spark_floors", "ArrowOnly", ("pyspark",), ("pyspark",), is_floor=True),
     "decode": Known("floors", "DecodeOnly", ("simplejpeg",), ("simplejpeg",), is_floor=True),
 }
 

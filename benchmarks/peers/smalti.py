@@ -38,6 +38,12 @@ class Smalti(Peer):
             for item in samples:
                 take(item)
 
+    def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
+        """The door as it is, but for the compression; `zstd` is its default."""
+        from smalti.spark import dataframe_to_mds
+
+        dataframe_to_mds(frame, str(folder), compression="zstd" if options.zstd else None)
+
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """The dataset under its own loader."""
         return _loader(options, remote=str(folder))

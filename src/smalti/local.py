@@ -21,6 +21,7 @@ class LocalDataset:
         local: Folder of the set: of any format, published by Smalti or written by MosaicML's writers.
         split: Split to read, such as `train`; None for the whole set.
         allow_unsafe_types: Read `pkl` columns, which can run code.
+        logical: Give values as what they stand for (docs/types.md); False as they are stored.
 
     Raises:
         StoreNotFound: No set is there.
@@ -29,7 +30,9 @@ class LocalDataset:
         SchemaError: A column is unsafe and `allow_unsafe_types` is not given.
     """
 
-    def __init__(self, local: str | Path, split: str | None = None, *, allow_unsafe_types: bool = False) -> None:
+    def __init__(
+        self, local: str | Path, split: str | None = None, *, allow_unsafe_types: bool = False, logical: bool = True
+    ) -> None:
         if not isinstance(open_store(local), LocalStore):
             raise StoreError(
                 f"{local} is not a local folder; use `StreamingDataset` to read from a store", url=str(local)
@@ -37,7 +40,7 @@ class LocalDataset:
         self.local = str(local)
         self.split = split
         self._stream = OpenStreams(
-            [StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types)]
+            [StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
         )
 
     def __len__(self) -> int:

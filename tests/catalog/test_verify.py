@@ -1,8 +1,10 @@
 """Verification finds what is wrong, and only that."""
 
+import itertools
+
 import pytest
 
-from smalti.catalog import publish, verify
+from smalti.catalog import publish, tag, verify
 from smalti.errors import StoreAuthError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -72,3 +74,80 @@ def test_no_verdict_without_an_answer(make_draft):
     store.plant("size", error=StoreAuthError("403"))
     with pytest.raises(StoreAuthError):
         verify(store)
+
+
+# ---------------------------------------------------------------------- the row hash
+
+
+def summed(draft, store):
+    """The row hash of a draft's samples, from the bytes that are in the store."""
+    from xxhash import xxh3_128_intdigest
+
+    total = 0
+    for shard in draft.shards:
+        data = store.get(shard.raw.basename)
+        ends = [int.from_bytes(data[4 + 4 * n : 8 + 4 * n], "little") for n in range(shard.samples + 1)]
+        total += sum(xxh3_128_intdigest(data[a:b]) for a, b in itertools.pairwise(ends))
+    return f"{total % 2**128:032x}"
+
+
+def test_the_row_hash_is_computed_anew_and_compared(store, make_draft):
+    from dataclasses import replace
+
+    draft = make_draft(store, 30)
+    expected = summed(draft, store)
+    publish(store, draft)
+    report = verify(store)
+    assert (report.row_hash, report.declared_row_hash, report.ok) == (expected, "", True)
+    publish(store, replace(draft, write_id="second", row_hash=expected), mode="overwrite")
+    report = verify(store)
+    assert (report.row_hash, report.declared_row_hash, report.ok) == (expected, expected, True)
+    assert verify(store, deep=False).row_hash == ""
+
+
+def test_samples_that_are_not_those_that_were_written_are_found_although_every_shard_is_whole(store, make_draft):
+    from dataclasses import replace
+
+    draft = make_draft(store, 30)
+    publish(store, replace(draft, row_hash=summed(draft, store), shards=draft.shards[1:]))
+    report = verify(store)
+    assert [problem.kind for problem in report.problems] == ["rows"]
+    assert "their samples are not those that were written" in report.summary()
+    assert report.row_hash != report.declared_row_hash
+
+
+def test_with_a_damaged_shard_nothing_is_said_of_the_rows(store, make_draft):
+    from dataclasses import replace
+
+    draft = make_draft(store, 30)
+    made = publish(store, replace(draft, row_hash=summed(draft, store)))
+    store.delete(made.shards[1].stored.basename)
+    report = verify(store)
+    assert [problem.kind for problem in report.problems] == ["missing"]
+    assert report.row_hash == ""
+
+
+def test_row_hashes_of_appended_versions_add_up_and_rollbacks_keep_theirs(store, make_draft):
+    from dataclasses import replace
+
+    from smalti.catalog import rollback
+
+    first, second = make_draft(store, 10), make_draft(store, 7, first=50)
+    publish(store, replace(first, row_hash=summed(first, store)))
+    publish(store, replace(second, row_hash=summed(second, store)), mode="append")
+    report = verify(store)
+    assert report.ok
+    assert report.row_hash == report.declared_row_hash != ""
+    rollback(store, 1)
+    assert verify(store).declared_row_hash == summed(first, store)
+    publish(store, make_draft(store, 2, first=90), mode="append")
+    assert verify(store).declared_row_hash == "", "one part does not say its own"
+
+
+def test_a_version_is_verified_by_its_tag(store, make_draft):
+    publish(store, make_draft(store, 10))
+    publish(store, make_draft(store, 5), mode="overwrite")
+    tag(store, "first", 1)
+    assert verify(store, tag="first").rows == 10
+    with pytest.raises(ValueError, match="give one of them"):
+        verify(store, version=1, tag="first")

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from smalti.catalog import load_manifest, publish, verify
-from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError
+from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
+from smalti.testing import MemoryStore
 from smalti.testing.faultstore import Toxic
 from tests.catalog.conftest import make_draft
 from tests.faults.c_store import HEADER, drafted, published, rows_of
@@ -86,6 +87,29 @@ def test_c3_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown_and_nothin
     faults.heal()
     assert publish(faults.open("set"), draft).version == 1, "the same write again returns what landed"
     assert verify(faults.open("set")).ok
+
+
+def test_c3_a_put_that_timed_out_leaves_the_outcome_unknown_whatever_the_later_ones_said(make_draft):
+    """Three tries that are refused follow one that may still land: that nothing is visible now says nothing."""
+    store = MemoryStore()
+    draft = make_draft(store)
+    store.plant("put_if_absent", key=HEADER, times=1, error=StoreTimeout("no reply"))
+    store.plant("put_if_absent", key=HEADER, at=2, error=StoreError("503"))
+    with pytest.raises(CommitUnknown, match=draft.write_id):
+        publish(store, draft)
+
+
+def test_c3_an_index_file_that_cannot_be_replaced_is_no_failed_commit(make_draft):
+    """Whoever takes a plain `StoreError` for a failure, and removes his shards, would break the version."""
+    store = MemoryStore()
+    draft = make_draft(store)
+    store.plant("put", key="index.json", error=StoreError("503"))
+    with pytest.raises(CommitUnknown, match="version 1 is published"):
+        publish(store, draft)
+    assert load_manifest(store).write_id == draft.write_id
+    store.heal()
+    assert publish(store, draft).version == 1
+    assert store.exists("index.json")
 
 
 def test_c4_a_conflict_of_requests_is_not_a_lost_race(faults, make_draft):

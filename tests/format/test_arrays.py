@@ -42,8 +42,7 @@ def test_shape_takes_the_smallest_width_for_its_largest_size():
     ("name", "value"),
     [
         ("ndarray", np.array(3)),
-        ("ndarray", np.zeros(0)),
-        ("ndarray", np.zeros((2, 0))),
+        ("ndarray", np.broadcast_to(np.zeros((1, 0)), (2**32, 0))),
         ("ndarray", np.array([True])),
         ("ndarray", np.array(["a"])),
         ("ndarray", np.array([1j])),
@@ -55,8 +54,8 @@ def test_shape_takes_the_smallest_width_for_its_largest_size():
         ("ndarray:int32", [2**31]),
         ("ndarray:int32", [1.5]),
         ("ndarray:int32", [[1], [2, 3]]),
-        ("ndarray:int32", []),
         ("ndarray:int32", ["1"]),
+        ("ndarray:int32:2", np.zeros(0, np.int32)),
         ("ndarray:float64", [2**53 + 1, 0.5]),
         ("ndarray:float32", [0.1]),
         ("ndarray:int32:2", np.array([1, 2, 3], np.int32)),
@@ -69,7 +68,36 @@ def test_array_that_would_change_is_refused(name, value):
         parse_encoding(name).encode(value)
 
 
-@given(npst.arrays(st.sampled_from(sorted(DTYPE_CODES)), npst.array_shapes(max_dims=4, max_side=5)))
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("ndarray", np.zeros(0, np.int16), "11 04 00"),
+        ("ndarray:int16", np.zeros(0, np.int16), "04 00"),
+        ("ndarray:int16", [], "04 00"),
+        ("ndarray:int16", np.zeros((2, 0), np.int16), "08 02 00"),
+        ("ndarray:int16", np.zeros((300, 0), np.int16), "09 2c 01 00 00"),
+    ],
+)
+def test_an_array_of_no_elements_is_its_shape(name, value, stored):
+    codec, shape = parse_encoding(name), np.shape(value)
+    assert codec.encode(value) == bytes.fromhex(stored)
+    assert codec.decode(bytes.fromhex(stored)).shape == shape
+    assert codec.decode(bytes.fromhex(stored)).dtype == np.int16
+    twice = np.frombuffer(bytes.fromhex(stored) * 2, np.uint8)
+    ends = np.arange(3) * len(bytes.fromhex(stored))
+    assert [each.shape for each in codec.decode_many(twice.copy(), ends)] == [shape, shape]
+
+
+def test_empty_arrays_come_back_among_others():
+    codec = parse_encoding("ndarray:int32")
+    values = [np.array([1, 2], np.int32), np.zeros(0, np.int32), np.array([3], np.int32), np.zeros((0, 4), np.int32)]
+    stored = [codec.encode(value) for value in values]
+    found = codec.decode_many(np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)]))
+    assert [each.tolist() for each in found] == [[1, 2], [], [3], []]
+    assert [each.shape for each in found] == [(2,), (0,), (1,), (0, 4)]
+
+
+@given(npst.arrays(st.sampled_from(sorted(DTYPE_CODES)), npst.array_shapes(max_dims=4, min_side=0, max_side=5)))
 def test_every_array_comes_back(array):
     for name in ("ndarray", f"ndarray:{array.dtype.name}"):
         codec = parse_encoding(name)
@@ -87,7 +115,8 @@ def test_every_array_comes_back(array):
         b"\x11",
         b"\x07\x04\x01\x00",  # no such element type
         b"\x11\x00\x01\x00",  # no axes
-        b"\x11\x04\x00",  # an axis of length 0
+        b"\x11\x04\x00\x00",  # a byte in an array of none
+        b"\x11\x0b" + (1 << 32).to_bytes(8, "little") + b"\0" * 8,  # no elements, and 2^32 rows of none
         b"\x11\x04\x02\x01\x00",  # two elements declared, one there
         b"\x11\x04\x01\x01\x00\x00",  # a byte too many
         b"\x11\x0b" + b"\xff" * 16,  # 2^128 elements

@@ -125,7 +125,6 @@ BROKEN_TEXT = pa.Array.from_buffers(
         ("str_int", pa.array([True]), 0),
         ("jpeg", pa.array([image_bytes("JPEG"), b""]), 1),
         ("png", pa.array([image_bytes("JPEG")]), 0),
-        ("ndarray:int32", pa.array([[1], [2, 3], []], pa.list_(pa.int32())), 2),
         ("ndarray:int32", pa.array([[1], [2, None]], pa.list_(pa.int32())), 1),
         ("ndarray:int32", pa.array([[1], [2, 2**31]], pa.list_(pa.int64())), 1),
         ("ndarray:int32", pa.array([1]), 0),

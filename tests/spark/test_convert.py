@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -196,8 +195,8 @@ def test_wrong_options_are_refused_before_a_row_is_read(spark, tmp_path, kwargs,
 
 
 def test_a_type_that_cannot_be_stored_is_refused_before_a_row_is_read(spark, tmp_path):
-    frame = failing(spark).withColumn("when", F.lit(datetime(2026, 1, 1)))  # noqa: DTZ001
-    with pytest.raises(SchemaError, match="column 'when' has type timestamp, which cannot be stored"):
+    frame = failing(spark).withColumn("nothing", F.lit(None))
+    with pytest.raises(SchemaError, match="column 'nothing' has type void"):
         dataframe_to_mds(frame, tmp_path)
 
 
@@ -210,7 +209,6 @@ def test_a_type_that_cannot_be_stored_is_refused_before_a_row_is_read(spark, tmp
         ("id + 200", {"x": "uint8"}, "column 'x'.*without loss"),
         ("cast('text, no image' as binary)", {"x": "jpeg"}, "column 'x'"),
         ("cast(unhex('ff00') as string)", None, "column 'x'.*UTF-8"),
-        ("map('a', if(id = 150, double('NaN'), 1D))", {"x": "json"}, "column 'x'"),
         ("array_repeat(1, if(id = 150, 3, 2))", {"x": "ndarray:int32:2"}, "column 'x'.*shape"),
     ],
 )

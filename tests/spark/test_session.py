@@ -75,26 +75,6 @@ def test_the_room_can_be_imported_without_spark():
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
-def test_the_whole_way_works_on_other_kinds_of_session(master, flowers, tmp_path):
-    """Executors in JVMs of their own, and a Spark Connect server; a typed error comes home from both."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.whole_way", master, str(flowers), str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        check=False,
-    )
-    assert done.stdout.splitlines()[-2:] == [
-        "12 rows in train, validation",
-        "SchemaError: Spark partition 0: column 'x' (int64), sample 7: a null cannot be stored; fill it or drop the "
-        "row before writing.",
-    ], done.stderr[-2000:]
-
-
-@pytest.mark.process
-@pytest.mark.slow
 def test_a_session_is_quiet():
     """Nothing but the JVM's own line about an incubating module reaches a user's terminal."""
     code = (

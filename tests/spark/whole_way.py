@@ -1,7 +1,9 @@
-"""Folder to shards on the kind of session that the first argument names; run as a program by test_session."""
+"""Folder to shards on the kind of session that the first argument names; run as a program by test_clusters."""
 
+import json
 import sys
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from smalti.errors import SmaltiError
@@ -15,18 +17,72 @@ from smalti.spark import (
     read_prepared,
     write_prepared,
 )
+from smalti.spark.tasks import run_tasks
 
 
-def main(master: str, source: str, out: str) -> None:
+def session_of(master: str, conf: dict[str, str]) -> SparkSession:
     if master == "connect":  # what `sc://` needs a server for, in one process
-        session = SparkSession.builder.remote("local[2]").getOrCreate()
-    else:
-        session = build_session(SparkOptions(master=master, driver_memory="1g"))
+        return SparkSession.builder.remote("local[2]").getOrCreate()
+    return build_session(SparkOptions(master=master, driver_memory="1g", conf=conf))
+
+
+def images(session, source, out):
     options = PrepareOptions(size=16, validation_fraction=0.25, num_partitions=3)
     write_prepared(prepare_images(session, list_images(source), options), f"{out}/prepared")
     frame = read_prepared(session, f"{out}/prepared")
     manifest = dataframe_to_mds(frame, f"{out}/mds", columns={"image": "jpeg"}, partition_by="split")
     print(f"{manifest.rows} rows in {', '.join(manifest.partitions)}")
+
+
+def options(session, out):
+    """A learnt transform after a shuffle, small tails joined; and MosaicML's call, with a function of the user's."""
+
+    def halved(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"half": pa.compute.divide(batch["id"], 2)})
+
+    manifest = dataframe_to_mds(
+        session.range(0, 40, 1, 4), f"{out}/half", transform=halved, shuffle_rows=True, target_shards=2,
+        progress="always",
+    )  # fmt: skip
+    print(f"{manifest.rows} rows, {manifest.schema.columns()}, {len(manifest.shards)} shards")
+
+    def samples(frame):
+        return ({"x": int(number)} for number in frame["id"])
+
+    kwargs = {"out": f"{out}/peer", "columns": {"x": "int"}}
+    print(dataframe_to_mds(session.range(9), mds_kwargs=kwargs, udf_iterable=samples) == (f"{out}/peer", ""))
+
+
+def largest_batch(session):
+    """A frame of 40 MB in one partition; batches are of 2 MiB, and a row more."""
+
+    def largest(batches, attempt):
+        return {"bytes": max(batch.nbytes for batch in batches)}
+
+    frame = session.range(0, 400, 1, 1).selectExpr("cast(repeat('x', 100000) as binary) as data")
+    ((_, answer),) = run_tasks(frame, largest)
+    print("batches are cut by bytes:", answer["bytes"] < 3 << 20)
+
+
+def torch_on_executors(session):
+    def try_it(batches, attempt):
+        try:
+            import torch
+        except ImportError:
+            return {"torch": False}
+        return {"torch": bool(torch)}
+
+    print("torch on executors:", {answer["torch"] for _, answer in run_tasks(session.range(4), try_it)})
+
+
+def main(master: str, source: str, out: str, conf: str = "{}") -> None:
+    session = session_of(master, json.loads(conf))
+    if master.startswith("spark://"):
+        torch_on_executors(session)
+    else:
+        images(session, source, out)
+    options(session, out)
+    largest_batch(session)
     try:
         dataframe_to_mds(session.range(0, 9, 1, 1).selectExpr("if(id = 7, null, id) as x"), f"{out}/bad")
     except SmaltiError as error:

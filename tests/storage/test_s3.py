@@ -138,3 +138,49 @@ def test_oracle_is_reached_at_the_door_of_its_namespace_and_region(clean_environ
     assert "oraclecloud" in endpoint(), "S3's endpoint is another store's"
     with pytest.raises(StoreError, match="oci://bucket@namespace"):
         open_store("oci://bucket/set")
+
+
+def test_uploads_that_nobody_ended_are_told_and_aborted_below_the_folder_alone(s3_server, s3_bucket):
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=s3_server, region_name="us-east-1")
+    for key in ("set/w/1/shard.00000.mds", "set/w/2/shard.00000.mds", "settings/x"):
+        client.create_multipart_upload(Bucket=s3_bucket, Key=key)
+    store = open_store(f"s3://{s3_bucket}/set", {"endpoint_url": s3_server})
+    store.put("w/3/shard.00000.mds", b"whole")
+    first, second = store.unfinished_uploads()
+    assert {first.key, second.key} == {"w/1/shard.00000.mds", "w/2/shard.00000.mds"}
+    assert first.begun == 1289422113.0, "moto says 2010-11-10 20:48:33 of every upload"
+    assert [each.key for each in store.unfinished_uploads("w/2")] == ["w/2/shard.00000.mds"]
+    for _ in range(2):  # an upload that is over is no fault
+        store.abort_upload(first)
+    assert list(store.unfinished_uploads()) == [second]
+    left = client.list_multipart_uploads(Bucket=s3_bucket)["Uploads"]
+    assert sorted(each["Key"] for each in left) == sorted([f"set/{second.key}", "settings/x"])
+    assert [info.key for info in store.list()] == ["w/3/shard.00000.mds"]
+
+
+def test_pages_of_unfinished_uploads_are_read_to_the_last(s3_server, s3_bucket):
+    """The server here gives all at once; so the pages are played to the file system."""
+    import asyncio
+    from datetime import datetime, timezone
+
+    from smalti.storage.filesystems import make_filesystem
+
+    filesystem = make_filesystem("s3", {"endpoint_url": s3_server, "asynchronous": True})
+    begun = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    pages = {
+        (): {"Uploads": [{"Key": "set/a", "UploadId": "1", "Initiated": begun}], "IsTruncated": True,
+             "NextKeyMarker": "set/a", "NextUploadIdMarker": "1"},
+        ("set/a", "1"): {"Uploads": [{"Key": "set/b", "UploadId": "2", "Initiated": begun}], "IsTruncated": False},
+    }  # fmt: skip
+    asked = []
+
+    async def answer(method, *, Bucket, Prefix, **after):  # noqa: N803 -- botocore's names
+        asked.append((method, Bucket, Prefix))
+        return pages[tuple(after[name] for name in ("KeyMarker", "UploadIdMarker") if name in after)]
+
+    filesystem._call_s3 = answer
+    found = asyncio.run(filesystem._unfinished_uploads("bucket/set"))
+    assert found == [("bucket/set/a", "1", begun.timestamp()), ("bucket/set/b", "2", begun.timestamp())]
+    assert asked == [("list_multipart_uploads", "bucket", "set/")] * 2

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def finish_in_block(writer):
 def test_publishing_that_fails_unclearly_in_the_block_deletes_no_shard(tmp_path):
     writer = MDSWriter(out=tmp_path, columns={"x": "bytes"})
     writer.write(ROW)
+    shutil.rmtree(tmp_path / "_versions")
     (tmp_path / "_versions").write_text("a file where the folder of the versions belongs")
     with pytest.raises(OSError, match="_versions"):
         finish_in_block(writer)

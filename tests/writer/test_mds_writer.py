@@ -102,7 +102,7 @@ def test_writer_that_lost_the_race_leaves_nothing(tmp_path):
     for writer in (first, second):
         writer.write(rows(1)[0])
     first.finish()
-    before = files(tmp_path)
+    before = [name for name in files(tmp_path) if name != f"_versions/writes/{second.write_id}.json"]
     with pytest.raises((CommitConflict, DatasetExists)):
         second.finish()
     assert files(tmp_path) == before

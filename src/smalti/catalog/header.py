@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
+from smalti.catalog.manifest import ROW_HASH, Manifest, VersionInfo, digest_of
 from smalti.catalog.shard_table import ShardTable, sizes_of
 from smalti.catalog.table import map_table, parse_table
 from smalti.errors import IndexFileError, StoreNotFound
@@ -47,15 +47,24 @@ class Header:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
     """Write id -> version, of this and earlier versions."""
+    logical: Mapping[str, Any] = field(default_factory=dict)
+    row_hash: str = ""
+    sidecars: Sequence[Mapping[str, Any]] = ()
+    fenced: tuple[str, ...] = ()
+    """Write ids of which a vacuum removes what they left: nothing of them may be published any more."""
+    expired: tuple[int, ...] = ()
+    """Versions whose shards a vacuum removes: nothing may be built on them any more."""
 
     def emit(self) -> bytes:
-        """The header as JSON bytes."""
+        """The header as JSON bytes; a field that says nothing is left out where older headers do not have it."""
         fields = {name: getattr(self, name) for name in _FIELDS}
+        fields |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
         return json.dumps({"smalti": HEADER_FORMAT, **fields}, indent=1, sort_keys=True, allow_nan=False).encode()
 
-    def info(self) -> VersionInfo:
+    def info(self, *, is_expired: bool = False) -> VersionInfo:
         """The line of the history."""
-        return VersionInfo(**{name: getattr(self, name) for name in VersionInfo.__dataclass_fields__})
+        names = VersionInfo.__dataclass_fields__.keys() - {"is_expired"}
+        return VersionInfo(**{name: getattr(self, name) for name in names}, is_expired=is_expired)
 
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -76,6 +85,15 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "metadata": dict,
     "writes": dict,
 }
+_OPTIONAL: dict[str, tuple[type, ...]] = {
+    "logical": (dict,),
+    "row_hash": (str,),
+    "sidecars": (list,),
+    "fenced": (list,),
+    "expired": (list,),
+}
+_MEMBERS: dict[str, type] = {"sidecars": dict, "fenced": str, "expired": int}
+"""What the members of lists are."""
 
 
 def header_key(version: int) -> str:
@@ -110,9 +128,27 @@ def parse_header(data: bytes, *, where: str) -> Header:
             )
         values[name] = value
     values["partitions"] = tuple(values["partitions"])
-    header = Header(**values)
+    header = Header(**values, **_optional(found, where))
     _check_numbers(header, where)
     return header
+
+
+def _optional(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields that older headers do not have, and that are left out where they say nothing."""
+    values: dict[str, Any] = {}
+    for name, kinds in _OPTIONAL.items():
+        value: Any = found.get(name, _ABSENT)
+        if value is _ABSENT:
+            continue
+        member = _MEMBERS.get(name)
+        fits = isinstance(value, kinds)
+        fits = fits and (member is None or all(type(each) is member for each in value))
+        if not fits or (name == "row_hash" and not ROW_HASH.fullmatch(value)):
+            raise IndexFileError(
+                f"version header {where}: field {name!r} is of the wrong type ({value!r:.80})", key=where
+            )
+        values[name] = tuple(value) if member else value
+    return values
 
 
 def _check_numbers(header: Header, where: str) -> None:
@@ -221,6 +257,9 @@ def make_manifest(header: Header, shards: Sequence[ShardInfo]) -> Manifest:
         lineage=header.lineage,
         metadata=header.metadata,
         created=header.created,
+        logical=header.logical,
+        row_hash=header.row_hash,
+        sidecars=tuple(header.sidecars),
     )
 
 

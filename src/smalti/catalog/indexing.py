@@ -4,15 +4,14 @@ They are copies: the truth is `_versions/`. A publisher that dies before or betw
 name shards that are still there; the next publisher brings them up to date.
 """
 
-from dataclasses import replace
 from typing import Any
 
-from smalti.catalog.checked_puts import put_checked
 from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
+from smalti.catalog.index_writing import put_index
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.peeking import EXTRA, peek_index
+from smalti.catalog.shard_table import sizes_of
 from smalti.errors import IndexFileError, StoreNotFound
-from smalti.format import ShardInfo, emit_index
 from smalti.storage import Store
 
 INDEX_FORMAT = 1
@@ -48,18 +47,15 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
         "partitions": list(manifest.partitions),
         "lineage": dict(manifest.lineage),
     }
+    if manifest.logical:
+        extra["logical"] = dict(manifest.logical)
     for split in manifest.partitions:
-        below = [_inside(shard, f"{split}/") for shard in manifest.select(split)]
-        own = extra | {"split": split, "rows": sum(shard.samples for shard in below)}
-        put_checked(store, f"{split}/{INDEX}", emit_index(below, {EXTRA: own}), is_shared=True)
+        below = manifest.select(split)
+        own = extra | {"split": split, "rows": int(sizes_of(below).sum())}
+        put_index(store, f"{split}/{INDEX}", below, {EXTRA: own}, f"{split}/")
     for split in sorted(stale):
         _remove_ours(store, f"{split}/{INDEX}")
-    put_checked(store, INDEX, emit_index(manifest.shards, {EXTRA: extra}), is_shared=True)
-
-
-def _inside(shard: ShardInfo, folder: str) -> ShardInfo:
-    """The shard as seen from the folder that it lies in."""
-    return replace(shard.with_names(lambda name: name.removeprefix(folder)), partition=None)
+    put_index(store, INDEX, manifest.shards, {EXTRA: extra})
 
 
 def _remove_ours(store: Store, key: str) -> None:

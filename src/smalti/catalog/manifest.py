@@ -15,6 +15,7 @@ from smalti.format import FileInfo, Schema, ShardInfo
 
 _quoted = json.encoder.encode_basestring_ascii
 _WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
+ROW_HASH = re.compile("[0-9a-f]{32}|", re.ASCII)
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
@@ -41,6 +42,13 @@ class Manifest:
     """Whatever else the writer wanted to keep."""
     created: str
     """When it was published by the writer's clock, ISO 8601 in UTC: for people; nothing is ordered by it."""
+    logical: Mapping[str, Any] = field(default_factory=dict)
+    """What stored values stand for, by column (see docs/types.md); empty where they stand for themselves."""
+    row_hash: str = ""
+    """Of all samples as stored, in whatever order and shards: 32 hex digits (`smalti.catalog.row_hash`); empty where
+    a writer did not say it."""
+    sidecars: Sequence[Mapping[str, Any]] = ()
+    """Further columns and what else was laid beside the shards (docs/resharding.md)."""
 
     def select(self, split: str | None) -> Sequence[ShardInfo]:
         """The shards of one split, or all of them for None.
@@ -92,8 +100,10 @@ class VersionInfo:
     num_bytes: int
     """Bytes of all shards as stored."""
     operation: str
-    """create, overwrite, append or rollback."""
+    """create, overwrite, append, rollback, compact or vacuum."""
     created: str
+    is_expired: bool = False
+    """Whether a vacuum has removed its shards, so that it cannot be opened."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,12 @@ class Draft:
     """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`, or of another format."""
     lineage: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    logical: Mapping[str, Any] = field(default_factory=dict)
+    """What stored values stand for, by column; see `Manifest.logical`."""
+    row_hash: str = ""
+    """Of the samples of these shards alone; empty if it is not known."""
+    sidecars: Sequence[Mapping[str, Any]] = ()
+    """Kept with the version; JSON."""
 
     def __post_init__(self) -> None:
         if not _WRITE_ID.match(self.write_id):
@@ -114,8 +130,12 @@ class Draft:
                 f"write id {self.write_id!r} is not usable: expected 4 to 128 letters, digits, '.' and '-'; "
                 "see new_write_id()"
             )
-        for name, value in (("lineage", self.lineage), ("metadata", self.metadata)):
+        if not ROW_HASH.fullmatch(self.row_hash):
+            raise CatalogError(f"row hash {self.row_hash!r:.80} is not usable: expected 32 lower-case hex digits")
+        for name, value in (("lineage", self.lineage), ("metadata", self.metadata), ("logical", self.logical)):
             check_json(name, value)
+        for sidecar in self.sidecars:
+            check_json("sidecars", sidecar)
         check_shards(self.shards, self.schema)
 
 
@@ -141,7 +161,8 @@ def stored_bytes(shard: ShardInfo) -> int:
 
 def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
     """Refuse shards of another schema, listed twice, or whose split is not the folder that they lie in."""
-    for shard in shards:
+    is_screened = isinstance(shards, ShardTable)  # names, splits and doubles were looked at when it was opened
+    for shard in shards.kinds if isinstance(shards, ShardTable) else shards:
         if shard.schema != schema:
             raise SchemaError(
                 f"shard {shard.stored.basename} has columns {shard.schema.columns()}, the data set has "
@@ -159,7 +180,7 @@ def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
                 shard=shard.raw.basename,
             )
     seen: set[str] = set()
-    for shard in shards:
+    for shard in () if is_screened else shards:
         for name in shard.file_names:
             if name in seen:
                 raise CatalogError(f"file {name} is listed 2 times; its samples would be doubled", shard=name)

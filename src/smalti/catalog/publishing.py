@@ -3,48 +3,36 @@
 Intended behaviour; anything else is a bug:
 1. Every shard is in the store, with its declared size, before anything is published.
 2. The shard table is written under the name of its content; then `_versions/<n>.json` is created by put-if-absent.
-   That single put is the commit: of several writers exactly one succeeds, the others raise `CommitConflict`, except
-   that an append reads the new state and tries again, a bounded number of times.
+   That single put is the commit (`committing`): of several writers exactly one succeeds, the others raise
+   `CommitConflict`, except that an append reads the new state and tries again, a bounded number of times.
 3. A reply that was lost, or a conflict with our own retried put, is settled by reading the object back and comparing
    the write id. When it cannot be read, `CommitUnknown` says so; nothing is ever removed.
 4. The same write id published again returns the version that it already has, and finishes its index files.
 5. A writer killed at any point leaves the old version or the new one; what it had uploaded is named by no version.
 6. An index file that Smalti did not write is never replaced.
+7. What a vacuum removes it names in a version of its own first. A write that it names is refused from then on, so that
+   a writer who slept through any time limit cannot publish shards that are gone.
 """
 
-import hashlib
-import random
-import time
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from smalti.catalog.checked_puts import check_created, put_checked
-from smalti.catalog.header import (
-    FOLDER,
-    INDEX,
-    MAX_REMEMBERED_WRITES,
-    Header,
-    header_key,
-    read_header,
-    read_manifest,
-    table_key,
-)
+from smalti.catalog.clock import SYSTEM, Clock
+from smalti.catalog.committing import PAUSE_SECONDS, commit
+from smalti.catalog.header import FOLDER, INDEX, Header, make_manifest, read_header, read_manifest
 from smalti.catalog.indexing import refresh_index
-from smalti.catalog.manifest import Draft, Manifest, check_shards, digest_of, new_write_id, stored_bytes
+from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.reading import Newest, find_newest
-from smalti.catalog.table import emit_table
+from smalti.catalog.stored import check_stored
+from smalti.catalog.successors import Step, drafted, following
 from smalti.errors import (
     CatalogError,
     CommitConflict,
     CommitUnknown,
     DatasetExists,
-    SchemaError,
-    StoreAuthError,
     StoreError,
-    StoreExists,
     StoreNotFound,
-    StoreTimeout,
     VersionNotFound,
 )
 from smalti.format import ShardInfo
@@ -54,12 +42,9 @@ Mode = Literal["create", "overwrite", "append"]
 MODES: tuple[Mode, ...] = ("create", "overwrite", "append")
 REBASES = 30
 """How often an append tries again after somebody else was first."""
-PUT_ATTEMPTS = 4
-READ_BACK_ATTEMPTS = 4
-PAUSE_SECONDS = 0.05
 
 
-def publish(place: Place, draft: Draft, *, mode: Mode = "create") -> Manifest:
+def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Clock = SYSTEM) -> Manifest:
     """The new version that holds the draft's shards: alone (`create`, `overwrite`) or after those there are (`append`).
 
     Blocks; safe to call again with the same draft after any failure.
@@ -67,33 +52,26 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create") -> Manifest:
     Raises:
         DatasetExists: `create`, and there is a set; or the place holds a set that Smalti did not write.
         CommitConflict: somebody else published first; nothing of ours is visible.
-        CommitUnknown: the store no longer answers, and the commit may or may not have taken effect.
-        SchemaError: `append`, and the columns differ from those of the set.
-        CatalogError: a shard of the draft is not in the store, or not with its declared size.
+        CommitUnknown: the store no longer answers: the commit may or may not have taken effect, or it has, and the
+            index files could not be replaced. Calling again settles it.
+        SchemaError: `append`, and the columns, or what their values stand for, differ from those of the set.
+        CatalogError: a shard of the draft is not in the store, or not with its declared size; or a vacuum removes what
+            this write has left.
+        StoreError: the store failed before anything was visible.
     """
     store = open_store(place)
     for turn in range(REBASES):
-        newest = check_target(store, mode, write_id=draft.write_id)
-        known = _version_of_write(newest.header, draft.write_id)
-        if known is not None:
-            return _finish(store, read_header(store, known))
-        if turn == 0:
-            _check_stored(store, draft)
-            store.check_exclusive_puts(FOLDER)
-        shards = _content(store, newest.header, draft, mode)
-        header = _prepare(store, shards, draft, _Step(newest.header, mode))
-        committed = _commit(store, header)
+        newest = check_target(store, mode, write_id=draft.write_id).header
+        done = _published(store, newest, draft, is_first=turn == 0)
+        if done is not None:
+            return done
+        header, shards = drafted(store, draft, Step(newest, mode, clock))
+        committed = commit(store, header, clock)
         if committed is not None:
-            return _finish(store, committed)
+            return _finish(store, committed, shards if committed == header else None)
         if mode != "append":
-            raise CommitConflict(
-                f"{store.url}: version {header.version} was published by somebody else while this {mode} was "
-                "under way; "
-                "nothing of it is visible. Look at the new version and publish again if that is still wanted",
-                version=header.version,
-                write_id=draft.write_id,
-            )
-        time.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5) * min(turn + 1, 10))
+            raise _overtaken(store, header)
+        clock.pause(PAUSE_SECONDS * min(turn + 1, 10))
     raise CommitConflict(
         f"{store.url}: an append was overtaken {REBASES} times; nothing of it is visible. Publish again when "
         "fewer writers are at work",
@@ -101,38 +79,104 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create") -> Manifest:
     )
 
 
-def rollback(place: Place, version: int) -> Manifest:
-    """A new version with the content, and so the digest, of an earlier one; that version itself if it is the newest.
+def replace_content(
+    place: Place, draft: Draft, *, based_on: int, operation: str = "compact", clock: Clock = SYSTEM
+) -> Manifest:
+    """The new version that holds the draft's shards instead of those of version `based_on`, if that is the newest.
 
     Raises:
-        VersionNotFound: there is no such version.
+        CommitConflict: another version is the newest; nothing of ours is visible.
+        Otherwise: as for `publish`.
+    """
+    store = open_store(place)
+    newest = check_target(store, "overwrite", write_id=draft.write_id).header
+    done = _published(store, newest, draft, is_first=True)
+    if done is not None:
+        return done
+    if newest is None or newest.version != based_on:
+        found = "there is none" if newest is None else f"the newest is {newest.version}"
+        raise CommitConflict(
+            f"{store.url}: this {operation} was made from version {based_on}, and {found}; nothing of it is visible. "
+            "Do it again from the newest",
+            version=based_on,
+            write_id=draft.write_id,
+        )
+    header, shards = drafted(store, draft, Step(newest, operation, clock))
+    committed = commit(store, header, clock)
+    if committed is None:
+        raise _overtaken(store, header)
+    return _finish(store, committed, shards if committed == header else None)
+
+
+def rollback(place: Place, version: int, *, write_id: str | None = None, clock: Clock = SYSTEM) -> Manifest:
+    """A new version with the content, and so the digest, of an earlier one; that version itself if it is the newest.
+
+    Args:
+        place: The root of the set: a URL, folder or store.
+        version: The earlier one.
+        write_id: To make a repeated call safe: one that is published already returns its version.
+        clock: For the date and for pauses.
+
+    Raises:
+        VersionNotFound: there is no such version, or a vacuum removed its shards.
+        CatalogError: a shard of it is gone.
         CommitConflict: somebody published meanwhile; nothing was rolled back.
+        CommitUnknown: as for `publish`.
     """
     store = open_store(place)
     newest = find_newest(store).header
     if newest is None:
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)
-    try:
-        target = read_header(store, version)
-    except StoreNotFound as error:
-        raise VersionNotFound(
-            f"{store.url} has versions 1 to {newest.version}; {version} is not one of them", version=version
-        ) from error
-    if target.digest == newest.digest:
+    if write_id is not None and write_id in newest.writes:
+        return _finish(store, _kept(store, newest, newest.writes[write_id]))
+    target = _target(store, newest, version)
+    if (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical):
         return _finish(store, newest)
-    read_manifest(store, target)  # a version whose table is damaged must not become the newest
+    check_stored(store, read_manifest(store, target).shards, target.write_id)
     store.check_exclusive_puts(FOLDER)
-    write_id = new_write_id()
-    header = _follow(newest, target, write_id, metadata={**target.metadata, "rolled_back_to": version})
-    committed = _commit(store, header)
+    content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
+    header = following(content, write_id or new_write_id(), Step(newest, "rollback", clock))
+    committed = commit(store, header, clock)
     if committed is None:
         raise CommitConflict(
             f"{store.url}: version {header.version} was published by somebody else while rolling back to "
-            f"{version}; nothing was "
-            "rolled back. Look at the new version first",
+            f"{version}; nothing was rolled back. Look at the new version first",
             version=header.version,
         )
     return _finish(store, committed)
+
+
+def commit_same(
+    store: Store,
+    newest: Header,
+    write_id: str,
+    *,
+    fenced: tuple[str, ...] = (),
+    expired: tuple[int, ...] = (),
+    clock: Clock = SYSTEM,
+) -> Header | None:
+    """A version with the content of the newest that says what a vacuum is about to remove; None for a lost race.
+
+    Whoever publishes from an older version loses the race against it, and whoever publishes from it sees what goes: so
+    nothing that is removed after it can be named by a version again.
+
+    Args:
+        store: The root of the set.
+        newest: The version that the vacuum looked at.
+        write_id: Of the vacuum.
+        fenced: Write ids, and digests of shard tables, of which something is removed; instead of the parent's.
+        expired: Versions of which something is removed; beside the parent's.
+        clock: For the date and for pauses.
+
+    Raises:
+        CommitUnknown: as for `publish`; nothing may be removed then.
+    """
+    header = following(newest, write_id, Step(newest, "vacuum", clock))
+    header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
+    committed = commit(store, header, clock)
+    if committed is not None:
+        _finish(store, committed)
+    return committed
 
 
 def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
@@ -166,161 +210,77 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
     return newest
 
 
-@dataclass(frozen=True)
-class _Step:
-    """From which version, by which operation."""
-
-    parent: Header | None
-    operation: str
-
-
 def _version_of_write(header: Header | None, write_id: str) -> int | None:
     return None if header is None else header.writes.get(write_id)
 
 
-def _content(store: Store, parent: Header | None, draft: Draft, mode: Mode) -> tuple[ShardInfo, ...]:
-    if mode != "append" or parent is None:
-        return tuple(draft.shards)
-    before = read_manifest(store, parent)
-    if before.shards and before.schema != draft.schema:
-        raise SchemaError(
-            f"cannot append to version {parent.version} of {store.url}: it has columns "
-            f"{before.schema.columns()}, these shards have "
-            f"{draft.schema.columns()}",
-            expected=before.schema.columns(),
-            found=draft.schema.columns(),
+def _published(store: Store, newest: Header | None, draft: Draft, *, is_first: bool) -> Manifest | None:
+    """The version of this write if it has one; else None, when it may have one.
+
+    What is stored is looked at once: it stays, unless the newest version fences this write off, or does not name it
+    while a vacuum goes on, which publishes first.
+    """
+    known = _version_of_write(newest, draft.write_id)
+    if newest is not None and known is not None:
+        return _finish(store, _kept(store, newest, known))
+    if newest is not None and draft.write_id in newest.fenced:
+        raise CatalogError(
+            f"{store.url}: write {draft.write_id} was taken for dead, and a vacuum (version {newest.version} or an "
+            "earlier one) removes its shards; nothing of it is visible. Write again, with a new write id",
+            write_id=draft.write_id,
         )
-    shards = (*before.shards, *draft.shards)
-    check_shards(shards, draft.schema)
-    return shards
+    if is_first:
+        check_stored(store, draft.shards, draft.write_id)
+        store.check_exclusive_puts(FOLDER)
+    return None
 
 
-def _check_stored(store: Store, draft: Draft) -> None:
-    """Every shard is there with its size; by few listings where shards lie together, else one by one."""
-    sizes: dict[str, int] = {}
-    files = [file for shard in draft.shards for file in shard.stored_files]
-    folders = {_folder(file.basename, draft.write_id) for file in files}
-    for folder in sorted(folder for folder in folders if folder):
-        sizes.update({info.key: info.num_bytes for info in store.list(folder)})
-    for file in files:
-        try:
-            found = sizes.get(file.basename)
-            if found is None:
-                found = store.size(file.basename)
-        except StoreNotFound as error:
-            raise CatalogError(
-                f"shard {store.locate(file.basename)} is not in the store; nothing was published", key=file.basename
-            ) from error
-        if found != file.num_bytes:
-            raise CatalogError(
-                f"shard {store.locate(file.basename)} has {found} bytes, its writer says {file.num_bytes}: "
-                "the upload is incomplete; "
-                "nothing was published",
-                key=file.basename,
-            )
-
-
-def _folder(basename: str, write_id: str) -> str:
-    """The folder of the write in a shard's key, or the folder of the shard."""
-    parts = basename.split("/")[:-1]
-    return "/".join(parts[: parts.index(write_id) + 1] if write_id in parts else parts)
-
-
-def _prepare(store: Store, shards: tuple[ShardInfo, ...], draft: Draft, step: _Step) -> Header:
-    """Write the shard table; the header that would make it a version."""
-    table = emit_table(shards)
-    sha256 = hashlib.sha256(table).hexdigest()
-    put_checked(store, table_key(sha256), table)
-    content = Header(
-        version=0,
-        parent=None,
-        write_id=draft.write_id,
-        operation=step.operation,
-        digest=digest_of(shards),
-        rows=sum(shard.samples for shard in shards),
-        num_shards=len(shards),
-        num_bytes=sum(map(stored_bytes, shards)),
-        partitions=tuple(sorted({shard.partition for shard in shards if shard.partition is not None})),
-        columns=draft.schema.columns(),
-        table_key=table_key(sha256),
-        table_sha256=sha256,
-        created="",
-        lineage=dict(draft.lineage),
-    )
-    return _follow(step.parent, content, draft.write_id, metadata=dict(draft.metadata), operation=step.operation)
-
-
-def _follow(
-    parent: Header | None, content: Header, write_id: str, *, metadata: dict[str, object], operation: str = "rollback"
-) -> Header:
-    """The header of the version after `parent` that shows the content of `content`."""
-    version = 1 if parent is None else parent.version + 1
-    writes = {} if parent is None else dict(parent.writes)
-    writes[write_id] = version
-    recent = sorted(writes.items(), key=lambda item: item[1])[-MAX_REMEMBERED_WRITES:]
-    return replace(
-        content,
-        version=version,
-        parent=None if parent is None else parent.version,
-        write_id=write_id,
-        operation=operation,
-        metadata=metadata,
-        created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
-        writes=dict(recent),
-    )
-
-
-def _commit(store: Store, header: Header) -> Header | None:
-    """The header of this version as it lies there when it is ours; None for a lost race, an unknown outcome raises."""
-    key, payload = header_key(header.version), header.emit()
-    fault: StoreError | None = None
-    for attempt in range(PUT_ATTEMPTS):
-        try:
-            store.put_if_absent(key, payload)
-        except StoreExists:
-            pass  # somebody's, or ours: an earlier put of ours may have landed although its reply was lost
-        except StoreAuthError:
-            raise  # refused: it cannot have taken effect
-        except StoreError as error:
-            fault = error
-        else:
-            check_created(store, key, payload)
-            return header
-        found = _read_back(store, header)
-        if found is not None:
-            return found if found.write_id == header.write_id else None
-        time.sleep(PAUSE_SECONDS * 2**attempt * random.uniform(1.0, 1.5))
-    if isinstance(fault, StoreTimeout) or fault is None:
-        raise _unknown(store, header) from fault  # a put that was only slow may still land
-    raise fault
-
-
-def _read_back(store: Store, header: Header) -> Header | None:
-    """The header of the version as it lies in the store, None if it is not there."""
-    fault: StoreError | None = None
-    for attempt in range(READ_BACK_ATTEMPTS):
-        try:
-            return read_header(store, header.version)
-        except StoreNotFound:  # noqa: PERF203 -- a handful of attempts
-            return None
-        except StoreError as error:
-            fault = error
-            time.sleep(PAUSE_SECONDS * 2**attempt * random.uniform(1.0, 1.5))
-    raise _unknown(store, header) from fault
-
-
-def _unknown(store: Store, header: Header) -> CommitUnknown:
-    return CommitUnknown(
-        f"{store.url}: it cannot be told whether version {header.version} was published (write id "
-        f"{header.write_id}), because the store "
-        "stopped answering. Nothing was removed; publish again with the same write id: it returns the "
-        "version or makes it",
+def _overtaken(store: Store, header: Header) -> CommitConflict:
+    return CommitConflict(
+        f"{store.url}: version {header.version} was published by somebody else while this {header.operation} was "
+        "under way; nothing of it is visible. Look at the new version and publish again if that is still wanted",
         version=header.version,
         write_id=header.write_id,
     )
 
 
-def _finish(store: Store, header: Header) -> Manifest:
-    manifest = read_manifest(store, header)
-    refresh_index(store, manifest)
+def _kept(store: Store, newest: Header, version: int) -> Header:
+    """The version that a write was published as."""
+    if version in newest.expired:
+        raise VersionNotFound(
+            f"{store.url}: this write was published as version {version}, and a vacuum removed its shards since; write "
+            "again, with a new write id, if it is still wanted",
+            version=version,
+        )
+    return read_header(store, version)
+
+
+def _target(store: Store, newest: Header, version: int) -> Header:
+    """The version to roll back to."""
+    if version in newest.expired:
+        raise VersionNotFound(
+            f"{store.url}: version {version} was vacuumed: its shards were removed, or are being removed",
+            version=version,
+        )
+    try:
+        return read_header(store, version)
+    except StoreNotFound as error:
+        raise VersionNotFound(
+            f"{store.url} has versions 1 to {newest.version}; {version} is not one of them", version=version
+        ) from error
+
+
+def _finish(store: Store, header: Header, shards: Sequence[ShardInfo] | None = None) -> Manifest:
+    """The version, with index files that show it or a newer one; its shards are read where the caller has them not."""
+    try:
+        manifest = read_manifest(store, header) if shards is None else make_manifest(header, shards)
+        refresh_index(store, manifest)
+    except StoreError as error:
+        raise CommitUnknown(
+            f"{store.url}: version {header.version} is published (write id {header.write_id}) and can be opened, but "
+            f"its index files may not show it yet, because the store failed: {error}. Nothing was removed; publish "
+            "again with the same write id to finish them",
+            version=header.version,
+            write_id=header.write_id,
+        ) from error
     return manifest

@@ -143,7 +143,9 @@ def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
 
 
 def history(place: Place) -> list[VersionInfo]:
-    """All versions that are still at this place (a URL, folder or store), oldest first; empty for a plain MDS set.
+    """All versions at this place (a URL, folder or store), oldest first, those removed by a vacuum too.
+
+    Empty for a plain MDS set.
 
     Raises:
         StoreNotFound: there is no set.
@@ -157,9 +159,10 @@ def history(place: Place) -> list[VersionInfo]:
             )
         return []
     found = [newest.header.info()]
+    expired = set(newest.header.expired)
     for version in range(newest.header.version - 1, 0, -1):
         try:
-            found.append(read_header(store, version).info())
+            found.append(read_header(store, version).info(is_expired=version in expired))
         except StoreNotFound:  # noqa: PERF203 -- removed by a clean-up
             continue
     return found[::-1]
@@ -179,7 +182,18 @@ def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
         raise VersionNotFound(
             f"{store.url} has no version {version}: {there}", version=version, url=store.url
         ) from error
-    return read_manifest(store, header, recount=recount)
+    try:
+        return read_manifest(store, header, recount=recount)
+    except IndexFileError as error:
+        shown = find_newest(store, lenient=True).header
+        if shown is not None and version in shown.expired:
+            raise VersionNotFound(
+                f"{store.url}: version {version} was removed by a vacuum; the newest is {shown.version}. A version "
+                "with a tag is kept",
+                version=version,
+                url=store.url,
+            ) from error
+        raise
 
 
 def _shown_by(newest: Newest, store: Store) -> Manifest | None:

@@ -24,6 +24,7 @@ class Rows:
         self._schemas = schemas
         self._columns: dict[tuple[Any, ...], Schema] = {}
         self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
+        self._texts: dict[int, str] = {}
 
     def checked(self, row: tuple[Any, ...], number: int) -> ShardInfo:
         """The shard of one row: the values of all columns, in their order.
@@ -40,6 +41,14 @@ class Rows:
             raise IndexFileError(f"{where}: {error.message[:500]}") from error
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise IndexFileError(f"{where} cannot be read: {str(error)[:200]}") from error
+
+    def text(self, row: tuple[Any, ...]) -> str:
+        """Everything that a row says, equal for equal shards of different tables; nothing is checked."""
+        schema = self._texts.get(row[0])
+        if schema is None:
+            schema = self._texts[row[0]] = json.dumps(self._schemas[row[0]], sort_keys=True)
+        said = row[1:] if row[12:13] != ("mds",) else row[1:12]  # what only text shards have, MDS shards say nothing in
+        return repr((schema, *said))
 
     def _shard(self, row: tuple[Any, ...], where: str) -> ShardInfo:
         schema, partition, samples, *files = row[:9]

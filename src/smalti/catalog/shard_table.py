@@ -36,6 +36,8 @@ class TableContent:
     """Rows that stand for all: one of each combination of schema, format, compression and the like."""
     reopen: Callable[[], "TableContent"] | None = None
     """The same content in another process; what is pickled instead of it, if there is such a way."""
+    emitted: bytes | None = None
+    """The table's file, where this process made it of shards."""
 
     @property
     def size(self) -> int:
@@ -160,6 +162,40 @@ class ShardTable(Sequence[ShardInfo]):
                 stored += np.where(self._taken(is_there & is_zipped), zips, sizes)
         return ShardBytes(raw, stored, zipped)
 
+    def marks(self) -> NDArray[np.uint64]:
+        """A hash of everything that is said about each shard, by which tables are compared: uint64, shape (shards,).
+
+        Two that differ have the same one with a chance of 2^-64. Nothing is checked.
+        """
+        content = self._content
+        found = np.empty(content.size, np.uint64)
+        for begin in range(0, content.size, _AT_ONCE):
+            rows = content.columns.rows(begin, begin + _AT_ONCE)
+            marks = [xxh3_64_intdigest(content.rows.text(row).encode(errors="surrogateescape")) for row in rows]
+            found[begin : begin + len(marks)] = marks
+        return self._taken(found)
+
+    @property
+    def emitted(self) -> bytes | None:
+        """The file that holds just these shards, where this process made it; nobody need make it again."""
+        return self._content.emitted if self._rows == range(self._content.size) else None
+
+    def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
+        """Name and bytes of every file as stored, in order and some thousand at a time, without making shards."""
+        if not (isinstance(self._rows, range) and self._rows.step == 1):
+            yield from ([(file.basename, file.num_bytes) for file in shard.stored_files] for shard in self)
+            return
+        texts, numbers = self._content.columns.texts, self._content.columns.numbers
+        for begin in range(self._rows.start, self._rows.stop, _AT_ONCE):
+            end = min(begin + _AT_ONCE, self._rows.stop)
+            parts = [
+                (texts[f"{part}_name"].rows(begin, end), numbers[f"{part}_bytes"].rows(begin, end))
+                for pair in _ZIPPED.items()
+                for part in pair
+                if f"{part}_name" in texts
+            ]
+            yield list(_chosen(parts))
+
     def named(self, name: str) -> list[int]:
         """The shards that have an uncompressed file of this name; the first call looks at all names."""
         places, marks = self._marks
@@ -214,6 +250,15 @@ class ShardTable(Sequence[ShardInfo]):
         if isinstance(self._rows, range) and self._rows.step > 0:
             return values[self._rows.start : self._rows.stop : self._rows.step]
         return values[np.asarray(self._rows, np.int64)]
+
+
+def _chosen(parts: list[tuple[list[str | None], list[int | None]]]) -> Iterator[tuple[str, int]]:
+    """Name and bytes of each file, of its compressed form where there is one; `parts` hold both in turn."""
+    for row in zip(*(zip(names, sizes, strict=True) for names, sizes in parts), strict=True):
+        for raw, zipped in zip(row[::2], row[1::2], strict=True):
+            name, num_bytes = raw if zipped[0] is None else zipped
+            if name is not None and num_bytes is not None:
+                yield name, num_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,16 @@
-"""Checking that a version is what it says: every object there, of its size, with its hashes and sample count."""
+"""Checking that a version is what it says: every object there, of its size, with its hashes, samples and row hash."""
 
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from smalti.catalog.checked_shards import open_checked
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.reading import load_from_table
+from smalti.catalog.row_hash import row_hash_text
+from smalti.catalog.sidecars import aligned_shards, columns_of
+from smalti.catalog.tags import chosen_version
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreNotFound, StoreTimeout
-from smalti.format import ShardInfo, open_shard, parse_compression, verify_file
+from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
 
 
@@ -17,8 +19,9 @@ class Problem:
     """One thing that is wrong."""
 
     key: str
+    """The object; the address of the set for what is wrong with all shards together."""
     kind: str
-    """missing, size, checksum or content."""
+    """missing, size, checksum, content or rows."""
     message: str
 
 
@@ -31,10 +34,15 @@ class VerifyReport:
     deep: bool
     """Whether contents were read, or only sizes looked up."""
     num_shards: int
+    """Shards that were looked at, those of added columns too."""
     num_bytes: int
     """Bytes of the shards as stored, by the manifest."""
     rows: int
     problems: tuple[Problem, ...]
+    row_hash: str = ""
+    """Of all samples, as they were read just now; empty where not all of them were."""
+    declared_row_hash: str = ""
+    """What the version says of it; empty where its writer said nothing."""
 
     @property
     def ok(self) -> bool:
@@ -50,89 +58,107 @@ class VerifyReport:
 
 
 def verify(
-    place: Place, *, version: int | None = None, deep: bool = True, on_shard: Callable[[int, int], None] | None = None
+    place: Place,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    deep: bool = True,
+    on_shard: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """A report on one version, the newest by default; reads every byte when `deep`, changes nothing.
 
     Args:
         place: The root of the set: a URL, folder or store.
-        version: Which one.
-        deep: Read and hash every object, unpack compressed ones, open each shard; else compare sizes only.
+        version: Which one, by number.
+        tag: Which one, by name.
+        deep: Read and hash every object, unpack compressed ones, open each shard, and sum up the row hash; else
+            compare sizes only.
         on_shard: Called with (done, total) after each shard.
 
     Raises:
         StoreNotFound: there is no set.
+        VersionNotFound: there is no such version or tag.
         IndexFileError: the manifest itself cannot be trusted.
         StoreAuthError: the credentials were refused: nothing can be said.
         StoreTimeout: the store does not answer: nothing can be said.
     """
     store = open_store(place)
-    manifest = load_from_table(store, version)
-    problems: list[Problem] = []
-    for done, shard in enumerate(manifest.shards, start=1):
-        problem = _check(store, shard, deep=deep)
-        if problem is not None:
-            problems.append(problem)
-        if on_shard is not None:
-            on_shard(done, len(manifest.shards))
-    return _report(manifest, problems, deep=deep)
-
-
-def _report(manifest: Manifest, problems: list[Problem], *, deep: bool) -> VerifyReport:
+    manifest = load_from_table(store, chosen_version(store, version, tag))
+    beside = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
+    run = _Run(store, deep, on_shard, len(manifest.shards) + sum(map(len, beside)))
+    row_hash = run.check(manifest.shards)
+    for shards in beside:
+        run.check(shards)
+    if deep and not run.problems and manifest.row_hash not in {"", row_hash}:
+        run.problems.append(_other_rows(store, manifest, row_hash))
     return VerifyReport(
         version=manifest.version,
         digest=manifest.digest,
         deep=deep,
-        num_shards=len(manifest.shards),
+        num_shards=run.total,
         num_bytes=manifest.num_bytes,
         rows=manifest.rows,
-        problems=tuple(problems),
+        problems=tuple(run.problems),
+        row_hash=row_hash if deep and all(problem.kind == "rows" for problem in run.problems) else "",
+        declared_row_hash=manifest.row_hash,
     )
 
 
-def _check(store: Store, shard: ShardInfo, *, deep: bool) -> Problem | None:
-    key = shard.stored.basename
-    try:
-        for file in shard.stored_files:
-            key = file.basename
-            found = store.size(key)
-            if found != file.num_bytes:
-                message = f"{store.locate(key)} has {found} bytes, the manifest says {file.num_bytes}"
-                return Problem(key, "size", message)
-        if deep:
+class _Run:
+    """One verification: what was seen so far."""
+
+    def __init__(self, store: Store, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:  # noqa: FBT001
+        self.total = total
+        self.problems: list[Problem] = []
+        self._store = store
+        self._deep = deep
+        self._on_shard = on_shard
+        self._done = 0
+
+    def check(self, shards: Iterable[ShardInfo]) -> str:
+        """Look at these shards; the row hash of those that are good."""
+        rows = 0
+        for shard in shards:
+            found = self._check(shard)
+            if isinstance(found, Problem):
+                self.problems.append(found)
+            else:
+                rows += found
+            self._done += 1
+            if self._on_shard is not None:
+                self._on_shard(self._done, self.total)
+        return row_hash_text(rows)
+
+    def _check(self, shard: ShardInfo) -> Problem | int:
+        """What is wrong, or the sum of the hashes of its samples (0 if they were not read)."""
+        store, key = self._store, shard.stored.basename
+        try:
+            for file in shard.stored_files:
+                key = file.basename
+                found = store.size(key)
+                if found != file.num_bytes:
+                    message = f"{store.locate(key)} has {found} bytes, the manifest says {file.num_bytes}"
+                    return Problem(key, "size", message)
             key = shard.stored.basename
-            with tempfile.TemporaryDirectory(prefix="smalti-verify-") as folder:
-                _check_content(store, shard, Path(folder))
-    except StoreNotFound as error:
-        return Problem(key, "missing", str(error))
-    except (StoreAuthError, StoreTimeout):
-        raise
-    except ChecksumMismatch as error:
-        return Problem(key, "checksum", str(error))
-    except FormatError as error:
-        return Problem(key, "content", str(error))
-    return None
+            if self._deep:
+                with open_checked(store, shard) as opened:
+                    return opened.stored_samples().row_hash()
+        except StoreNotFound as error:
+            return Problem(key, "missing", str(error))
+        except (StoreAuthError, StoreTimeout):
+            raise
+        except ChecksumMismatch as error:
+            return Problem(key, "checksum", str(error))
+        except FormatError as error:
+            return Problem(key, "content", str(error))
+        return 0
 
 
-def _check_content(store: Store, shard: ShardInfo, folder: Path) -> None:
-    """Raise where bytes differ from what the manifest says."""
-    compression = parse_compression(shard.compression)
-    paths = []
-    for place, (stored, raw) in enumerate(zip(shard.stored_files, shard.raw_files, strict=True)):
-        where = store.locate(stored.basename)
-        path = store.local_path(stored.basename)
-        if path is None:
-            path = folder / f"stored-{place}"
-            with path.open("wb") as out:
-                store.fetch(stored.basename, out)
-        verify_file(path, stored, what=where)
-        if shard.zip is not None:
-            if compression is None:
-                raise FormatError(f"{where} is compressed, but its manifest names no compression", key=stored.basename)
-            unpacked = folder / f"raw-{place}"
-            with unpacked.open("wb") as out:
-                compression.decompress_file(path, out, raw.num_bytes)
-            verify_file(unpacked, raw, what=f"{where}, unpacked")
-            path = unpacked
-        paths.append(path)
-    open_shard(paths, shard, allow_unsafe_types=True).close()
+def _other_rows(store: Store, manifest: Manifest, row_hash: str) -> Problem:
+    return Problem(
+        store.url,
+        "rows",
+        f"version {manifest.version} of {store.url}: every shard is as its manifest says, but their samples are not "
+        f"those that were written: row hash expected {manifest.row_hash}, found {row_hash}; write the set again, or "
+        "roll back",
+    )

@@ -1,6 +1,7 @@
 """Whether batches by column can be made of streams whose columns differ; said before the first step is taken."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +23,8 @@ def check_batches(reading: Reading, sets: Sequence[ShardSet]) -> None:
     Raises:
         SchemaError: a batch mixes them; it says which streams, at which step, and what to do.
     """
-    kinds: dict[tuple[tuple[str, str], ...], int] = {}
-    kind_of = np.array(
-        [kinds.setdefault(tuple(sorted(each.manifest.schema.columns().items())), len(kinds)) for each in sets]
-    )
+    kinds: dict[tuple[Any, ...], int] = {}
+    kind_of = np.array([kinds.setdefault((each.logical, *sorted(each.columns.items())), len(kinds)) for each in sets])
     if len(kinds) < 2:
         return
     ends = np.cumsum([each.num_samples for each in sets])
@@ -37,9 +36,14 @@ def check_batches(reading: Reading, sets: Sequence[ShardSet]) -> None:
                 raise _mixed(sets, streams.tolist(), kind_of[streams].tolist(), step.step, count)
 
 
+def _columns(its: ShardSet) -> dict[str, Any]:
+    """Column to encoding, and to logical type where values are given as what they stand for."""
+    return its.columns | dict(its.logical.types if its.logical is not None else {})
+
+
 def _mixed(sets: Sequence[ShardSet], streams: list[int], kinds: list[int], step: int, count: int) -> SchemaError:
     one, other = streams[0], next(stream for stream, kind in zip(streams, kinds, strict=True) if kind != kinds[0])
-    columns = [sets[stream].manifest.schema.columns() for stream in (one, other)]
+    columns = [_columns(sets[stream]) for stream in (one, other)]
     return SchemaError(
         f"streams {one} ({sets[one].options.root}) and {other} ({sets[other].options.root}) have different columns, "
         f"{columns[0]} and {columns[1]}, and step {step} of {count} holds samples of both. Use "

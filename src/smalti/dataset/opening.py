@@ -2,22 +2,30 @@
 
 from typing import Any
 
+from smalti.catalog.tags import chosen_version
 from smalti.dataset.streaming import StreamingDataset
+from smalti.storage import open_store
 
 
-def open_dataset(url: str, *, version: int | None = None, split: str | None = None, **options: Any) -> StreamingDataset:
+def open_dataset(
+    url: str, *, version: int | None = None, tag: str | None = None, split: str | None = None, **options: Any
+) -> StreamingDataset:
     """A shard set opened for reading by sample id: `open_dataset(url)[0]`, `len(...)`, `.manifest`.
 
     Args:
         url: URL or folder of the data set's root.
         version: version to open; by default the newest.
+        tag: version to open, by its name; the dataset stays with that version if the tag moves.
         split: split to open; by default the whole set.
         options: other arguments of StreamingDataset.
 
     Raises:
         StoreNotFound: no data set there.
-        VersionNotFound: no such version or split.
+        VersionNotFound: no such version, tag or split.
+        ValueError: version and tag are given.
     """
+    if tag is not None:
+        version = chosen_version(open_store(url, options.get("storage_options")), version, tag)
     dataset = StreamingDataset(remote=url, version=version, split=split, **options)
     _ = dataset.stream
     return dataset

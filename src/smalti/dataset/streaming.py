@@ -66,8 +66,7 @@ class StreamingDataset:
         sampling_granularity: samples that are drawn from a shard together, from 1.
         batching_method: `random` mixes all streams; `stratified` gives each global batch the same number of each;
             `per_stream` and `device_per_stream` take each global batch, or each rank's, from one stream.
-        change_weights: a state that was saved with other weights is continued with these from its place on, and the
-            change is recorded; otherwise it is refused.
+        change_weights: continue a state that was saved with other weights, and record that; otherwise it is refused.
         download_retry: attempts per shard.
         download_timeout: seconds without progress after which fetching a shard fails.
         predownload: samples to look ahead when fetching; by default 8 batches or four shards.
@@ -83,6 +82,7 @@ class StreamingDataset:
         world: ranks and hosts, instead of these two; by default what the launcher's environment says.
         storage_options: passed to fsspec's file system.
         allow_unsafe_types: read `pkl` columns, which can run code.
+        logical: give values as what they stand for (dates, truth values, nulls: docs/types.md), not as they are stored.
     """
 
     def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
@@ -120,6 +120,7 @@ class StreamingDataset:
         world: World | None = None,
         storage_options: Mapping[str, Any] | None = None,
         allow_unsafe_types: bool = False,
+        logical: bool = True,
     ) -> None:
         for name, value, low, high in (
             ("batch_size", batch_size, 1, None),
@@ -153,6 +154,7 @@ class StreamingDataset:
                 keep_zip=keep_zip,
                 storage_options=dict(storage_options or {}),
                 allow_unsafe_types=allow_unsafe_types,
+                logical=logical,
             )
             for stream in self.streams
         )

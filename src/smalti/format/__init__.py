@@ -24,6 +24,7 @@ from smalti.format.reader import Shard
 from smalti.format.registry import parse_encoding
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
+from smalti.format.stored import StoredSamples
 from smalti.format.text_builder import TextShardBuilder
 from smalti.format.text_layout import TextLayout, layout_of, text_schema
 from smalti.format.text_shard import TextShard
@@ -46,6 +47,7 @@ __all__ = [
     "ShardBuilder",
     "ShardInfo",
     "ShardOptions",
+    "StoredSamples",
     "TextLayout",
     "TextShard",
     "TextShardBuilder",

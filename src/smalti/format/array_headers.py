@@ -1,6 +1,7 @@
 """What stands in front of an array's values: its element type and its shape, one at a time or many at once. Pure."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from smalti.errors import FormatError
 from smalti.format.encoding import Bytes1d, Offsets1d
 from smalti.format.exact import little_endian
+from smalti.format.sizes import MAX_FILE_BYTES
 
 DTYPE_CODES = {
     "uint8": 8, "int8": 9, "uint16": 16, "int16": 17, "float16": 18, "uint32": 32, "int32": 33, "float32": 34,
@@ -15,6 +17,11 @@ DTYPE_CODES = {
 }  # fmt: skip
 DTYPES = {code: little_endian(name) for name, code in DTYPE_CODES.items()}
 MAX_DIMS = 63
+
+
+def is_possible(shape: tuple[int, ...]) -> bool:
+    """Whether an array of a shard can have the shape; an axis may be empty, and the others are bounded all the same."""
+    return 1 <= len(shape) <= MAX_DIMS and prod(max(size, 1) for size in shape) <= MAX_FILE_BYTES
 
 
 def shape_header(shape: tuple[int, ...]) -> bytes:
@@ -38,7 +45,7 @@ def parse_shape(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     if len(data) < end:
         raise FormatError(f"the shape of an array should take {num_dims} x {width} bytes, and the value ends before.")
     shape = tuple(int.from_bytes(data[at : at + width], "little") for at in range(begin + 1, end, width))
-    if not shape or 0 in shape:
+    if not is_possible(shape):
         raise FormatError(f"an array of shape {shape} cannot occur.")
     return shape, end
 
@@ -76,13 +83,14 @@ def parse_heads(data: Bytes1d, offsets: Offsets1d, dtype: "np.dtype[Any] | None"
     shapes: list[tuple[int, ...]] = [()] * len(begin)
     for mark in np.unique(marks):
         rows = np.flatnonzero(marks == mark)
-        if not mark >> 2 or (payload[rows] <= 0).any():
+        if not mark >> 2 or (payload[rows] < 0).any():
             return None
         sizes = _sizes(data, begin[rows] + num_code_bytes + 1, int(mark))
         with np.errstate(over="ignore"):
-            # Exact below 2^53, as all sizes are at least 1 where it matters; and no payload is larger than that.
+            # Exact below 2^53; no payload is larger than that.
             num_bytes = sizes.astype(np.float64).prod(axis=1) * dtype.itemsize
-        if (num_bytes != payload[rows]).any():
+            span = np.maximum(sizes, 1).astype(np.float64).prod(axis=1)
+        if (num_bytes != payload[rows]).any() or (span > MAX_FILE_BYTES).any():
             return None
         for row, shape in zip(rows.tolist(), sizes.tolist(), strict=True):
             shapes[row] = tuple(shape)

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.array_headers import DTYPE_CODES, DTYPES, MAX_DIMS, Heads, parse_heads, parse_shape, shape_header
+from smalti.format.array_headers import (
+    DTYPE_CODES,
+    DTYPES,
+    MAX_DIMS,
+    Heads,
+    is_possible,
+    parse_heads,
+    parse_shape,
+    shape_header,
+)
 from smalti.format.encoding import Bytes1d, Encoding, Offsets1d, kind_of
 from smalti.format.exact import Array, cast_exact, little_endian
 
@@ -70,8 +79,8 @@ class NdArray(Encoding):
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         if self.shape is not None and shape != self.shape:
             raise SchemaError(f"expected an array of shape {self.shape}, found {shape}.")
-        if not 1 <= len(shape) <= MAX_DIMS or 0 in shape:
-            raise SchemaError(f"expected 1 to {MAX_DIMS} axes and at least one element, found shape {shape}.")
+        if not is_possible(shape):
+            raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {shape}.")
 
     def decode(self, data: bytes) -> Array:
         """A fresh array."""

@@ -155,13 +155,13 @@ def _one_by_one(codec: Encoding, values: Sequence[Any]) -> Stored:
 def _arrays(codec: NdArray, array: pa.Array) -> Stored:
     if isinstance(array.type, pa.FixedShapeTensorType):
         return _tensors(codec, array.to_numpy_ndarray())
+    if _is_binary(array.type) and codec.shape is None:
+        return _one_by_one(codec, array.to_pylist())  # stored already: `encode` looks at what they hold
     if not _is_list(array.type):
         raise SchemaError(f"expected lists of numbers, found Arrow type {array.type}.", row=0)
     if codec.shape is not None and codec.dtype is not None:
         return _rows_of_bytes(cast_exact(_regular(array, codec.shape), codec.dtype))
-    if _is_list(array.type.value_type):
-        return _one_by_one(codec, _nested(codec, array))
-    return _vectors(codec, array)
+    return _free(codec, array)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -197,32 +197,55 @@ def _row_of(place: int, ends: Array) -> int:
 def _refuse_inner_nulls(array: pa.Array, ends: Array) -> None:
     if array.null_count:
         place = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
-        raise SchemaError("an array with a null in it cannot be stored; fill it first.", row=_row_of(place, ends))
+        raise SchemaError(
+            "an array with a null in it cannot be stored; fill it first, or store it as json.", row=_row_of(place, ends)
+        )
 
 
-def _vectors(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
-    """Flat lists of any lengths: a header for each, and the numbers as they lie in Arrow's buffer."""
-    lengths = _list_lengths(array)
-    if not lengths.all():
-        raise SchemaError("expected at least one element, found an empty list.", row=int(np.argmin(lengths != 0)))
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    flat = array.flatten()
-    _refuse_inner_nulls(flat, ends)
-    numbers = _numbers(_plain(flat))
-    if numbers.dtype.name not in DTYPE_CODES:
+def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
+    """Lists of any sizes: a header for each, and the numbers as they lie in Arrow's buffer."""
+    numbers, shapes = _flat(array)
+    if codec.dtype is None and numbers.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"arrays of {numbers.dtype.name} cannot be stored; cast them before writing.", row=0)
+    ends = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
     try:
         numbers = cast_exact(numbers, codec.dtype or little_endian(numbers.dtype))
     except SchemaError as error:
         raise SchemaError(error.message, row=_row_of(int(error.facts["row"]), ends)) from error
     code = b"" if codec.dtype else bytes([DTYPE_CODES[numbers.dtype.name]])
-    sizes, kinds = np.unique(lengths, return_inverse=True)
-    heads = [code + shape_header((int(size),)) for size in sizes]
     width = numbers.dtype.itemsize
-    head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[kinds])])
-    head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in kinds]), np.uint8), head_ends)
+    if len(shapes) and (shapes == shapes[0]).all():  # nearly always, and a fraction of the work
+        head_bytes = np.frombuffer(code + shape_header(tuple(shapes[0].tolist())), np.uint8)
+        rows = _rows_of_bytes(numbers.reshape(len(shapes), -1))
+        whole = np.concatenate([np.broadcast_to(head_bytes, (len(rows), len(head_bytes))), rows], axis=1)
+        return _from_parts(whole.reshape(-1), np.arange(len(rows) + 1) * whole.shape[1])
+    kinds, which = np.unique(shapes, axis=0, return_inverse=True)
+    which = which.reshape(-1)  # numpy 2.0 gives it another axis
+    heads = [code + shape_header(tuple(shape)) for shape in kinds.tolist()]
+    head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[which])])
+    head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in which]), np.uint8), head_ends)
     body = _from_parts(np.ascontiguousarray(numbers).view(np.uint8), ends * width)
     return _join(head, body)
+
+
+def _flat(array: pa.Array) -> tuple[Array, Array]:
+    """All numbers of lists that are nested evenly, and the shape of each row: int64, shape (rows, axes)."""
+    counts = np.ones(len(array), np.int64)
+    sizes: list[Array] = []
+    while _is_list(array.type):
+        lengths, owners = _list_lengths(array), np.repeat(np.arange(len(counts)), counts)
+        size = np.zeros(len(counts), np.int64)
+        size[owners] = lengths
+        uneven = size[owners] != lengths
+        if uneven.any():
+            raise SchemaError(
+                "a nested list of uneven lengths is no array; the column can be stored as json.",
+                row=int(owners[np.argmax(uneven)]),
+            )
+        sizes.append(size)
+        counts, array = counts * size, array.flatten()
+        _refuse_inner_nulls(array, np.concatenate([[0], np.cumsum(counts)]))
+    return _numbers(_plain(array)), np.stack(sizes, axis=1)
 
 
 def _from_parts(data: Array, ends: Array) -> pa.LargeBinaryArray:
@@ -234,25 +257,6 @@ def _join(*parts: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-
-
-def _nested(codec: NdArray, array: pa.Array) -> Sequence[Any]:
-    values: list[Any] = array.to_pylist()
-    if codec.dtype is not None:
-        return values
-    leaf = array.type
-    while _is_list(leaf):
-        leaf = leaf.value_type
-    # Not `to_pandas_dtype`, which needs pandas installed in some versions of pyarrow.
-    dtype = pa.array([], leaf).to_numpy(zero_copy_only=False).dtype
-    return [_as_array(value, dtype, row) for row, value in enumerate(values)]
-
-
-def _as_array(value: list[Any], dtype: Any, row: int) -> Array:
-    try:
-        return np.array(value, dtype)
-    except (ValueError, TypeError) as error:
-        raise SchemaError("a nested list of uneven lengths, or with a null in it, is no array.", row=row) from error
 
 
 def _tensors(codec: NdArray, values: Array) -> Stored:

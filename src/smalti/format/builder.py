@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smalti.errors import SchemaError
 from smalti.format.cutting import ShardCutter
 from smalti.format.filled import FilledShard
 from smalti.format.filling import FillingShard, ShardMemory
@@ -81,6 +82,28 @@ class ShardBuilder:
         rows = encode_batch(self.schema, self._codecs, batch, first_row=self._unusual.next_row)
         self._end_block()
         self._push(rows.lengths, rows.strips)
+        return self._release()
+
+    def add_encoded(self, lengths: Lengths, data: memoryview) -> list[FilledShard]:
+        """Take samples in as they lie in a shard of the same schema, and return the shards that were completed.
+
+        Nothing is decoded or checked: the shard was, when it was opened (`Shard.stored_samples`).
+
+        Args:
+            lengths: Bytes of each sample, int64, shape (n,).
+            data: The samples back to back; copied.
+
+        Raises:
+            SchemaError: The lengths are not those of the data, or a shard file would exceed 4 GiB; nothing was taken
+                in.
+        """
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        if ends[-1] != len(data):
+            raise SchemaError(f"the samples' lengths make {ends[-1]} bytes, found {len(data)}")
+        if len(lengths):
+            self._end_block()
+            self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
         return self._release()
 
     def finish(self) -> list[FilledShard]:

@@ -19,6 +19,9 @@ class BuiltShard:
 class FilledShard(Protocol):
     """The encoded samples of one shard, complete but not yet a file."""
 
+    def row_hash(self) -> int:
+        """The sum of the hashes of its samples (`smalti.format.row_hash`); before `seal`, on the same thread."""
+
     def seal(self) -> BuiltShard:
         """The finished shard: put together, hashed and compressed.
 

@@ -38,20 +38,33 @@ class FillingShard:
         self._memory[begin:end] = np.frombuffer(data, np.uint8)
         self._end = end
 
+    @property
+    def content(self) -> memoryview:
+        """The samples so far.
+
+        Raises:
+            ValueError: Closed already; somebody else may use the memory now.
+        """
+        self._check_open()
+        return memoryview(self._memory[self._front : self._end])
+
     def close(self, head: bytes) -> tuple[Memory, Memory]:
         """`head` and the samples, together, and the memory that they lie in; nothing can be appended any more.
 
         Raises:
             ValueError: Closed already; somebody else may use the memory now.
         """
-        if self._is_closed:
-            raise ValueError("a shard can be sealed once; keep what `seal` returned")
+        self._check_open()
         self._is_closed = True
         begin = self._front - len(head)
         if begin < 0:  # many samples, and no limit that would have told how many
             return np.concatenate([np.frombuffer(head, np.uint8), self._memory[self._front : self._end]]), self._memory
         self._memory[begin : self._front] = np.frombuffer(head, np.uint8)
         return self._memory[begin : self._end], self._memory
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("a shard can be sealed once; keep what `seal` returned")
 
     def _grow(self, needed: int) -> None:
         larger = np.empty(max(needed, 2 * len(self._memory)), np.uint8)

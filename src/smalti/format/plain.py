@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.format.array_headers import is_possible
 from smalti.format.arrays import DTYPE_CODES, NdArray, shape_header
 from smalti.format.encoding import Encoding
 from smalti.format.jpeg_heads import END_MARK, HEAD_BYTES, begins_well
@@ -114,7 +115,7 @@ class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
         dtype, shape = key
         if dtype.name not in DTYPE_CODES or dtype != dtype.newbyteorder("<") or dtype != (self._dtype or dtype):
             raise TypeError
-        if not 1 <= len(shape) <= 63 or 0 in shape:
+        if not is_possible(shape):
             raise TypeError
         head = (b"" if self._dtype else bytes([DTYPE_CODES[dtype.name]])) + shape_header(shape)
         if len(self) < 4096:  # a column of ever new shapes must not fill the memory

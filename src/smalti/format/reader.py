@@ -15,6 +15,7 @@ from smalti.format.info import ShardInfo
 from smalti.format.layout import read_offsets
 from smalti.format.mapping import MappedFile
 from smalti.format.plan import ReadPlan, read_plan
+from smalti.format.stored import StoredSamples
 
 _BEGIN_AND_END = struct.Struct("<2I").unpack_from
 
@@ -128,6 +129,17 @@ class Shard:
             ValueError: The shard is closed.
         """
         return gather_batch(self._pick(indices), columns)
+
+    def stored_samples(self) -> StoredSamples:
+        """The samples as they lie in the file, to be copied or hashed without decoding; keeps the file mapped.
+
+        Raises:
+            FormatError: The table of offsets was damaged since the shard was opened.
+            ValueError: The shard is closed.
+        """
+        file = self.mapped()
+        data = memoryview(file.map)
+        return StoredSamples(data, read_offsets(data, samples=self._len, what=file.name).astype(np.int64))
 
     def close(self) -> None:
         """Let go of the file; reads that are under way finish."""

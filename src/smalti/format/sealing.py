@@ -12,6 +12,7 @@ from smalti.format.filling import FillingShard, ShardMemory
 from smalti.format.hashing import Buffer, check_hash_names, digest_bytes
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
+from smalti.format.row_hash import hash_rows
 from smalti.format.schema import Schema
 from smalti.format.sizes import parse_size_limit
 
@@ -88,6 +89,12 @@ class FilledMds:
     samples: FillingShard
     memory: ShardMemory
     """Where the samples lie."""
+
+    def row_hash(self) -> int:
+        """The sum of the hashes of its samples; before `seal`."""
+        ends = np.zeros(len(self.lengths) + 1, np.int64)
+        np.cumsum(self.lengths, out=ends[1:])
+        return hash_rows(self.samples.content, ends)
 
     def seal(self) -> BuiltShard:
         """The finished shard; called once."""

@@ -12,6 +12,7 @@ from smalti.format.compression import Compression, parse_compression
 from smalti.format.filled import BuiltShard, FilledShard
 from smalti.format.hashing import check_hash_names, digest_bytes
 from smalti.format.info import FileInfo, ShardInfo
+from smalti.format.row_hash import hash_each
 from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
 from smalti.format.text_layout import TextLayout, encode_config
 from smalti.format.text_lines import make_lines
@@ -154,6 +155,10 @@ class _Filled:
     sealer: _Sealer
     number: int
     lines: list[bytes]
+
+    def row_hash(self) -> int:
+        """The sum of the hashes of its lines, with their ends."""
+        return hash_each(self.lines)
 
     def seal(self) -> BuiltShard:
         """The finished shard."""

@@ -16,6 +16,7 @@ from smalti.format.batching import check_out
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.layout import OFFSET, Offsets
 from smalti.format.ragged import Ragged
+from smalti.format.stored import StoredSamples
 from smalti.format.text_layout import TextLayout
 from smalti.format.text_lines import make_lines
 
@@ -129,6 +130,16 @@ class TextShard:
             )
         found = self.batch(indices)
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
+
+    def stored_samples(self) -> StoredSamples:
+        """The lines of the samples with their ends, as they lie in the file.
+
+        Raises:
+            ValueError: The shard is closed.
+        """
+        if self._data is None:
+            raise ValueError(f"shard {self.info.raw.basename} is closed")
+        return StoredSamples(memoryview(self._data), self._offsets.astype(np.int64))
 
     def close(self) -> None:
         """Let go of the file; reads that are under way finish."""

@@ -9,12 +9,13 @@ the policy that the `error` column carries as metadata. Whoever consumes the fra
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
@@ -92,8 +93,16 @@ def _require(name: str, expected: str, found: object, *, met: bool) -> None:
         raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
 
 
-def prepare_images(spark: "SparkSession", folder: ImageFolder, options: PrepareOptions | None = None) -> "DataFrame":
+def prepare_images(
+    spark: "SparkSession",
+    folder: ImageFolder,
+    options: PrepareOptions | None = None,
+    *,
+    only: Collection[str] | None = None,
+) -> "DataFrame":
     """The images of a folder as rows, evaluated when something is done with them.
+
+    With `only`, the rows of the files with these paths: the same rows that they have among all others.
 
     Columns: image (binary: a square RGB JPEG, upright), label (int: index into `folder.classes`), class_name (string),
     width and height (int, of the JPEG), split (string: `train` or `validation`), path (string, relative to the
@@ -102,8 +111,12 @@ def prepare_images(spark: "SparkSession", folder: ImageFolder, options: PrepareO
     Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
     """
     options = options or PrepareOptions()
-    partitions = options.num_partitions or min(-(-len(folder.files) // _FILES_PER_PARTITION), _MAX_PARTITIONS)
-    rows = spark.createDataFrame(_for_spark(spark, _inventory(folder, options)))
+    count = len(folder.files) if only is None else len(only)
+    partitions = options.num_partitions or max(1, min(-(-count // _FILES_PER_PARTITION), _MAX_PARTITIONS))
+    inventory = _inventory(folder, options)
+    if only is not None:
+        inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
+    rows = spark.createDataFrame(_for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
     return rows.mapInArrow(carried(_prepare_task(folder, options)), prepared_schema(options.on_bad_image))
 
@@ -135,13 +148,19 @@ def policy_of(schema: "StructType") -> str | None:
     return str(found)
 
 
-def _inventory(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
+def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:
+    """The paths of the files that are held out for validation; all others are for training."""
     by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
     for file in folder.files:
         by_class[file.label].append(file.path)
     validation: set[str] = set()
     for paths in by_class.values():
         validation |= held_out(paths, fraction=options.validation_fraction, seed=options.seed)
+    return validation
+
+
+def _inventory(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
+    validation = validation_files(folder, options)
     files = sorted(folder.files, key=lambda file: place_key(file.path, options.seed + 1))
     columns = [
         range(len(files)),

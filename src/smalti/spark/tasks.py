@@ -35,6 +35,11 @@ class Attempt:
     attempt: str
     """Eight hex digits that no other attempt has."""
 
+    @classmethod
+    def new(cls, task: int) -> "Attempt":
+        """An attempt that nobody made before."""
+        return cls(task, secrets.token_hex(4))
+
     @property
     def name(self) -> str:
         """`<task>-<attempt>`, fit for a key."""
@@ -42,9 +47,11 @@ class Attempt:
 
 
 Work = Callable[[Iterator[pa.RecordBatch], Attempt], dict[str, Any]]
+PandasWork = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def run_tasks(df: "DataFrame", work: Work) -> list[tuple[Attempt, dict[str, Any]]]:
+def run_tasks(df: "DataFrame", work: Work) -> Answers:
     """Call `work` with every partition's Arrow batches; its answers (JSON-able), by task. Blocks until all are done.
 
     Raises:
@@ -52,6 +59,21 @@ def run_tasks(df: "DataFrame", work: Work) -> list[tuple[Attempt, dict[str, Any]
     """
     with surfaced(), _small_batches(df.sparkSession):
         rows = df.mapInArrow(carried(task_of(work)), _ANSWER_FOR_SPARK).collect()
+    return _answers(rows)
+
+
+def run_pandas_tasks(df: "DataFrame", work: PandasWork) -> Answers:
+    """The same with every partition's rows as Spark makes pandas DataFrames of them.
+
+    Raises:
+        SmaltiError: as for `run_tasks`.
+    """
+    with surfaced(), _small_batches(df.sparkSession):
+        rows = df.mapInPandas(carried(pandas_task_of(work)), _ANSWER_FOR_SPARK).collect()
+    return _answers(rows)
+
+
+def _answers(rows: list[Any]) -> Answers:
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
 
 
@@ -59,12 +81,7 @@ def task_of(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
     """The function that Spark runs on an executor."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:
-            raise SmaltiError("this function runs inside a Spark task only")
-        attempt = Attempt(context.partitionId(), secrets.token_hex(4))
+        attempt = _this_attempt()
         answer = json.dumps(work(batches, attempt))
         yield pa.RecordBatch.from_arrays(
             [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
@@ -73,7 +90,29 @@ def task_of(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
     return task
 
 
-def one_answer_each(answers: list[tuple[Attempt, dict[str, Any]]]) -> list[tuple[Attempt, dict[str, Any]]]:
+def pandas_task_of(work: PandasWork) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that Spark runs on an executor, with pandas DataFrames in and out."""
+
+    def task(frames: Iterator[Any]) -> Iterator[Any]:
+        import pandas as pd
+
+        attempt = _this_attempt()
+        answer = json.dumps(work(frames, attempt))
+        yield pd.DataFrame({"task": [attempt.task], "attempt": [attempt.attempt], "answer": [answer]})
+
+    return task
+
+
+def _this_attempt() -> Attempt:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise SmaltiError("this function runs inside a Spark task only")
+    return Attempt.new(context.partitionId())
+
+
+def one_answer_each(answers: Answers) -> Answers:
     """The answers in order of their tasks.
 
     Raises:

@@ -7,7 +7,16 @@ from typing import Any
 from smalti.storage.extras import READ_SECONDS, load_extra
 from smalti.storage.s3 import fill_s3
 
-__all__ = ["CONDITIONAL", "READ_ONLY", "SCHEMES", "call", "fill_options", "load_extra", "make_filesystem"]
+__all__ = [
+    "CONDITIONAL",
+    "READ_ONLY",
+    "SCHEMES",
+    "UPLOADS_STAY",
+    "call",
+    "fill_options",
+    "load_extra",
+    "make_filesystem",
+]
 
 SCHEMES = {
     "s3": "s3", "s3a": "s3", "oci": "oci", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs",
@@ -21,6 +30,9 @@ READ_ONLY = frozenset({"https", "http"})
 
 CONDITIONAL = frozenset({"s3", "oci", "gs", "abfs", "memory"})
 """Schemes whose file systems have `get_tagged` and `put_if_match`."""
+
+UPLOADS_STAY = frozenset({"s3", "oci"})
+"""Schemes whose stores keep the parts of an upload until somebody aborts it; Google and Azure drop them in a week."""
 
 _MAKERS = {
     "s3": "smalti.storage.s3", "oci": "smalti.storage.s3", "gs": "smalti.storage.gcs", "abfs": "smalti.storage.azure",

@@ -21,6 +21,20 @@ class ObjectInfo:
     """Size of the object, bytes."""
     modified: str
     """ETag or modification time as text: changes when the content changes; empty where the store tells neither."""
+    changed: float | None = None
+    """When it was last put, seconds since 1970 by the store's own clock; None where the store does not tell."""
+
+
+@dataclass(frozen=True)
+class UnfinishedUpload:
+    """An upload in parts that was begun and not ended: its parts take room, and no listing shows them."""
+
+    key: str
+    """Of the object that it was to become, relative to the store's root."""
+    upload_id: str
+    """What the store calls it."""
+    begun: float
+    """Seconds since 1970 by the store's own clock."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,19 @@ class Store(ABC):
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder `prefix`, recursively, sorted by key; nothing where there is no such folder."""
+
+    def unfinished_uploads(self, prefix: str = "") -> "Iterator[UnfinishedUpload]":
+        """Uploads below the folder `prefix` that were not ended; nothing from stores that have none, or end them alone.
+
+        Raises:
+            StoreAuthError: the credentials may not ask for them.
+        """
+        check_key(prefix, allow_root=True)
+        return iter(())
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Forget an upload and its parts; nothing happens when it is over."""
+        check_key(upload.key)
 
     @abstractmethod
     def child(self, prefix: str) -> "Store":

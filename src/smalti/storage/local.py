@@ -154,7 +154,8 @@ class LocalStore(Store):
                 stat = path.stat()
             except FileNotFoundError:
                 continue  # removed between listing and looking, or a dangling link
-            infos.append(ObjectInfo(path.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns)))
+            key = path.relative_to(self.root).as_posix()
+            infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=lambda info: info.key))
 
     def child(self, prefix: str) -> "LocalStore":

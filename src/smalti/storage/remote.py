@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.bodies import ChangedError, mark_of
 from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, translate
-from smalti.storage.filesystems import CONDITIONAL, READ_ONLY, call, fill_options, make_filesystem
-from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
+from smalti.storage.filesystems import CONDITIONAL, READ_ONLY, UPLOADS_STAY, call, fill_options, make_filesystem
+from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
+from smalti.storage.object_times import time_of
 from smalti.storage.process import PerProcess
 from smalti.storage.readers import make_reader
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
@@ -173,8 +174,27 @@ class FsspecStore(Store):
         for name, info in found.items():
             full = str(name).strip("/")
             if full.startswith(below) and info.get("type") != "directory" and not str(name).endswith("/"):
-                infos.append(ObjectInfo(full.removeprefix(top), int(info["size"]), mark_of(info)))
+                key = full.removeprefix(top)
+                infos.append(ObjectInfo(key, int(info["size"]), mark_of(info), time_of(info)))
         return iter(sorted(infos, key=lambda info: info.key))
+
+    def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
+        """Uploads below the folder that were not ended, of S3 and what speaks like it; others end them alone."""
+        folder = self._path(folder_of(prefix), allow_root=True)
+        if self.scheme not in UPLOADS_STAY:
+            return iter(())
+        find = partial(self._run, "unfinished_uploads", folder)
+        top = f"{self.root.strip('/')}/"
+        found = self._call("list the unfinished uploads of", prefix, find, deadline=Deadline(LIST_SECONDS))
+        return iter([UnfinishedUpload(path.removeprefix(top), name, begun) for path, name, begun in found])
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Forget an upload and its parts."""
+        abort = partial(self._run, "abort_upload", self._path_to_write(upload.key), upload.upload_id)
+        try:
+            self._call("abort an upload to", upload.key, abort)
+        except StoreNotFound:
+            return
 
     def child(self, prefix: str) -> "FsspecStore":
         """The store of a folder of this one, on the same connection."""

@@ -104,4 +104,22 @@ def _class() -> Any:
             reply = await self._call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfMatch=etag)
             return str(reply["ETag"])
 
+        async def _unfinished_uploads(self, path: str) -> list[tuple[str, str, float]]:
+            """Path, name and time of the begin of every upload below a folder."""
+            bucket, folder, _ = self.split_path(path)
+            prefix = f"{folder.rstrip('/')}/" if folder else ""
+            found: list[tuple[str, str, float]] = []
+            after: dict[str, str] = {}
+            while True:
+                page = await self._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **after)
+                told = [up for up in page.get("Uploads", ()) if "Initiated" in up]  # else its age is not known
+                found += [(f"{bucket}/{up['Key']}", up["UploadId"], up["Initiated"].timestamp()) for up in told]
+                if not page.get("IsTruncated"):
+                    return found
+                after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+        async def _abort_upload(self, path: str, upload_id: str) -> None:
+            bucket, key, _ = self.split_path(path)
+            await self._call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
+
     return BoundedS3FileSystem

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import ShardCache
-from smalti.errors import CursorError, FormatError
-from smalti.format import AnyShard, ShardInfo, batch_of
+from smalti.errors import CursorError, FormatError, SchemaError
+from smalti.format import ShardInfo, batch_of
 from smalti.format.joining import check_alike, filled, joined
+from smalti.stream.given import given_of
+from smalti.stream.joined import Beside, JoinedCache
 from smalti.stream.options import StreamOptions
 from smalti.stream.shard_set import JoinedShards, ShardSet, find_shard_set
 
@@ -33,7 +35,7 @@ class OpenStreams:
             SmaltiError: the classes that `find_shard_set` names.
         """
         sets = tuple(map(find_shard_set, options))
-        self._lay_out(sets, ShardCache(*(each.source for each in sets), limit=cache_limit))
+        self._lay_out(sets, _cache_of(sets, cache_limit))
 
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
@@ -48,7 +50,9 @@ class OpenStreams:
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])
         # Bisected in a tenth of the time that numpy takes for one id.
         self._end_array = array("q", self._ends.tobytes())
+        self._given = given_of([each.logical for each in sets], self._stream_ends)
         self.cache = cache
+        self._beside = cache.beside if isinstance(cache, JoinedCache) else None
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
         return self.sets, self.cache  # the rest follows from them, and is as long as they have shards
@@ -69,12 +73,14 @@ class OpenStreams:
         return np.searchsorted(self._stream_ends, sample_ids, side="right")
 
     def sample(self, sample_id: int) -> dict[str, Any]:
-        """One decoded sample; `sample_id` in [0, len(streams))."""
+        """One decoded sample, its values as their logical types have them; `sample_id` in [0, len(streams))."""
         ends = self._end_array
         number = bisect_right(ends, sample_id)
         shard = self.cache.shard(number)
         try:
-            return shard[sample_id - (ends[number - 1] if number else 0)]
+            row = sample_id - (ends[number - 1] if number else 0)
+            stored = shard[row] if self._beside is None else self._joined_sample(number, row)
+            return stored if self._given is None else self._given.sample(stored, sample_id)
         except FormatError as error:
             raise self._placed(error, sample_id) from error
 
@@ -86,19 +92,17 @@ class OpenStreams:
             out: arrays to fill for columns of fixed size, by name; see `Shard.batch`.
 
         Returns:
-            Column to values: arrays for columns of fixed size, lists for the others, images as bytes.
+            Column to values: arrays for columns of fixed size, lists for the others, images as bytes; as their logical
+            types have them.
 
         Raises:
             IndexError: there is no such sample.
             SmaltiError: a shard cannot be fetched, or is damaged.
-            SchemaError: shards of the batch have different columns.
+            SchemaError: shards of the batch have different columns, or streams of it different logical types.
         """
-        numbers, rows = self._locate(sample_ids)
-        wanted = _distinct(numbers)
         try:
-            if len(wanted) <= self.cache.max_open:
-                return batch_of(*self._open(wanted, numbers, rows), out)
-            return filled(self._in_parts(wanted, numbers, rows), out)
+            stored = self._stored(sample_ids, out)
+            return stored if self._given is None else self._given.batch(stored, sample_ids)
         except FormatError as error:
             if "sample" in error.facts:  # a value's fault, not a shard's
                 for sample_id in sample_ids.tolist():  # the slow way finds whose
@@ -119,6 +123,14 @@ class OpenStreams:
         """Lets go of open shards and fetching threads."""
         self.cache.close()
 
+    def _stored(self, sample_ids: Ids, out: Mapping[str, NDArray[Any]] | None) -> dict[str, Any]:
+        """A batch as shards hold it."""
+        numbers, rows = self._locate(sample_ids)
+        wanted = _distinct(numbers)
+        if len(wanted) * self._files <= self.cache.max_open:
+            return self._batch(wanted, numbers, rows, out)
+        return filled(self._in_parts(wanted, numbers, rows), out)
+
     def _placed(self, error: FormatError, sample_id: int) -> FormatError:
         """The same error, which says which sample of which version it is about."""
         its = self.sets[int(self.stream_of(np.array([sample_id]))[0])]
@@ -126,19 +138,50 @@ class OpenStreams:
         facts = error.facts | {"sample_id": sample_id, "digest": its.manifest.digest}
         return type(error)(f"{where}: {error.message}", **facts)
 
-    def _open(self, wanted: list[int], numbers: Ids, rows: Ids) -> tuple[list[AnyShard], Ids, Ids]:
-        """The open shards of a batch, and for each sample its shard's place among them and its own in the shard."""
+    @property
+    def _files(self) -> int:
+        """How many shards hold the columns of a sample."""
+        return 1 if self._beside is None else 1 + self._beside.levels
+
+    def _joined_sample(self, number: int, row: int) -> dict[str, Any]:
+        sample = self.cache.shard(number)[row]
+        for neighbour in self._beside.of_one(number) if self._beside is not None else ():
+            sample |= self.cache.shard(neighbour)[row]
+        return sample
+
+    def _batch(
+        self, wanted: list[int], numbers: Ids, rows: Ids, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Any]:
+        """A batch out of these shards, and of those beside them."""
         which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
-        return self.cache.shards(wanted), which, rows
+        columns = batch_of(self.cache.shards(wanted), which, rows, out)
+        for level in range(self._files - 1):
+            neighbours = self._neighbours(level, wanted)
+            if neighbours:
+                columns |= batch_of(self.cache.shards(neighbours), which, rows, out)
+        return columns
+
+    def _neighbours(self, level: int, wanted: list[int]) -> list[int]:
+        """The shards beside these; none, if no columns were added to any of them."""
+        found = [] if self._beside is None else self._beside.at(level, np.array(wanted)).tolist()
+        if -1 not in found:
+            return found
+        if any(number >= 0 for number in found):
+            raise SchemaError(
+                f"a batch of {self.root} holds samples of streams with and without added columns; add the same ones to "
+                "each, or read with `batching_method='per_stream'`"
+            )
+        return []
 
     def _in_parts(self, wanted: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
         """A batch out of more shards than may be open at once: each holds a file descriptor, and macOS allows 256."""
         check_alike([self.shards[number] for number in wanted])
         parts, places = [], []
-        for begin in range(0, len(wanted), self.cache.max_open):
-            some = wanted[begin : begin + self.cache.max_open]
+        stride = max(1, self.cache.max_open // self._files)
+        for begin in range(0, len(wanted), stride):
+            some = wanted[begin : begin + stride]
             places.append(np.flatnonzero((numbers >= some[0]) & (numbers <= some[-1])))
-            parts.append(batch_of(*self._open(some, numbers[places[-1]], rows[places[-1]])))
+            parts.append(self._batch(some, numbers[places[-1]], rows[places[-1]]))
         return joined(parts, places)
 
     def _locate(self, sample_ids: Ids) -> tuple[Ids, Ids]:
@@ -150,6 +193,16 @@ class OpenStreams:
             )
         numbers = np.searchsorted(self._ends, sample_ids, side="right")
         return numbers, sample_ids - self._begins[numbers]
+
+
+def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
+    """One cache for all streams, and for what was added beside their shards."""
+    sources = [each.source for each in sets]
+    beside = [source for each in sets for source in each.sources_beside]
+    if not beside:
+        return ShardCache(*sources, limit=limit)
+    neighbours = Beside.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
+    return JoinedCache(*sources, *beside, limit=limit, beside=neighbours)
 
 
 def _distinct(numbers: Ids) -> list[int]:

@@ -29,6 +29,8 @@ class StreamOptions:
     """Passed to fsspec's file system."""
     allow_unsafe_types: bool = False
     """Whether `pkl` columns are read, which can run code."""
+    logical: bool = True
+    """Whether values are given as what they stand for by the manifest's logical types, or as they are stored."""
 
     def __post_init__(self) -> None:
         if self.remote is None and self.local is None:

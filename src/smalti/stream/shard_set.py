@@ -13,10 +13,21 @@ from numpy.typing import NDArray
 from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.shard_table import kinds_of, sizes_of, without_hash
-from smalti.errors import SchemaError, StoreNotFound, VersionNotFound
+from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
+from smalti.errors import IndexFileError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable
+from smalti.format.logical import LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
 from smalti.stream.options import StreamOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Columns that were added beside the shards of a set."""
+
+    entry: ColumnsEntry
+    shards: Sequence[ShardInfo]
+    """Each holds these columns of the samples of the set's shard in the same place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +40,8 @@ class ShardSet:
     """Where its shards lie."""
     shards: Sequence[ShardInfo]
     """Those of the split."""
+    added: tuple[Added, ...] = ()
+    """What is read joined with them."""
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
@@ -40,12 +53,37 @@ class ShardSet:
         """Samples of all shards."""
         return int(self.shard_sizes.sum())
 
+    @cached_property
+    def logical(self) -> LogicalTypes | None:
+        """What its values stand for; None where they are given as they are stored."""
+        types = dict(self.manifest.logical)
+        for each in self.added:
+            types |= each.entry.logical
+        return parse_logical(types, self.columns) if self.options.logical else None
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.options, self.manifest, self.store, self.shards)  # what was counted is counted again
+        parts = (self.options, self.manifest, self.store, self.shards, self.added)
+        return type(self), parts  # what was counted is counted again
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name to encoding of every column that a sample has, the added ones included."""
+        columns = self.manifest.schema.columns()
+        for each in self.added:
+            columns |= each.entry.columns
+        return columns
 
     @property
     def source(self) -> Source:
         """Where a cache gets its shards from."""
+        return self._source(self.manifest.digest, self.shards)
+
+    @property
+    def sources_beside(self) -> list[Source]:
+        """Where it gets the added columns from."""
+        return [self._source(each.entry.digest, each.shards) for each in self.added]
+
+    def _source(self, digest: str, shards: Sequence[ShardInfo]) -> Source:
         options = self.options
         cache = CacheOptions(
             local=options.local if options.remote is not None else None,
@@ -53,13 +91,7 @@ class ShardSet:
             download_timeout=options.download_timeout,
             keep_zip=options.keep_zip,
         )
-        return Source(
-            self.store,
-            self.manifest.digest,
-            self.shards,
-            cache,
-            allow_unsafe_types=options.allow_unsafe_types,
-        )
+        return Source(self.store, digest, shards, cache, allow_unsafe_types=options.allow_unsafe_types)
 
 
 class JoinedShards(Sequence[ShardInfo]):
@@ -97,18 +129,38 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
         VersionNotFound: no such version or split.
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted.
-        SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or a file has not the hash that
-            `validate_hash` asks for.
+        SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, is of a logical type that this
+            version does not know, or a file has not the hash that `validate_hash` asks for.
     """
-    found = ShardSet(options, *_find(open_store(options.root, dict(options.storage_options)), options))
-    check_readable(kinds_of(found.shards), allow_unsafe_types=options.allow_unsafe_types)
-    if options.validate_hash is not None:
-        _check_hash(found, options.validate_hash)
+    manifest, store, shards = _find(open_store(options.root, dict(options.storage_options)), options)
+    added = tuple(_added(store, manifest, shards, options.split, entry) for entry in columns_of(manifest.sidecars))
+    found = ShardSet(options, manifest, store, shards, added)
+    _ = found.logical
+    for part in (shards, *(each.shards for each in added)):
+        check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
+        if options.validate_hash is not None:
+            _check_hash(found, part, options.validate_hash)
     return found
 
 
-def _check_hash(found: ShardSet, name: str) -> None:
-    file = without_hash(found.shards, name)
+def _added(
+    store: Store, manifest: Manifest, shards: Sequence[ShardInfo], split: str | None, entry: ColumnsEntry
+) -> Added:
+    """The added columns of the same split."""
+    found = aligned_shards(store, entry, manifest.shards)
+    if split is not None and len(shards) < len(found):
+        found = found.of_partition(split)
+    if not np.array_equal(sizes_of(found), sizes_of(shards)):
+        raise IndexFileError(
+            f"{store.url}, version {manifest.version}: split {split!r} has {len(shards)} shards, and its added columns "
+            f"{', '.join(entry.columns)} have {len(found)} or others of other sizes",
+            split=split,
+        )
+    return Added(entry, found)
+
+
+def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None:
+    file = without_hash(shards, name)
     if file is not None:
         has = ", ".join(sorted(file.hashes)) or "none"
         raise SchemaError(

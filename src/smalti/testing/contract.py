@@ -223,6 +223,19 @@ class StoreContract:
         assert [info.key for info in store.list("f")] == ["f/a", "f/b"]
         assert before[0].modified
 
+    def test_a_listing_tells_when_objects_were_last_put(self, store: Store) -> None:
+        """By one clock, whatever it shows: what is put later is not older, and a second put counts."""
+        store.put("a", b"1")
+        store.put("b", b"2")
+        first = {info.key: info.changed for info in store.list()}
+        store.put("a", b"3")
+        second = {info.key: info.changed for info in store.list()}
+        times = [first["a"], first["b"], second["a"]]
+        told = [time for time in times if time is not None]
+        assert len(told) in {0, 3}, "a store tells it of all objects or of none"
+        assert told == sorted(told)
+        assert not told or told[-1] - told[0] < 3600
+
     def test_a_child_is_a_folder(self, store: Store) -> None:
         """Same objects, shorter keys; its URL says where."""
         child = store.child("data/train")

@@ -12,14 +12,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
+from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 
 WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "delete")
@@ -79,6 +79,9 @@ Rules = list[Rule]  # the class below has a method named list
 @dataclass
 class _Shared:
     objects: dict[str, bytes] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    uploads: list[UnfinishedUpload] = field(default_factory=list)
+    clock: Callable[[], float] = time.time
     calls: list[Call] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -91,11 +94,19 @@ class MemoryStore(Store):
 
     replaces_conditionally = True
 
-    def __init__(self, url: str = "memory-store://test", *, chunk_bytes: int = 1 << 16, seed: int = 0) -> None:
+    def __init__(
+        self,
+        url: str = "memory-store://test",
+        *,
+        chunk_bytes: int = 1 << 16,
+        seed: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` is the store's own: its objects get their times from it."""
         self.url = url
         self.chunk_bytes = chunk_bytes
         self._prefix = ""
-        self._shared = _Shared(dice=random.Random(seed))
+        self._shared = _Shared(dice=random.Random(seed), clock=clock)
 
     @property
     def calls(self) -> list[Call]:
@@ -193,11 +204,36 @@ class MemoryStore(Store):
         below = top + (f"{folder}/" if folder else "")
         with self._shared.lock:
             found = [
-                ObjectInfo(key.removeprefix(top), len(data), _etag(data))
+                ObjectInfo(key.removeprefix(top), len(data), _etag(data), self._shared.times.get(key))
                 for key, data in self._shared.objects.items()
                 if key.startswith(below)
             ]
         return iter(sorted(found, key=lambda info: info.key))
+
+    def begin_upload(self, key: str) -> UnfinishedUpload:
+        """Leave an upload in parts unfinished, as a writer does who dies in it."""
+        with self._shared.lock:
+            number = str(len(self._shared.uploads))
+            upload = UnfinishedUpload(self._full(check_key(key)), number, self._shared.clock())
+            self._shared.uploads.append(upload)
+        return upload
+
+    def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
+        """Uploads below the folder that were not ended."""
+        self._enter("unfinished_uploads", folder_of(prefix))
+        top = f"{self._prefix}/" if self._prefix else ""
+        below = self._full(folder_of(prefix)) + "/" if self._full(folder_of(prefix)) else ""
+        with self._shared.lock:
+            found = [each for each in self._shared.uploads if each.key.startswith(below)]
+        return iter([replace(each, key=each.key.removeprefix(top)) for each in found])
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Forget an upload."""
+        self._enter("abort_upload", upload.key)
+        with self._shared.lock:
+            self._count_write()
+            own = replace(upload, key=self._full(upload.key))
+            self._shared.uploads[:] = [each for each in self._shared.uploads if each != own]
 
     def child(self, prefix: str) -> "MemoryStore":
         """A view of a folder, with the same objects, faults and log."""
@@ -219,7 +255,7 @@ class MemoryStore(Store):
 
     def _enter(self, op: str, key: str) -> Rules:
         """Log the call, wait and fail as planted; the rules that hit it."""
-        check_key(key, allow_root=op == "list")
+        check_key(key, allow_root=op in {"list", "unfinished_uploads"})
         full = self._full(key)
         with self._shared.lock:
             self._shared.calls.append(Call(op, full))
@@ -244,6 +280,7 @@ class MemoryStore(Store):
                 if found is None or _etag(found) != etag:
                     raise StoreConflict(f"{self.locate(key)} is no longer what it was", key=key, url=self.url)
             self._shared.objects[self._full(key)] = self._spoiled(rules, data)
+            self._shared.times[self._full(key)] = self._shared.clock()
         for rule in rules:
             if rule.lost_ack:
                 raise rule.error or StoreError(f"planted: the reply to {op} {key} was lost", key=key, url=self.url)

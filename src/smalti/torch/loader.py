@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.dataset import Pass
@@ -15,7 +15,7 @@ from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
 from smalti.torch.agreement import Agreement
-from smalti.torch.collate import columns_to_tensors
+from smalti.torch.collate import collate_samples, columns_to_tensors
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.handing import HandedOver, pickles_tasks
 from smalti.torch.packing import PackingCollate
@@ -87,7 +87,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
-        collate: Callable[[Any], Any] = collate_fn or default_collate
+        collate: Callable[[Any], Any] = collate_fn or collate_samples
         if view.loader_side.columns:
             collate = columns_to_tensors
         super().__init__(

@@ -1,8 +1,18 @@
 """Writing shard sets: samples in, uploaded and published shards out. Bytes are made in `smalti.format`."""
 
+from smalti.writer.compact import compact
 from smalti.writer.mds import MDSWriter
 from smalti.writer.queue import UploadOptions
 from smalti.writer.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 from smalti.writer.uploader import ShardUploader
 
-__all__ = ["CSVWriter", "JSONWriter", "MDSWriter", "ShardUploader", "TSVWriter", "UploadOptions", "XSVWriter"]
+__all__ = [
+    "CSVWriter",
+    "JSONWriter",
+    "MDSWriter",
+    "ShardUploader",
+    "TSVWriter",
+    "UploadOptions",
+    "XSVWriter",
+    "compact",
+]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from smalti.errors import SchemaError
 from smalti.format import FilledShard, ShardInfo
+from smalti.format.sealing import Lengths
 from smalti.storage import Store
 from smalti.writer.queue import Destination, UploadOptions, UploadQueue
 
@@ -64,6 +65,7 @@ class ShardUploader:
         # Looked up once, and replaced when there is something to say instead: a sample costs no further checks.
         self._add = builder.add
         self._add_batch = builder.add_batch
+        self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Take one sample in; blocks while too many shards are on their way.
@@ -75,6 +77,21 @@ class ShardUploader:
         """
         try:
             for shard in self._add(sample):
+                self._queue.put(shard)
+        except BaseException as error:
+            self._queue.note(error)
+            raise
+
+    def write_encoded(self, lengths: Lengths, data: memoryview) -> None:
+        """Take samples in as they lie in a shard of the same schema; see `ShardBuilder.add_encoded`.
+
+        Raises:
+            SchemaError: They do not fit, or the shards are text, which cannot be put together so.
+            StoreError: A shard could not be stored, this one's or an earlier one.
+            ValueError: Finished or aborted already.
+        """
+        try:
+            for shard in self._add_encoded(lengths, data):
                 self._queue.put(shard)
         except BaseException as error:
             self._queue.note(error)
@@ -116,6 +133,11 @@ class ShardUploader:
         self._builder = None  # it holds memory
         return shards
 
+    @property
+    def row_hash(self) -> int | None:
+        """The sum of the hashes of all samples (`catalog.row_hash`), after `finish`; None if they are not hashed."""
+        return self._queue.row_hash
+
     def abort(self) -> tuple[str, ...]:
         """Stop and delete what was uploaded; the addresses that could not be deleted. Harmless after another abort.
 
@@ -126,7 +148,11 @@ class ShardUploader:
         return self._queue.cancel()
 
     def _shut(self) -> None:
-        self._add = self._add_batch = self._refuse
+        self._add = self._add_batch = self._add_encoded = self._refuse
+
+    @staticmethod
+    def _refuse_encoded(*_: object) -> NoReturn:
+        raise SchemaError("shards of text are put together from samples alone; write the samples one by one")
 
     def _refuse(self, *_: object) -> NoReturn:
         self._queue.raise_failure()

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from smalti.catalog import Draft, Manifest, new_write_id, publish
+from smalti.catalog import Draft, Manifest, in_progress, new_write_id, publish
 from smalti.catalog.publishing import check_target
+from smalti.catalog.row_hash import row_hash_text
 from smalti.errors import CommitConflict, DatasetExists
 from smalti.format import Schema
 from smalti.storage import Store, open_store
@@ -44,6 +45,8 @@ class WriterOptions:
     """For the file system of the URL."""
     metadata: Mapping[str, Any] | None = None
     """Kept with the version; JSON."""
+    row_hash: bool = False
+    """Whether the version gets a row hash; it costs some 0.2 microseconds a sample."""
 
     def uploads(self) -> UploadOptions:
         """The part that the uploader takes.
@@ -55,7 +58,8 @@ class WriterOptions:
             raise ValueError(f"`retry` is the number of tries, at least 1, found {self.retry}")
         if self.max_workers is not None and self.max_workers < 1:
             raise ValueError(f"`max_workers` is the number of threads, at least 1, found {self.max_workers}")
-        return UploadOptions(self.max_workers or min(8, (os.cpu_count() or 1) + 4), attempts=self.retry)
+        workers = self.max_workers or min(8, (os.cpu_count() or 1) + 4)
+        return UploadOptions(workers, attempts=self.retry, hash_rows=self.row_hash)
 
     def stores(self) -> tuple[Store, ...]:
         """The stores to write to, the one that decides first.
@@ -91,12 +95,15 @@ class VersionWriter:
         self.write_id = new_write_id()
         self.manifest: Manifest | None = None
         """What was published; None before."""
+        self._pid = os.getpid()
         self._schema = schema
         self._metadata = dict(options.metadata or {})
         self._mode: Literal["create", "overwrite"] = "overwrite" if options.exist_ok else "create"
         self._stores = options.stores()
         for store in self._stores:
             check_target(store, self._mode)
+        for store in self._stores:
+            in_progress.begin(store, self.write_id)
         self._progress = Progress() if options.progress_bar else None
         self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
         self._uploader = ShardUploader(
@@ -143,7 +150,13 @@ class VersionWriter:
             self._abort(error)
             raise
         self._close_progress()
-        draft = Draft(write_id=self.write_id, schema=self._schema, shards=tuple(shards), metadata=self._metadata)
+        draft = Draft(
+            write_id=self.write_id,
+            schema=self._schema,
+            shards=tuple(shards),
+            metadata=self._metadata,
+            row_hash="" if self._uploader.row_hash is None else row_hash_text(self._uploader.row_hash),
+        )
         self._may_be_named = True
         try:
             self.manifest = publish(self._stores[0], draft, mode=self._mode)
@@ -154,6 +167,7 @@ class VersionWriter:
             raise
         for store in self._stores[1:]:
             publish(store, draft, mode=self._mode)
+        self._end_marker()
         return self.manifest
 
     def __enter__(self: Writer) -> Writer:
@@ -169,9 +183,15 @@ class VersionWriter:
 
     def _abort(self, error: BaseException) -> None:
         left = () if self._may_be_named else self._uploader.abort()
+        if not left and not self._may_be_named:
+            self._end_marker()
         self._close_progress()
         if left and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"{len(left)} uploaded objects could not be deleted; no version names them: {left[0]} ...")
+
+    def _end_marker(self) -> None:
+        for store in self._stores if os.getpid() == self._pid else ():  # a fork's copy ends nothing of its parent's
+            in_progress.end(store, self.write_id)
 
     def _close_progress(self) -> None:
         if self._progress is not None:

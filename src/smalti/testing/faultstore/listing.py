@@ -12,8 +12,15 @@ _LAST = "\U0010ffff"
 def list_uploads(bucket: Bucket, request: Request) -> Reply:
     """The multipart uploads that are under way."""
     prefix = request.query.get("prefix", "")
-    found = sorted((upload.key, name) for name, upload in bucket.uploads.items() if upload.key.startswith(prefix))
-    uploads = "".join(f"<Upload>{tag('Key', key)}{tag('UploadId', name)}</Upload>" for key, name in found)
+    found = sorted(
+        (upload.key, name, iso_date(upload.begun))
+        for name, upload in bucket.uploads.items()
+        if upload.key.startswith(prefix)
+    )
+    uploads = "".join(
+        f"<Upload>{tag('Key', key)}{tag('UploadId', name)}{tag('Initiated', begun)}</Upload>"
+        for key, name, begun in found
+    )
     facts = tag("Bucket", request.bucket) + tag("IsTruncated", "false")
     return xml_reply(f"<ListMultipartUploadsResult>{facts}{uploads}</ListMultipartUploadsResult>")
 

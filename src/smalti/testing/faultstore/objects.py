@@ -36,6 +36,8 @@ class Upload:
     key: str
     headers: dict[str, str]
     parts: dict[int, Stored] = field(default_factory=dict)
+    begun: float = field(default_factory=time.time)
+    """Seconds since 1970."""
 
 
 class Bucket:

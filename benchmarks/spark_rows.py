@@ -1,0 +1,28 @@
+"""The rows about DataFrames that become shard sets: those of issue 6, on `local[2]`."""
+
+from benchmarks.goals import Goal, at_least
+from benchmarks.row import Entrant, Row, participants
+
+_ZSTD = {"zstd": True}
+_GOALS = (at_least(3, "mosaicml"), at_least(0.7, "parquet"))
+_FLOORS = participants("parquet", "frame-arrow", **{"frame-read": 1})
+_MORE = ("later_rows_per_s", "cpu_us_per_row", "later_cpu_us_per_row", "mb_per_s", "stored_mb")
+
+
+def _row(key: str, title: str, workload: str, earlier: str, *, zstd: bool, samples: int | None = None) -> Row:
+    zipped = (Entrant("smalti zstd", "smalti", _ZSTD), Entrant("mosaicml zstd", "mosaicml", _ZSTD)) if zstd else ()
+    goals: dict[str, tuple[Goal, ...]] = {"smalti": _GOALS}
+    if zstd:
+        goals["smalti zstd"] = (at_least(3, "mosaicml zstd"),)
+    return Row(
+        f"spark-{key}", f"DataFrame to shards, {title}", "frame", workload, "rows_per_s", "rows/s",
+        (*participants("smalti", "mosaicml"), *zipped, *_FLOORS), goals, "parquet", earlier, more=_MORE,
+        samples=samples,
+    )  # fmt: skip
+
+
+SPARK_ROWS: tuple[Row, ...] = (
+    _row("rows", "(long, int, string, 1 KB binary)", "rows", "60k · - · 282k", zstd=True),
+    _row("jpeg", "14.4 KB pictures, label, name", "jpeg", "3.0k · - · 12.6k", zstd=False),
+    _row("photos", "41 KB photos, label, name", "photos", "", zstd=False, samples=20_000),
+)

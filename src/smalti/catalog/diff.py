@@ -1,0 +1,126 @@
+"""What one version has that another has not. Shards are immutable: the same name and sums are the same samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.catalog.manifest import Manifest, stored_bytes
+from smalti.catalog.reading import load_manifest
+from smalti.catalog.shard_table import ShardTable
+from smalti.catalog.tags import version_of_tag
+from smalti.format import ShardInfo
+from smalti.storage import Place, Store, open_store
+
+
+@dataclass(frozen=True)
+class VersionDiff:
+    """What changed from version `a` to version `b`."""
+
+    a: int
+    b: int
+    added: tuple[ShardInfo, ...]
+    """Shards that only `b` has, in its order."""
+    removed: tuple[ShardInfo, ...]
+    """Shards that only `a` has, in its order."""
+    num_kept: int
+    """Shards that both have."""
+    rows: tuple[int, int]
+    """Samples of `a` and of `b`."""
+    num_bytes: tuple[int, int]
+    """Bytes of `a` and of `b` as stored."""
+    columns_added: Mapping[str, str]
+    """Name to encoding."""
+    columns_removed: Mapping[str, str]
+    columns_changed: Mapping[str, tuple[str, str]]
+    """Name to both encodings."""
+    lineage: tuple[Mapping[str, Any], Mapping[str, Any]]
+    """Where the data of `a` and of `b` came from."""
+    same_rows: bool | None
+    """Whether both have the same samples, in whatever order and shards; None where a version does not say."""
+
+    @property
+    def rows_added(self) -> int:
+        """Samples in the added shards."""
+        return sum(shard.samples for shard in self.added)
+
+    @property
+    def rows_removed(self) -> int:
+        """Samples in the removed shards."""
+        return sum(shard.samples for shard in self.removed)
+
+    @property
+    def bytes_added(self) -> int:
+        """Bytes of the added shards as stored: what a reader of `a` has to fetch for `b`."""
+        return sum(map(stored_bytes, self.added))
+
+    def summary(self) -> str:
+        """One line for people."""
+        rows = {True: "the same samples", False: "other samples", None: "row hashes unknown"}[self.same_rows]
+        return (
+            f"version {self.a} to {self.b}: {len(self.added):,} shards ({self.rows_added:,} samples) added, "
+            f"{len(self.removed):,} ({self.rows_removed:,}) removed, {self.num_kept:,} kept; {rows}"
+        )
+
+
+def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
+    """What changed from one version to another.
+
+    Args:
+        place: The root of the set: a URL, folder or store.
+        a: The one version, by number or tag.
+        b: The other one; the newest by default.
+
+    Raises:
+        StoreNotFound: there is no set.
+        VersionNotFound: there is no such version or tag.
+    """
+    store = open_store(place)
+    before, after = _load(store, a), _load(store, b)
+    old, new = _columns(before), _columns(after)
+    added, removed = _only(after.shards, before.shards), _only(before.shards, after.shards)
+    return VersionDiff(
+        a=before.version,
+        b=after.version,
+        added=added,
+        removed=removed,
+        num_kept=len(after.shards) - len(added),
+        rows=(before.rows, after.rows),
+        num_bytes=(before.num_bytes, after.num_bytes),
+        columns_added={name: kind for name, kind in new.items() if name not in old},
+        columns_removed={name: kind for name, kind in old.items() if name not in new},
+        columns_changed={name: (old[name], new[name]) for name in old if name in new and old[name] != new[name]},
+        lineage=(before.lineage, after.lineage),
+        same_rows=_same_rows(before, after),
+    )
+
+
+def _load(store: Store, which: int | str | None) -> Manifest:
+    return load_manifest(store, version=version_of_tag(store, which) if isinstance(which, str) else which)
+
+
+def _columns(manifest: Manifest) -> dict[str, str]:
+    """Name to encoding, of the columns beside the shards too."""
+    beside = [sidecar.get("columns") for sidecar in manifest.sidecars]
+    found = manifest.schema.columns()
+    for columns in beside:
+        found |= columns if isinstance(columns, dict) else {}
+    return found
+
+
+def _only(shards: Sequence[ShardInfo], others: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
+    """The shards that the others have not."""
+    if isinstance(shards, ShardTable) and isinstance(others, ShardTable):
+        rows = np.flatnonzero(~np.isin(shards.marks(), others.marks()))  # a million rows as objects are a gigabyte
+        return tuple(shards[row] for row in rows.tolist())
+    known = {shard.raw.basename: shard for shard in others}
+    return tuple(shard for shard in shards if known.get(shard.raw.basename) != shard)
+
+
+def _same_rows(a: Manifest, b: Manifest) -> bool | None:
+    if a.digest == b.digest:
+        return True
+    if a.rows != b.rows or a.schema != b.schema:
+        return False
+    return a.row_hash == b.row_hash if a.row_hash and b.row_hash else None

@@ -1,0 +1,154 @@
+"""Which objects of a set nobody needs any more: pure reasoning over a listing and what the headers say, no I/O.
+
+An object is removed only if all of this holds; whatever is in doubt stays:
+- its name is one that Smalti's writers give, below a write id that a version or a marker names, or in `_versions/`;
+- no version that is kept needs it;
+- it is older than the limit, by the store's own times;
+- it is of a write that was published, or of one of which everything, its marker too, is older than the limit.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from smalti.catalog.header import FOLDER
+from smalti.catalog.in_progress import write_id_of
+from smalti.storage import ObjectInfo
+
+_TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*\.arrow")
+_PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
+_CATALOG = re.compile(rf"(?:[^/]+/)?index\.json|{FOLDER}/\d{{8,}}\.json|{FOLDER}/tags/[^/]+\.json")
+_WRITTEN = re.compile(r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.arrow", re.ASCII)
+
+
+class Why(Enum):
+    """Why an object goes, or stays."""
+
+    EXPIRED = "of a version that is no longer kept"
+    ORPHAN = "of a write that was never published"
+    LEFTOVER = "left over by a write, and named by no version"
+    LIVE = "a version that is kept needs it"
+    CATALOG = "the versions, tags and index files themselves"
+    YOUNG = "younger than the limit"
+    IN_PROGRESS = "of a write that may still go on"
+    FOREIGN = "not of Smalti's making"
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """One object that may go."""
+
+    key: str
+    num_bytes: int
+    why: Why
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the set says about itself."""
+
+    published: Collection[str]
+    """Write ids of all versions there ever were."""
+    live: Collection[str]
+    """Keys that the kept versions need."""
+    expired: Collection[str]
+    """Write ids of versions that are not kept."""
+    remembered: Collection[str]
+    """Write ids that cannot be published again, since the newest version knows them."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What may go, in the order in which it should, and how many objects stay for which reason."""
+
+    doomed: tuple[Doomed, ...]
+    kept: Mapping[Why, int]
+    fences: tuple[str, ...]
+    """Write ids that could still be published, and digests of tables, of which something goes."""
+    shown: frozenset[str]
+    """Write ids and digests of tables of which the listing shows something."""
+
+
+def sweep(listing: Sequence[ObjectInfo], known: Known, cutoff: float) -> Sweep:
+    """What may go of the objects listed, if what was last put before `cutoff` is old; seconds by the store's clock."""
+    writes = writes_of(listing, known.published)
+    owners = [_owner(info.key, writes) for info in listing]
+    youngest: dict[str, float] = {}
+    for info, owner in zip(listing, owners, strict=True):
+        if owner is not None:
+            youngest[owner] = max(youngest.get(owner, 0.0), _time(info))
+    doomed: list[Doomed] = []
+    kept: dict[Why, int] = {}
+    for info, owner in zip(listing, owners, strict=True):
+        why = _why(info, owner, known, cutoff)
+        if why is Why.ORPHAN and owner is not None and youngest[owner] >= cutoff:
+            why = Why.IN_PROGRESS
+        if why in {Why.EXPIRED, Why.ORPHAN, Why.LEFTOVER}:
+            doomed.append(Doomed(info.key, info.num_bytes, why))
+        else:
+            kept[why] = kept.get(why, 0) + 1
+    return Sweep(
+        doomed=tuple(sorted(doomed, key=_turn)),
+        kept=kept,
+        fences=_fences(doomed, writes, known),
+        shown=frozenset(name for info in listing if (name := _fenced_by(info.key, writes)) is not None),
+    )
+
+
+def writes_of(listing: Iterable[ObjectInfo], published: Iterable[str]) -> set[str]:
+    """Every write id that a version or a marker names."""
+    return {*published, *(write_id for info in listing if (write_id := write_id_of(info.key)) is not None)}
+
+
+def is_ours(key: str, writes: Collection[str]) -> bool:
+    """Whether a writer of one of these write ids put the object, or was about to."""
+    return _owner(key, writes) is not None
+
+
+def _why(info: ObjectInfo, owner: str | None, known: Known, cutoff: float) -> Why:
+    if info.key in known.live:
+        return Why.LIVE
+    if _CATALOG.fullmatch(info.key):
+        return Why.CATALOG
+    is_table = _TABLE.fullmatch(info.key) is not None
+    if owner is None and not is_table and not _PROBE.fullmatch(info.key):
+        return Why.FOREIGN
+    if _time(info) >= cutoff:
+        return Why.YOUNG
+    if owner is None or write_id_of(info.key) in known.published:
+        return Why.LEFTOVER
+    if owner in known.expired:
+        return Why.EXPIRED
+    return Why.LEFTOVER if owner in known.published else Why.ORPHAN
+
+
+def _owner(key: str, writes: Collection[str]) -> str | None:
+    """The write id whose writer put this object; None for what no writer of ours put."""
+    marked = write_id_of(key)
+    if marked is not None:
+        return marked
+    *folders, name = key.split("/")
+    owner = next((folder for folder in folders[:2] if folder in writes), None)
+    return owner if owner is not None and _WRITTEN.fullmatch(name) else None
+
+
+def _fenced_by(key: str, writes: Collection[str]) -> str | None:
+    """What in a header's `fenced` keeps anybody from naming this object again."""
+    table = _TABLE.fullmatch(key)
+    return table[1] if table is not None else _owner(key, writes)
+
+
+def _fences(doomed: Iterable[Doomed], writes: Collection[str], known: Known) -> tuple[str, ...]:
+    found = {_fenced_by(each.key, writes) for each in doomed}
+    return tuple(sorted(name for name in found if name is not None and name not in known.remembered))
+
+
+def _turn(each: Doomed) -> tuple[int, str]:
+    """Tables first, so that a version that is half gone cannot be opened; markers last: they say whose the rest is."""
+    is_marker = write_id_of(each.key) is not None
+    return 0 if _TABLE.fullmatch(each.key) else 2 if is_marker else 1, each.key
+
+
+def _time(info: ObjectInfo) -> float:
+    return float("inf") if info.changed is None else info.changed

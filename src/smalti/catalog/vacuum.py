@@ -1,0 +1,286 @@
+"""Removing what no version needs any more, without ever touching what one does.
+
+1. What time it is, and how old an object is, the store says: an object put now is listed with everything else.
+2. A version is kept if it is the newest, has a tag, or was the newest less than `older_than` ago.
+3. What may go is reasoned out in `sweeping`; the least doubt keeps an object.
+4. Before anything is removed, a version with the content of the newest one says what will be (`fenced`, `expired`).
+   Whoever publishes meanwhile loses against it and looks again, and nothing that it names can be named by a later
+   version. Tags are looked at once more after it.
+5. A vacuum that dies at any point leaves every kept version whole; the next one goes on. Two at once do no harm.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from smalti.catalog.clock import SYSTEM, Clock
+from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_header, read_manifest
+from smalti.catalog.publishing import commit_same
+from smalti.catalog.reading import find_newest
+from smalti.catalog.sidecars import live_keys
+from smalti.catalog.sweeping import Doomed, Known, Sweep, Why, is_ours, sweep, writes_of
+from smalti.catalog.tags import tags
+from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
+from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
+
+LEAST_SECONDS = 7 * 86400.0
+"""Writers and readers may be at work for days: what is younger is left alone, unless somebody insists."""
+_TURNS = 10
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@dataclass(frozen=True)
+class VacuumReport:
+    """What a vacuum removed, or would remove."""
+
+    dry_run: bool
+    version: int | None
+    """The version that says what was removed; None where none had to say it."""
+    expired: tuple[int, ...]
+    """Versions that cannot be opened afterwards, of this vacuum."""
+    removed: tuple[Doomed, ...]
+    """Objects, in the order of their removal."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Why objects stay, and how many do."""
+    uploads: tuple[UnfinishedUpload, ...] | None = ()
+    """Uploads that were begun as long ago and never ended: aborted too; None where the store does not tell them."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what was, or would be, removed."""
+        return sum(each.num_bytes for each in self.removed)
+
+    def summary(self) -> str:
+        """One line for people."""
+        did = "would be removed" if self.dry_run else "removed"
+        versions = ", ".join(map(str, self.expired)) or "none"
+        return f"{len(self.removed):,} objects, {self.num_bytes:,} bytes {did}; versions that go: {versions}"
+
+
+def vacuum(
+    place: Place,
+    *,
+    older_than: str | float = "7d",
+    dry_run: bool = True,
+    unsafe_ttl: bool = False,
+    on_remove: Callable[[int, int], None] | None = None,
+    clock: Clock = SYSTEM,
+) -> VacuumReport:
+    """Remove versions that were superseded long ago, and what dead writers left; by default only say what would go.
+
+    Never removed: what the newest version, a tagged one or a young one needs, what is younger than `older_than`, what
+    a writer that may still be at work has put, and what Smalti did not write. Headers stay: the history remains whole.
+
+    Args:
+        place: The root of the set: a URL, folder or store. A small object is put there and removed, to read the
+            store's clock.
+        older_than: Seconds, or text such as "7d", "36h".
+        dry_run: Only report.
+        unsafe_ttl: Allow less than seven days: what a slow writer or reader still needs may then go.
+        on_remove: Called with (done, total) after each removal.
+        clock: For pauses; no age is measured with it.
+
+    Raises:
+        StoreNotFound: there is no set.
+        CatalogError: the set has no versions, the store tells no times, or `older_than` cannot be used.
+        IndexFileError: a version that is kept cannot be read, so that it cannot be told what it needs.
+        CommitConflict: others published all the time; nothing was removed.
+        CommitUnknown: the store stopped answering; nothing was removed.
+        StoreError: the store failed; call again, and it goes on.
+    """
+    store, limit = open_store(place), parse_age(older_than)
+    if limit < LEAST_SECONDS and not unsafe_ttl:
+        raise CatalogError(
+            f"`older_than` is {limit / 86400:.2g} days; less than {LEAST_SECONDS / 86400:.0f} may remove what a slow "
+            "writer or reader still needs. Say `unsafe_ttl` if nobody is at work there"
+        )
+    _check_set(store)
+    listing, now = _listed(store)
+    for turn in range(_TURNS):
+        state = _State.of(store, listing, now - limit)
+        found = state.sweep(state.kept_versions)
+        uploads = _old_uploads(state)
+        if dry_run:
+            return _report(state, found, uploads, dry_run=True)
+        _abort(store, uploads)
+        if not found.doomed:
+            return _report(state, found, uploads, dry_run=False)
+        if not state.expired and not found.fences:  # what goes could not be named again anyway
+            _remove(store, found.doomed, on_remove)
+            return _report(state, found, uploads, dry_run=False)
+        committed = commit_same(
+            store,
+            state.newest,
+            f"vacuum-{secrets.token_hex(8)}",
+            fenced=state.fences(found),
+            expired=state.expired,
+            clock=clock,
+        )
+        if committed is not None:
+            tagged = set(tags(store).values()) & set(state.expired)  # tagged after we looked
+            found = state.sweep({*state.kept_versions, *tagged}) if tagged else found
+            _remove(store, found.doomed, on_remove)
+            return _report(state, found, uploads, dry_run=False, version=committed.version)
+        clock.pause(0.05 * (turn + 1))
+    raise CommitConflict(f"{store.url}: others published {_TURNS} times meanwhile; nothing was removed. Call again")
+
+
+def parse_age(age: str | float) -> float:
+    """Seconds, of a number or of text such as "7d", "36h", "90m", "2w".
+
+    Raises:
+        CatalogError: it is neither.
+    """
+    if isinstance(age, int | float) and not isinstance(age, bool) and 0 <= age < float("inf"):
+        return float(age)
+    match = _AGE.fullmatch(age.strip()) if isinstance(age, str) else None
+    if match is None:
+        raise CatalogError(f'expected an age such as "7d", "36h" or a number of seconds, found {age!r:.60}')
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _check_set(store: Store) -> None:
+    newest = find_newest(store)
+    if newest.header is not None:
+        return
+    if newest.index is None:
+        raise StoreNotFound(f"{store.url} holds no shard set: {INDEX} is not there; check the address", key=INDEX)
+    raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
+
+
+def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
+    """Everything that is there, and the time by the store's own clock."""
+    probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+    store.put(probe, b"what time is it?")
+    try:
+        listing = list(store.list())
+    finally:
+        with suppress(StoreError):  # a later vacuum removes it
+            store.delete(probe)
+    now = next((info.changed for info in listing if info.key == probe), None)
+    if now is None:
+        raise CatalogError(
+            f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
+        )
+    return [info for info in listing if info.key != probe], now
+
+
+@dataclass(frozen=True)
+class _State:
+    """What there is: objects that were listed first, and versions and tags that were read after that."""
+
+    store: Store
+    listing: Sequence[ObjectInfo]
+    times: Mapping[str, float | None]
+    """Of the objects listed, by key."""
+    cutoff: float
+    headers: Mapping[int, Header]
+    kept_versions: frozenset[int]
+    expired: tuple[int, ...]
+    """Versions that go now, and were not gone before."""
+
+    @classmethod
+    def of(cls, store: Store, listing: Sequence[ObjectInfo], cutoff: float) -> "_State":
+        newest = find_newest(store).header
+        if newest is None:
+            raise StoreNotFound(f"{store.url}: the versions are gone", key=INDEX)
+        headers = {newest.version: newest}
+        for version in range(1, newest.version):
+            with suppress(StoreNotFound):
+                headers[version] = read_header(store, version)
+        times = {info.key: info.changed for info in listing}
+        kept = {newest.version, *tags(store).values()} & headers.keys()
+        for version in headers.keys() - set(newest.expired):
+            superseded = times.get(header_key(version + 1))
+            if superseded is None or superseded >= cutoff:  # None: published since the listing
+                kept.add(version)
+        gone = tuple(sorted(headers.keys() - kept - set(newest.expired)))
+        return cls(store, listing, times, cutoff, headers, frozenset(kept), gone)
+
+    @property
+    def newest(self) -> Header:
+        return self.headers[max(self.headers)]
+
+    @property
+    def published(self) -> set[str]:
+        return {*self.newest.writes, *(header.write_id for header in self.headers.values())}
+
+    def sweep(self, kept_versions: Collection[int]) -> Sweep:
+        needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
+        live: set[str] = set()
+        for version in needed.values():
+            live.update(self._needed(self.headers[version]))
+        expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
+        return sweep(self.listing, Known(self.published, live, expired, self.newest.writes.keys()), self.cutoff)
+
+    def fences(self, found: Sweep) -> tuple[str, ...]:
+        """Those of this vacuum, and those of earlier ones that may still matter."""
+        begun: dict[str, int] = {}
+        for version in sorted(self.headers):
+            for name in self.headers[version].fenced:
+                begun.setdefault(name, version)
+        recent = {name for name, version in begun.items() if self._is_recent(version)}
+        carried = {name for name in self.newest.fenced if name in recent or name in found.shown}
+        return tuple(sorted({*carried, *found.fences}))
+
+    def _is_recent(self, version: int) -> bool:
+        time = self.times.get(header_key(version))
+        return time is None or time >= self.cutoff
+
+    @staticmethod
+    def _content(header: Header) -> tuple[str, str]:
+        """Equal for versions that need the same objects."""
+        return header.table_key, json.dumps(list(header.sidecars), sort_keys=True)
+
+    def _needed(self, header: Header) -> set[str]:
+        """Keys of everything that a version needs."""
+        is_gone = header.version in self.newest.expired
+        if is_gone and header.table_key not in self.times:
+            return set()  # tagged just when it went
+        shards = read_manifest(self.store, header, recount=False).shards
+        keys = {file.basename for shard in shards for file in shard.stored_files}
+        return {header.table_key, *keys, *live_keys(self.store, header.sidecars)}
+
+
+def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, int], None] | None) -> None:
+    for done, each in enumerate(doomed, start=1):
+        store.delete(each.key)
+        if on_remove is not None:
+            on_remove(done, len(doomed))
+
+
+def _old_uploads(state: _State) -> tuple[UnfinishedUpload, ...] | None:
+    """Uploads of our writers, by their names, that were begun before the limit."""
+    writes = writes_of(state.listing, state.published)
+    try:
+        found = list(state.store.unfinished_uploads())
+    except StoreError:  # not everything that speaks S3 tells them, and not to everybody; the report says so
+        return None
+    return tuple(each for each in found if each.begun < state.cutoff and is_ours(each.key, writes))
+
+
+def _abort(store: Store, uploads: Sequence[UnfinishedUpload] | None) -> None:
+    for upload in uploads or ():
+        store.abort_upload(upload)
+
+
+def _report(
+    state: _State,
+    found: Sweep,
+    uploads: tuple[UnfinishedUpload, ...] | None,
+    *,
+    dry_run: bool,
+    version: int | None = None,
+) -> VacuumReport:
+    return VacuumReport(
+        dry_run=dry_run,
+        version=version,
+        expired=state.expired if version is not None or dry_run else (),
+        removed=found.doomed,
+        uploads=uploads,
+        kept={why.value: found.kept[why] for why in Why if why in found.kept},
+    )

@@ -1,0 +1,45 @@
+"""Petastorm's names over Parquet: the Spark converter, the batch reader, its loaders for torch and tf.data.
+
+Here: what Petastorm's users call, with its names and defaults, read in Smalti's order: row groups stand for shards.
+Torch, Spark and TensorFlow are imported when a function that needs them is called. docs/petastorm.md says what is the
+same, what is better and what is refused.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "BatchReader": "reader",
+    "BatchedDataLoader": "loaders",
+    "DataLoader": "loaders",
+    "FilesNotAvailable": "errors",
+    "InMemBatchedDataLoader": "in_memory",
+    "NoDataAvailableError": "errors",
+    "PredicateBase": "predicates",
+    "SparkDatasetConverter": "converter",
+    "TransformSpec": "transform",
+    "in_intersection": "predicates",
+    "in_lambda": "predicates",
+    "in_negate": "predicates",
+    "in_pseudorandom_split": "predicates",
+    "in_reduce": "predicates",
+    "in_set": "predicates",
+    "make_batch_reader": "opening",
+    "make_reader": "opening",
+    "make_spark_converter": "making",
+    "register_delete_dir_handler": "deleting",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 -- a list of strings
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'smalti.compat.petastorm' has no attribute {name!r}")
+    value = getattr(import_module(f"smalti.compat.petastorm.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

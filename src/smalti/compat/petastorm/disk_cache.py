@@ -1,0 +1,113 @@
+"""Row groups kept on a local disk as Arrow files, checked by hash, within a bound of bytes; nothing is pickled."""
+
+import hashlib
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+_SUFFIX = ".arrow"
+_TEMP = ".tmp"
+
+
+class DiskCache:
+    """Tables by name in one folder, which may be shared by processes; what was written first is removed first.
+
+    Args:
+        folder: made when first needed.
+        limit: bytes that the files may take; a table that alone has more is not kept.
+        removes_folder: whether `cleanup` removes the folder.
+    """
+
+    def __init__(self, folder: str | Path, limit: int, *, removes_folder: bool = False) -> None:
+        self.folder, self.limit, self._removes = Path(folder), limit, removes_folder
+        self._lock = threading.Lock()
+        self.hits = 0
+        """Tables that were found here."""
+
+    def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
+        """The table of this name; made by `fill` and kept, if it is not here or was damaged."""
+        key = hashlib.sha256(name.encode()).hexdigest()
+        found = self._found(key)
+        if found is not None:
+            self.hits += 1
+            return found
+        table = fill()
+        self._keep(key, table)
+        return table
+
+    def cleanup(self) -> None:
+        """Removes the folder, if that was asked for."""
+        if self._removes and self.folder.is_dir():
+            shutil.rmtree(self.folder)
+
+    def _found(self, key: str) -> pa.Table | None:
+        for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # another process made room
+                continue
+            if path.name == _name(key, data):
+                return pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            path.unlink(missing_ok=True)
+        return None
+
+    def _keep(self, key: str, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = memoryview(sink.getvalue())
+        if len(data) > self.limit:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temp = self.folder / f"{secrets.token_hex(8)}{_TEMP}"
+        with self._lock:
+            self._make_room(len(data))
+            try:
+                temp.write_bytes(data)
+                temp.replace(self.folder / _name(key, data))
+            finally:
+                temp.unlink(missing_ok=True)
+
+    def _make_room(self, num_bytes: int) -> None:
+        files = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            files.append((stat.st_mtime_ns, stat.st_size, path))
+        held = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files, key=lambda file: file[0]):
+            if held + num_bytes <= self.limit:
+                return
+            path.unlink(missing_ok=True)
+            held -= size
+
+
+def make_disk_cache(
+    location: str | os.PathLike[str] | None, limit: int | None, row_bytes: int | None, settings: dict[str, Any]
+) -> DiskCache:
+    """The cache that `cache_type='local-disk'` asks for.
+
+    Raises:
+        ValueError: no folder or limit, or a limit below a few rows.
+    """
+    if location is None or limit is None or limit < 1:
+        raise ValueError(
+            "cache_type='local-disk' needs `cache_location`, a folder, and `cache_size_limit`, bytes; found "
+            f"{location!r} and {limit!r}."
+        )
+    if row_bytes is not None and limit < 5 * row_bytes:
+        raise ValueError(f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes.")
+    return DiskCache(Path(location), limit, removes_folder=bool(settings.get("cleanup", False)))
+
+
+def _name(key: str, data: bytes | memoryview) -> str:
+    return f"{key}-{xxhash.xxh3_128_hexdigest(data)}{_SUFFIX}"

@@ -1,0 +1,257 @@
+"""make_batch_reader: Petastorm's wide call, turned into option objects; and make_reader, which is refused."""
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from smalti.compat.petastorm.disk_cache import DiskCache, make_disk_cache
+from smalti.compat.petastorm.footers import read_footer
+from smalti.compat.petastorm.parquet_set import UNISCHEMA_KEY, ParquetSet, open_set
+from smalti.compat.petastorm.reader import BatchReader, ReaderOptions
+from smalti.compat.petastorm.rows import RowOptions, RowReader
+from smalti.compat.petastorm.schema import chosen_columns
+from smalti.compat.petastorm.selecting import kept_rows
+from smalti.compat.petastorm.sources import open_place
+from smalti.compat.petastorm.transform import TransformSpec
+from smalti.compat.petastorm.worlds import chosen_world
+from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.dataset import DEFAULT_SEED
+from smalti.dataset.arguments import check_choice, check_whole
+from smalti.dataset.passes import OrderOptions
+from smalti.errors import FormatError, StoreNotFound
+from smalti.order import TAILS
+from smalti.world import World
+
+_log = logging.getLogger(__name__)
+_HELD_BYTES = 1 << 30
+_TIMEOUT_SECONDS = 600.0
+
+
+def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide call, turned into option objects at once
+    dataset_url_or_urls: str | Sequence[str],
+    schema_fields: Sequence[str] | None = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 4,
+    results_queue_size: int | None = None,
+    seed: int | None = None,
+    shuffle_rows: bool | None = None,  # noqa: FBT001 -- Petastorm's signature, here and below
+    shuffle_row_groups: bool = True,  # noqa: FBT001, FBT002
+    shuffle_row_drop_partitions: int = 1,
+    predicate: Any = None,
+    rowgroup_selector: Any = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = "null",
+    cache_location: str | os.PathLike[str] | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs",  # noqa: ARG001 -- taken, and of no use here
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,  # noqa: ARG001, FBT001, FBT002
+    filesystem: Any = None,
+    convert_early_to_numpy: bool = False,  # noqa: ARG001, FBT001, FBT002
+    *,
+    batch_size: int = 1024,
+    tail: str | None = None,
+    epoch: int | None = None,
+    num_canonical_nodes: int | None = None,
+    shuffle_block_size: int | None = None,
+    transform_per: str = "batch",
+    held_bytes: int = _HELD_BYTES,
+    world: World | None = None,
+    include_ids: bool = False,
+    timeout: float = _TIMEOUT_SECONDS,
+    file_wait_seconds: float = 0.0,
+) -> BatchReader:
+    """A reader of Parquet files: row groups are its shards, its order is Smalti's `window`.
+
+    Petastorm's names come first, ours after `batch_size`. Footers are read now, and the columns that `predicate` and
+    `filters` look at; rows are read as they are asked for.
+
+    Args:
+        dataset_url_or_urls: a folder, or a list of files of one scheme.
+        schema_fields: regular expressions; a column is read if one matches its name whole.
+        reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is taken for threads.
+        workers_count: threads that read and transform.
+        results_queue_size: pieces of work (a batch, or about a thousand small rows) that are begun ahead; by default
+            twice the threads.
+        seed: of the order. Without one, a constant: each reader of the same data in a process then goes on with the
+            epoch after those that were read before it; with one, each begins with epoch 0.
+        shuffle_rows: whether rows are shuffled as well; by default they are where row groups are. False keeps the rows
+            of a row group in their order.
+        shuffle_row_groups: False reads in stored order.
+        shuffle_row_drop_partitions: has no use here: rows of many row groups are mixed anyway.
+        predicate: a choice of rows, such as `in_lambda`; settled now, so that steps are counted exactly.
+        rowgroup_selector: refused.
+        num_epochs: None for no end.
+        cur_shard: number of this rank among `shard_count`; without both, everything is read.
+        shard_count: ranks that divide an epoch.
+        shard_seed: has no use here.
+        cache_type: `local-disk` keeps row groups as Arrow files.
+        cache_location: folder of that cache.
+        cache_size_limit: bytes that it may take.
+        cache_row_size_estimate: bytes of a row, to refuse a limit that is too low.
+        cache_extra_settings: `{"cleanup": True}` removes the folder when the reader's context ends.
+        hdfs_driver: has no use here: pyarrow uses libhdfs.
+        transform_spec: a function on a pandas DataFrame of rows, and what it does to the columns.
+        filters: pyarrow's (column, operator, value), in a list, or a list of lists; exact, row by row.
+        storage_options: credentials and endpoint, as `open_store` takes them.
+        zmq_copy_buffers: has no use here.
+        filesystem: one of pyarrow's, instead of `storage_options`.
+        convert_early_to_numpy: has no use here: threads make arrays anyway.
+        batch_size: rows of a batch, per rank; a loader that is made of the reader sets its own.
+        tail: an incomplete last step is left `short`, filled with repeats (`pad`) or left out (`drop`); by default
+            `short`, and `pad` where there is no last epoch.
+        epoch: the first epoch, from 0.
+        num_canonical_nodes: runs that the order is woven from; fewer keep fewer row groups open.
+        shuffle_block_size: rows of a run that are mixed.
+        transform_per: the transform's DataFrame is a `batch`, or a `row_group`, whose result is held.
+        held_bytes: bytes of row groups that are held open.
+        world: ranks and hosts, instead of `cur_shard` and `shard_count`.
+        include_ids: adds columns `_sample_id`, the row's number, and `_position`, its place in the order, -1 for a
+            repeat that only fills a step.
+        timeout: seconds to wait for a batch.
+        file_wait_seconds: how long files of a list may take to appear.
+
+    Raises:
+        ValueError: an argument is out of range, or is not taken over.
+        WorldMismatch: `cur_shard` is not the launcher's rank among as many.
+        StoreNotFound: there is no file.
+        FormatError: a file is no Parquet file, or damaged.
+        SchemaError: columns contradict each other, or what was asked of them.
+        NoDataAvailableError: there is not one row.
+    """
+    _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
+    for name, value, low, high in (
+        ("workers_count", workers_count, 1, 1024),
+        ("results_queue_size", results_queue_size, 1, None),
+        ("seed", seed, 0, MOST_SEED),
+        ("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1, None),
+        ("num_epochs", num_epochs, 1, None),
+        ("batch_size", batch_size, 1, None),
+        ("epoch", epoch, 0, 1 << 62),
+        ("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES),
+        ("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK),
+        ("held_bytes", held_bytes, 1, None),
+    ):
+        check_whole(name, value, low, high)
+    check_choice("tail", tail or "pad", TAILS)
+    check_choice("transform_per", transform_per, ("batch", "row_group"))
+    if transform_spec is not None and not hasattr(transform_spec, "edit_fields"):
+        raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(transform_spec).__name__}.")
+    if world is not None and (cur_shard is not None or shard_count is not None):
+        raise ValueError("give `cur_shard` and `shard_count`, or `world`, not both.")
+    chosen = world or chosen_world(cur_shard, shard_count)
+    cache = None
+    if cache_type == "local-disk":
+        cache = make_disk_cache(
+            cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
+        )
+    for name, given in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
+        if given:
+            _log.info("%s has no use here: see docs/petastorm.md", name)
+    found = open_set(open_place(dataset_url_or_urls, storage_options, filesystem), wait_seconds=file_wait_seconds)
+    _warn_of_codecs(found)
+    columns = tuple(chosen_columns(found.schema.names, schema_fields))
+    kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
+    options = RowOptions(columns, transform_spec, transform_per == "row_group", held_bytes, timeout)
+    rows = RowReader(found, kept, options, None if cache is None else _through(cache, found, columns))
+    threads = 0 if reader_pool_type == "dummy" else workers_count
+    order = OrderOptions(
+        shuffle=shuffle_row_groups,
+        seed=DEFAULT_SEED if seed is None else seed,
+        canonical_nodes=num_canonical_nodes,
+        block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
+        tail=tail,
+    )
+    return BatchReader(
+        rows,
+        ReaderOptions(
+            order=order,
+            world=chosen,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            first_epoch=0 if epoch is None and seed is not None else epoch,
+            num_threads=threads,
+            num_ahead=results_queue_size or 2 * max(1, threads),
+            timeout=timeout,
+            include_ids=include_ids,
+        ),
+        cleanup=(lambda: None) if cache is None else cache.cleanup,
+    )
+
+
+def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """Refused, always: see the message.
+
+    Raises:
+        NotImplementedError: Petastorm keeps its Unischema as a pickle, and loading one can run any code.
+    """
+    raise NotImplementedError(
+        f"{dataset_url}: make_reader is not taken over. A data set of Petastorm's materialize_dataset keeps its schema "
+        "as a pickle, which can run any code when it is loaded, so it never is. The rows are plain Parquet: read them "
+        "with make_batch_reader, and decode columns in a TransformSpec: those of CompressedImageCodec hold PNG or "
+        "JPEG, those of NdarrayCodec .npy bytes (numpy.load(io.BytesIO(value), allow_pickle=False)). docs/petastorm.md "
+        "has an example, and what stands for NGram."
+    )
+
+
+def _check(
+    pool: str,
+    cache: str | None,
+    shuffle_rows: bool | None,  # noqa: FBT001 -- as they are given to `make_batch_reader`
+    shuffle_row_groups: bool,  # noqa: FBT001
+    selector: Any,
+) -> None:
+    check_choice("reader_pool_type", pool, ("thread", "process", "dummy"))
+    check_choice("cache_type", cache or "null", ("null", "local-disk"))
+    if shuffle_rows and not shuffle_row_groups:
+        raise ValueError(
+            "shuffle_rows=True with shuffle_row_groups=False is not taken over: give shuffle_row_groups=True, which "
+            "shuffles both, or False for both."
+        )
+    if selector is not None:
+        raise ValueError(
+            "`rowgroup_selector` is not taken over: its indexes are pickles. Use `filters`, which are exact and need "
+            "none."
+        )
+
+
+def _through(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> Any:
+    def load(number: int) -> pa.Table:
+        group = found.row_groups[number]
+        footer = found.footers[group.file]
+        name = "\n".join([found.source.url, footer.key, footer.digest, str(group.number), *columns])
+        return cache.get(name, lambda: found.read(number, columns))
+
+    return load
+
+
+def _warn_of_codecs(found: ParquetSet) -> None:
+    """Says so where Petastorm wrote the files: some columns may hold encoded arrays or images."""
+    metadata = _common_metadata(found)
+    if UNISCHEMA_KEY in (metadata or {}):
+        warnings.warn(
+            f"{found.source.url} was written by Petastorm's materialize_dataset. Its schema is a pickle and is not "
+            "loaded: columns come as they are stored, arrays and images as encoded bytes; decode them in a "
+            "TransformSpec (docs/petastorm.md).",
+            stacklevel=3,
+        )
+
+
+def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
+    try:
+        footer = read_footer(found.source, "_common_metadata")
+    except (StoreNotFound, FormatError):
+        return None
+    told: Mapping[bytes, bytes] | None = footer.metadata.metadata
+    return told

@@ -1,0 +1,136 @@
+"""Which rows are read: Petastorm's predicates, on columns instead of rows where they can be."""
+
+import hashlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+
+class PredicateBase(ABC):
+    """A choice of rows; your own class needs these two methods alone."""
+
+    @abstractmethod
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+
+    @abstractmethod
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read: a Series of bools, for a pandas DataFrame of these columns."""
+
+
+class in_set(PredicateBase):  # noqa: N801 -- Petastorm's name
+    """Rows whose value is one of those given."""
+
+    def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
+        self._values, self._field = list(inclusion_values), predicate_field
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return {self._field}
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        return values[self._field].isin(self._values)
+
+
+class in_intersection(PredicateBase):  # noqa: N801
+    """Rows whose list holds at least one of the values given."""
+
+    def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
+        self._values, self._field = set(inclusion_values), _predicate_field
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return {self._field}
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        return values[self._field].map(lambda listed: not self._values.isdisjoint(listed)).astype(bool)
+
+
+class in_lambda(PredicateBase):  # noqa: N801
+    """Rows for which a function of the columns says so; it is called with a Series for each column.
+
+    Args:
+        predicate_fields: the columns.
+        predicate_func: gets a Series for each of them, and `state_arg` if that is not None.
+        state_arg: handed on to the function.
+    """
+
+    def __init__(
+        self, predicate_fields: Sequence[str], predicate_func: Callable[..., Any], state_arg: Any = None
+    ) -> None:
+        if not isinstance(predicate_fields, list):
+            raise TypeError(f"`predicate_fields` must be a list of columns, found {predicate_fields!r}.")
+        self._fields, self._function, self._state = predicate_fields, predicate_func, state_arg
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return set(self._fields)
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        state = () if self._state is None else (self._state,)
+        return self._function(*(values[name] for name in self._fields), *state)
+
+
+class in_negate(PredicateBase):  # noqa: N801
+    """Rows that another predicate leaves out."""
+
+    def __init__(self, predicate: PredicateBase) -> None:
+        self._predicate = predicate
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return self._predicate.get_fields()
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        return ~self._predicate.do_include(values).astype(bool)
+
+
+class in_reduce(PredicateBase):  # noqa: N801
+    """Rows for which `reduce_func` (`all`, `any`, or your own) of what several predicates say is true, row by row."""
+
+    def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[Sequence[bool]], bool]) -> None:
+        self._predicates, self._reduce = list(predicate_list), reduce_func
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return {name for predicate in self._predicates for name in predicate.get_fields()}
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        said = [predicate.do_include(values) for predicate in self._predicates]
+        rows = [bool(self._reduce([bool(each) for each in row])) for row in zip(*said, strict=True)]
+        return type(said[0])(rows, index=values.index, dtype=bool)
+
+
+class in_pseudorandom_split(PredicateBase):  # noqa: N801
+    """Rows of one part of a split by a column's hash: the same part as Petastorm's, of each value.
+
+    Args:
+        fraction_list: sizes of the parts, such as [0.8, 0.2].
+        subset_index: number of the part.
+        predicate_field: the column; equal values are in the same part.
+    """
+
+    def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:
+        if not 0 <= subset_index < len(fraction_list):
+            raise ValueError(f"`subset_index` is {subset_index}, expected one of {len(fraction_list)} parts.")
+        self._field = predicate_field
+        low, high = sum(fraction_list[:subset_index]), sum(fraction_list[: subset_index + 1])
+        self._low, self._high = low * (sys.maxsize - 1), high * (sys.maxsize - 1)
+
+    def get_fields(self) -> Collection[str]:
+        """The columns that it looks at."""
+        return {self._field}
+
+    def do_include(self, values: Any) -> Any:
+        """Which rows are read."""
+        return values[self._field].map(lambda value: self._low <= _bucket(str(value)) < self._high).astype(bool)
+
+
+def _bucket(text: str) -> int:
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % sys.maxsize

@@ -1,0 +1,171 @@
+"""Where a DataFrame's rows came from, as far as Spark tells, and a write id that a repeated job finds again.
+
+`source_of` reads no row. What it gives is kept in the manifest:
+
+    {"sources": [{"format": "parquet", "paths": [...], "files": 12, "num_bytes": 34567, "digest": "..."},
+                 {"format": "delta", "paths": [...], "version": 7},
+                 {"format": "iceberg", "table": "...", "snapshot": "8"}],
+     "plan": "..."}
+
+A digest of files is over path, size and modification time of each, as Spark listed them when the DataFrame was made.
+`plan` is there only where equal plans over equal sources are known to give equal rows; see `smalti.spark.plans`.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from smalti.spark.plans import plan_digest
+from smalti.spark.table_logs import delta_version, iceberg_snapshot, table_above
+from smalti.storage.redact import redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_IDENTITY = 1  # raise it when the same job should no longer find what it wrote
+_MOST_PATHS = 16
+_AT_ONCE = 10_000
+_MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+_STATUS = re.compile(r"\{path=(.*); isDirectory=false; length=(\d+);.*?modification_time=(\d+);")
+_DELTA = re.compile(r"\[version=(\d+),")
+_WHATEVER = (
+    "spark.sql.warehouse.", "spark.sql.execution.arrow.", "spark.sql.shuffle.", "spark.sql.adaptive.",
+    "spark.sql.catalogImplementation", "spark.sql.artifact.", "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.debug.", "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.extensions",
+)  # fmt: skip
+"""Settings that change how rows are computed, not which."""
+
+
+def source_of(df: "DataFrame") -> dict[str, Any]:
+    """What Spark tells about the rows' source, for a manifest's lineage (JSON); empty where it tells nothing.
+
+    On Spark Connect these are the names of the files, and no plan.
+    """
+    if not hasattr(df, "_jdf"):
+        return _of_names(df.inputFiles())
+    plan = df._jdf.queryExecution().analyzed()
+    found = [_of_leaf(leaf) for leaf in _items(plan.collectLeaves())]
+    sources = [source for source, _ in found if source]
+    if not sources:
+        return {}
+    told: dict[str, Any] = {"sources": sources}
+    if all(source and is_exact for source, is_exact in found) and plan.deterministic():
+        digest = plan_digest(json.loads(plan.toJSON()), _tree_of(plan, df.sparkSession.conf), about=_settings_of(df))
+        if digest is not None:
+            told["plan"] = digest
+    return told
+
+
+def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    """The name of the write of this source with these options: equal for equal ones, on every machine.
+
+    Args:
+        source: From `source_of`.
+        options: Everything else that decides what is written; JSON.
+
+    Returns:
+        32 hex digits; None where it cannot be told that another run writes the same rows.
+    """
+    if "plan" not in source or not source.get("sources"):
+        return None
+    facts = [_IDENTITY, dict(source), dict(options)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence."""
+    return (sequence.apply(place) for place in range(sequence.size()))
+
+
+def _tree_of(plan: Any, conf: Any) -> str:
+    """The plan as text, with nothing left out for its length: what Spark shows follows a setting of the session."""
+    before = conf.get(_MOST_FIELDS, None)
+    conf.set(_MOST_FIELDS, str(1 << 30))
+    try:
+        return str(plan.toString())
+    finally:
+        if before is None:
+            conf.unset(_MOST_FIELDS)
+        else:
+            conf.set(_MOST_FIELDS, before)
+
+
+def _settings_of(df: "DataFrame") -> dict[str, Any]:
+    settings = dict(df.sparkSession.conf.getAll)
+    chosen = {
+        name: value
+        for name, value in settings.items()
+        if name.startswith("spark.sql.") and not name.startswith(_WHATEVER)
+    }
+    return {"version": df.sparkSession.version, "settings": chosen}
+
+
+def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
+    """What a leaf of the plan reads, and whether that tells its content apart from any other."""
+    name = leaf.getClass().getSimpleName()
+    if name == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
+        return _of_files(leaf.relation())
+    if name == "DataSourceV2Relation":
+        return _of_table(leaf.table())
+    return {}, False
+
+
+def _of_files(relation: Any) -> tuple[dict[str, Any], bool]:
+    location = relation.location()
+    paths = [redact(path.toString()) for path in _items(location.rootPaths())]
+    shown: dict[str, Any] = {"format": _format_of(relation), "paths": paths[:_MOST_PATHS]}
+    kind, text = location.getClass().getSimpleName(), location.toString()
+    if "Delta" in kind or "Tahoe" in kind:
+        version = _DELTA.search(text)
+        told = {} if version is None else {"version": int(version.group(1))}
+        return {**shown, "format": "delta", **told}, version is not None
+    if kind != "InMemoryFileIndex":
+        return shown, False
+    files, is_whole = _listed(location.allFiles())
+    options = hashlib.sha256(str(sorted(map(str, _items(relation.options().toSeq())))).encode()).hexdigest()
+    return {**shown, **_digest_of(files), "options": options}, is_whole
+
+
+def _format_of(relation: Any) -> str:
+    return str(relation.fileFormat().toString()).split("@", 1)[0].rsplit(".", 1)[-1].lower()
+
+
+def _listed(statuses: Any) -> tuple[list[tuple[str, int, str]], bool]:
+    """Path, size and time of every file, from Hadoop's own text for them: a call for each would take minutes."""
+    files, size = [], statuses.size()
+    for begin in range(0, size, _AT_ONCE):
+        files += _STATUS.findall(statuses.slice(begin, begin + _AT_ONCE).mkString("\n"))
+    return [(path, int(length), time) for path, length, time in files], len(files) == size
+
+
+def _digest_of(files: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for path, num_bytes, mark in sorted(files):
+        digest.update(f"{path}\0{num_bytes}\0{mark}\n".encode("utf-8", "surrogateescape"))
+    return {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest.hexdigest()}
+
+
+def _of_table(table: Any) -> tuple[dict[str, Any], bool]:
+    """A table of a catalog: Iceberg's, which names its snapshot, or one of which only the name is known."""
+    kind = table.getClass().getName()
+    if not kind.startswith("org.apache.iceberg."):
+        return {"format": kind.rsplit(".", 1)[-1], "table": redact(table.name())}, False
+    asked = table.snapshotId()  # of a query that names one
+    current = table.table().currentSnapshot()
+    snapshot = asked if asked is not None else current and current.snapshotId()
+    told = {} if snapshot is None else {"snapshot": str(snapshot)}
+    return {"format": "iceberg", "table": redact(table.name()), **told}, snapshot is not None
+
+
+def _of_names(files: Sequence[str]) -> dict[str, Any]:
+    """What names of files tell: their number and a digest, and the table that they belong to where it lies here."""
+    if not files:
+        return {}
+    digest = hashlib.sha256("\n".join(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
+    source: dict[str, Any] = {"format": "files", "files": len(files), "names_digest": digest}
+    table = table_above(files)
+    if table is not None:
+        source |= {"paths": [table.url], "delta_version": delta_version(table), "iceberg": iceberg_snapshot(table)}
+    return {"sources": [{name: value for name, value in source.items() if value is not None}]}

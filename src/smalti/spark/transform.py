@@ -1,0 +1,233 @@
+"""A function of the user's between Spark's batches and the shards: which form it has, and how it is run in a task.
+
+    form             gets                        gives
+    arrow            pyarrow.RecordBatch         pyarrow.RecordBatch or Table
+    arrow_iterator   Iterator of RecordBatch     any iterable of them
+    pandas           pandas.DataFrame            pandas.DataFrame
+    pandas_iterator  Iterator of DataFrame       any iterable of them
+
+The annotation of the function's first parameter says which form it has; without one it is `arrow`. A `Transform` around
+it says so where the annotation does not.
+"""
+
+import contextlib
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal, get_args, get_type_hints
+
+import pyarrow as pa
+
+from smalti.errors import SchemaError, SmaltiError
+
+Form = Literal["arrow", "arrow_iterator", "pandas", "pandas_iterator"]
+TransformFunction = Callable[[Any], Any]
+
+_ITERATORS = re.compile(r"(?:typing\.|collections\.abc\.)?(?:Iterator|Iterable|Generator)\[\s*(?P<item>[^\],]+)")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A function over batches of rows, and its form; both travel to the executors."""
+
+    function: TransformFunction
+    """Called on executors; whatever it needs must be installed there."""
+    form: Form = "arrow"
+    """What it gets and gives: `arrow`, `arrow_iterator`, `pandas` or `pandas_iterator`."""
+
+    def __post_init__(self) -> None:
+        if self.form not in get_args(Form):
+            raise ValueError(f"`form`: expected one of {', '.join(get_args(Form))}, found {self.form!r}")
+        if not callable(self.function):
+            raise TypeError(f"`transform`: expected a function over batches, found {self.function!r}")
+
+
+def transform_of(given: "Transform | TransformFunction") -> Transform:
+    """The transform that the caller means.
+
+    Raises:
+        TypeError: not a function.
+        ValueError: one whose annotation says something else than batches.
+    """
+    if isinstance(given, Transform):
+        return given
+    if not callable(given):
+        raise TypeError(f"`transform`: expected a function over batches, found {given!r}")
+    return Transform(given, _form_of(given))
+
+
+def _form_of(function: TransformFunction) -> Form:
+    text = _first_annotation(function)
+    if text is None:
+        return "arrow"
+    match = _ITERATORS.search(text)
+    name = (match["item"] if match else text).strip("'\" ").rpartition(".")[2]
+    if name == "RecordBatch":
+        return "arrow_iterator" if match else "arrow"
+    if name == "DataFrame":
+        return "pandas_iterator" if match else "pandas"
+    raise ValueError(
+        f"`transform`: its first parameter is annotated as {text}; expected pyarrow.RecordBatch, pandas.DataFrame, or "
+        f"an Iterator of either. Say the form in words: Transform(function, 'pandas')"
+    )
+
+
+def _first_annotation(function: TransformFunction) -> str | None:
+    """The annotation of the first parameter as text, None where there is none."""
+    called: Any = function
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        called = type(function).__call__.__get__(function)  # an object that can be called
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (ValueError, TypeError):  # a builtin tells nothing
+        return None
+    if not parameters or parameters[0].annotation is inspect.Parameter.empty:
+        return None
+    annotation = parameters[0].annotation
+    with contextlib.suppress(NameError, TypeError, AttributeError):  # of names that only a type checker sees
+        annotation = get_type_hints(called).get(parameters[0].name, annotation)
+    if annotation is Any or annotation is object:
+        return None
+    return annotation.__name__ if inspect.isclass(annotation) and not get_args(annotation) else str(annotation)
+
+
+@dataclass
+class TransformRun:
+    """One run of a transform over the batches of one partition."""
+
+    transform: Transform
+    where: str
+    """The partition, for messages."""
+    schema: pa.Schema | None = None
+    """What every batch that it gives is made to have; None takes that of the first one with rows."""
+    _begin: int = 0
+    _end: int = 0
+    """The rows of the partition that were handed over last."""
+
+    def batches(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these batches, each with the same columns and types.
+
+        Raises:
+            SmaltiError: the function failed; the message names partition, rows, and the line where it did. An error of
+                Smalti's own keeps its type.
+            SchemaError: it gave something else than batches, or other columns than before.
+        """
+        results = self._results(given)
+        while True:
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._failed(error) from error
+            for batch in self._as_batches(result):
+                if batch.num_rows:
+                    yield self._conformed(batch)
+
+    def _results(self, given: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        function, form = self.transform.function, self.transform.form
+        counted = self._counted(given)
+        inputs = (_to_pandas(batch) for batch in counted) if form.startswith("pandas") else counted
+        if form.endswith("iterator"):
+            yield from function(inputs)
+        else:
+            for batch in inputs:
+                yield function(batch)
+
+    def _counted(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in _Upstream(given):
+            self._begin, self._end = self._end, self._end + batch.num_rows
+            yield batch
+
+    def _as_batches(self, result: Any) -> list[pa.RecordBatch]:
+        if isinstance(result, pa.RecordBatch):
+            return [result]
+        if isinstance(result, pa.Table):
+            return list(result.to_batches())
+        if self.transform.form.startswith("pandas") and type(result).__name__ == "DataFrame":
+            if not len(result):
+                return []
+            try:
+                return [pa.RecordBatch.from_pandas(result, schema=self.schema, preserve_index=False)]
+            except (pa.ArrowException, KeyError) as error:
+                raise SchemaError(
+                    f"{self._rows}: the DataFrame that `transform` gave cannot become Arrow columns"
+                    f"{self._expected}: {error}"
+                ) from error
+        raise SchemaError(
+            f"{self._rows}: `transform` gave {type(result).__name__}, expected "
+            f"{'a pandas DataFrame' if self.transform.form.startswith('pandas') else 'a pyarrow RecordBatch or Table'}"
+        )
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.schema is None:
+            self.schema = batch.schema.remove_metadata()
+        if batch.schema.equals(self.schema):
+            return batch
+        if sorted(batch.schema.names) != sorted(self.schema.names):
+            raise SchemaError(
+                f"{self._rows}: `transform` gave the columns {', '.join(batch.schema.names)}{self._expected}"
+            )
+        columns = [self._cast(batch.column(field.name), field) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return column.cast(field.type)
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"{self._rows}: `transform` gave column {field.name!r} as {column.type}, before it was {field.type}; "
+                f"make it the same for every batch ({error})",
+                column=field.name,
+            ) from error
+
+    @property
+    def _rows(self) -> str:
+        return f"{self.where}, rows {self._begin} to {max(self._end - 1, 0)}"
+
+    @property
+    def _expected(self) -> str:
+        return f"; expected {', '.join(f'{f.name} ({f.type})' for f in self.schema)}" if self.schema else ""
+
+    def _failed(self, error: Exception) -> Exception:
+        if isinstance(error, _UpstreamError):
+            return error.cause
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        text = error.message if isinstance(error, SmaltiError) else f"{type(error).__name__}: {error}"
+        kind = type(error) if isinstance(error, SmaltiError) else SmaltiError
+        facts = error.facts if isinstance(error, SmaltiError) else {}
+        return kind(f"{self._rows}: `transform` failed: {text}{place}; nothing was published", **facts)
+
+
+class _UpstreamError(Exception):
+    """An error of what comes before the transform, on its way through it."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _Upstream:
+    """Batches whose own errors are told from those of the function that reads them."""
+
+    def __init__(self, given: Iterator[pa.RecordBatch]) -> None:
+        self._given = iter(given)
+
+    def __iter__(self) -> "_Upstream":
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._given)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise _UpstreamError(error) from error
+
+
+def _to_pandas(batch: pa.RecordBatch) -> Any:
+    return batch.to_pandas(date_as_object=True)

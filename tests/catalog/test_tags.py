@@ -1,0 +1,136 @@
+"""Tags name versions, and are moved on purpose only."""
+
+import pytest
+
+from smalti.catalog import publish
+from smalti.catalog.publishing import commit_same
+from smalti.catalog.reading import find_newest
+from smalti.catalog.tags import tag, tags, untag, version_of_tag
+from smalti.errors import CatalogError, CommitConflict, IndexFileError, StoreError, VersionNotFound
+from smalti.storage import LocalStore
+from smalti.testing import MemoryStore
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request, tmp_path):
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "set")
+
+
+@pytest.fixture
+def three(store, make_draft):
+    """A set of three versions."""
+    for number in range(3):
+        publish(store, make_draft(store, 3 + number), mode="overwrite")
+    return store
+
+
+def test_a_tag_names_the_newest_version_or_the_one_given(three):
+    assert tag(three, "newest") == 3
+    assert tag(three, "best", 2) == 2
+    assert tags(three) == {"best": 2, "newest": 3}
+    assert version_of_tag(three, "best") == 2
+
+
+def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three):
+    tag(three, "best", 2)
+    assert tag(three, "best", 2) == 2
+    with pytest.raises(CatalogError, match="tag 'best' is that of version 2; say `move` to give it to version 1"):
+        tag(three, "best", 1)
+    assert tags(three) == {"best": 2}
+    assert tag(three, "best", 1, move=True) == 1
+    assert tags(three) == {"best": 1}
+
+
+def test_an_untagged_name_is_free_again(three):
+    tag(three, "best", 2)
+    untag(three, "best")
+    assert tags(three) == {}
+    with pytest.raises(VersionNotFound, match="has no tag 'best'"):
+        untag(three, "best")
+    assert tag(three, "best", 3) == 3
+
+
+@pytest.mark.parametrize("name", ["", "3", "2026", "a/b", "../x", "-x", "a b", "x" * 129, "ä"])
+def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three, name):
+    with pytest.raises(CatalogError, match="is not usable"):
+        tag(three, name)
+    assert tags(three) == {}
+
+
+@pytest.mark.parametrize("version", [0, -1, 4])
+def test_only_a_version_that_is_there_gets_a_tag(three, version):
+    with pytest.raises(VersionNotFound, match="versions 1 to 3"):
+        tag(three, "best", version)
+    assert tags(three) == {}
+
+
+def test_a_place_without_versions_has_nothing_to_tag(store):
+    with pytest.raises(VersionNotFound, match="no versions"):
+        tag(store, "best")
+
+
+def test_a_version_that_a_vacuum_removes_gets_no_tag(three):
+    assert commit_same(three, find_newest(three).header, "vacuum-1", expired=(1,)) is not None
+    with pytest.raises(VersionNotFound, match="version 1 was removed by a vacuum"):
+        tag(three, "best", 1)
+    assert tags(three) == {}
+
+
+class Vacuuming(MemoryStore):
+    """A vacuum declares version 1 gone just when a tag is put."""
+
+    def put_if_absent(self, key, data):
+        super().put_if_absent(key, data)
+        if "/tags/" in key:
+            assert commit_same(self, find_newest(self).header, "vacuum-1", expired=(1,)) is not None
+
+
+def test_a_tag_that_a_vacuum_overtakes_is_taken_away_again(make_draft):
+    store = Vacuuming()
+    publish(store, make_draft(store, 3))
+    publish(store, make_draft(store, 4), mode="overwrite")
+    with pytest.raises(VersionNotFound, match="version 1 was removed"):
+        tag(store, "best", 1)
+    assert tags(store) == {}
+
+
+def test_a_tag_whose_reply_is_lost_is_settled_by_tagging_again(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 3))
+    store.plant("put_if_absent", key="*/tags/*", times=1, lost_ack=True)
+    with pytest.raises(StoreError, match="lost"):
+        tag(store, "best", 1)
+    assert tag(store, "best", 1) == 1
+
+
+def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_draft):
+    class Doubling(MemoryStore):
+        def put_if_match(self, key, data, etag):
+            super().put_if_match(key, data, etag)
+            return super().put_if_match(key, data, etag)
+
+    store = Doubling()
+    for _ in range(3):
+        publish(store, make_draft(store, 3), mode="overwrite")
+    tag(store, "best", 1)
+    assert tag(store, "best", 2, move=True) == 2
+
+    class Racing(MemoryStore):
+        def put_if_match(self, key, data, etag):
+            self.put(key, data.replace(b"3", b"2"))
+            return super().put_if_match(key, data, etag)
+
+    store = Racing()
+    for _ in range(3):
+        publish(store, make_draft(store, 3), mode="overwrite")
+    tag(store, "best", 1)
+    with pytest.raises(CommitConflict, match="somebody else moved this tag"):
+        tag(store, "best", 3, move=True)
+    assert tags(store) == {"best": 2}
+
+
+def test_a_damaged_tag_is_refused(three):
+    tag(three, "best", 1)
+    three.put("_versions/tags/best.json", b'{"version": "1"}')
+    with pytest.raises(IndexFileError, match="expected a version from 1 on"):
+        version_of_tag(three, "best")

@@ -1,0 +1,290 @@
+"""Who works on the store: jobs as Spark runs them, readers, those who roll back, and vacuum."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from smalti.catalog import Draft, Manifest, in_progress, load_manifest, publish, rollback
+from smalti.catalog.publishing import Mode, check_target
+from smalti.catalog.vacuum import vacuum
+from smalti.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitUnknown,
+    DatasetExists,
+    IndexFileError,
+    SmaltiError,
+    StoreError,
+    StoreNotFound,
+    VersionNotFound,
+)
+from smalti.format import FileInfo, Schema, ShardInfo
+from smalti.spark.tasks import Attempt, one_answer_each
+from tests.sim.oracle import TTL, BrokenPromiseError, Job, Oracle
+from tests.sim.store import Disk, SimClock, SimStore
+from tests.sim.world import DAY, Actor, Crash, World
+
+SCHEMA = Schema.from_columns({"id": "int64"})
+BODY = b"the samples of a shard"
+Answers = list[tuple[Attempt, list[ShardInfo]]]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How drivers behave; a planted bug is another habit."""
+
+    choose: Callable[[Answers], Answers] = one_answer_each  # type: ignore[assignment]  # any answer will do
+    waits_for_uploads: bool = True
+    cleans_up_after: tuple[type[SmaltiError], ...] = (CommitConflict, DatasetExists)
+    keeps_write_id: bool = True
+    older_than: float = TTL
+    """What vacuum takes for old, seconds."""
+
+
+@dataclass
+class Stage:
+    """All that actors share."""
+
+    world: World
+    disk: Disk
+    oracle: Oracle
+    habits: Habits = field(default_factory=Habits)
+
+    def store(self, actor: Actor) -> SimStore:
+        """The store as this actor sees it."""
+        return SimStore(self.disk, actor)
+
+
+@dataclass
+class SparkJob:
+    """A driver with its tasks; it may die and be started again, with the same write id."""
+
+    stage: Stage
+    name: str
+    mode: Mode
+    num_tasks: int
+    num_shards: int
+    lives: int = 3
+    sleeps: tuple[float, ...] = (0.0,)
+    """How long a task, and the driver before it publishes, may be frozen: one of these."""
+
+    def __post_init__(self) -> None:
+        samples = tuple(
+            f"{self.name}/{task:05d}/{n:05d}" for task in range(self.num_tasks) for n in range(self.num_shards)
+        )
+        self.job = self.stage.oracle.jobs.setdefault(self.name, Job(self.name, self.mode, samples))
+
+    def work(self, actor: Actor) -> None:
+        """The job, as whoever schedules it would run it: again until it is told how it ended."""
+        world = self.stage.world
+        for life in range(self.lives):
+            try:
+                self._live(actor, life)
+            except Crash:
+                world.say(actor, "is killed")
+                self.job.unknown += 1
+            except (StoreError, CommitUnknown) as error:
+                world.say(actor, f"failed: {type(error).__name__}")
+            except SmaltiError as error:
+                world.say(actor, f"failed for good: {type(error).__name__}")
+                return
+            else:
+                return
+            self._sleep(actor, 5.0)
+
+    def _live(self, actor: Actor, life: int) -> None:
+        store = self.stage.store(actor)
+        write_id = f"{self.name}-{0 if self.stage.habits.keeps_write_id else life}"
+        header = check_target(store, self.mode, write_id=write_id).header
+        if header is not None and write_id in header.writes:
+            self._told(actor, load_manifest(store, version=header.writes[write_id]))
+            return
+        in_progress.begin(store, write_id)
+        answers = self._run_tasks(actor, write_id)
+        shards = [shard for _, found in answers for shard in found]
+        self._sleep(actor, self.stage.world.dice.choice(self.sleeps))
+        draft = Draft(write_id, SCHEMA, shards)
+        try:
+            made = self._publish(actor, draft)
+        except (StoreError, CommitUnknown):  # it says: call again
+            self._sleep(actor, self.stage.world.dice.choice(self.sleeps))
+            made = self._publish(actor, draft)
+        self._told(actor, made)
+        in_progress.end(store, write_id)
+
+    def _publish(self, actor: Actor, draft: Draft) -> Manifest:
+        store, since = self.stage.store(actor), self.stage.world.now
+        try:
+            return publish(store, draft, mode=self.mode, clock=SimClock(self.stage.world, actor))
+        except SmaltiError as error:
+            if isinstance(error, CommitUnknown):
+                self.job.unknown += 1
+            else:
+                self.stage.oracle.check_refusal(self.job, actor.name, since)
+            if isinstance(error, self.stage.habits.cleans_up_after):
+                remove(store, draft.shards)
+            raise
+
+    def _told(self, actor: Actor, made: Manifest) -> None:
+        self.stage.world.say(actor, f"was told version {made.version}")
+        self.job.told.append(made.version)
+
+    def _run_tasks(self, actor: Actor, write_id: str) -> Answers:
+        """One answer of each task; a failed attempt is followed by another, and any may be run twice."""
+        world, answers = self.stage.world, []
+        running = [
+            self._start(write_id, task, actor, answers)
+            for task in range(self.num_tasks)
+            for _ in range(world.dice.choice((1, 1, 2)))
+        ]
+        world.wait_for(actor, lambda: all(each.is_done for each in running) or _has_all(answers, self.num_tasks))
+        for task in range(self.num_tasks):
+            if all(attempt.task != task for attempt, _ in answers):
+                last = self._start(write_id, task, actor, answers)
+                world.wait_for(actor, lambda last=last: last.is_done)
+        if not _has_all(answers, self.num_tasks):
+            raise StoreError("a task failed for good")
+        return self.stage.habits.choose(self._counted(list(answers)))
+
+    def _counted(self, answers: Answers) -> Answers:
+        """What Spark hands to the driver: for each task the attempt that was first; once in a while all."""
+        if self.stage.world.dice.random() < 0.1:
+            return answers
+        first = {attempt.task: (attempt, shards) for attempt, shards in reversed(answers)}
+        return list(first.values())
+
+    def _start(self, write_id: str, task: int, driver: Actor, answers: Answers) -> Actor:
+        world = self.stage.world
+        attempt = Attempt(task, f"{len(world.actors)}")
+
+        def work(actor: Actor) -> None:
+            store = self.stage.store(actor)
+            shards = [_shard(f"{write_id}/{attempt.name}/shard.{number:05d}.mds") for number in range(self.num_shards)]
+            if not self.stage.habits.waits_for_uploads:
+                answers.append((attempt, shards))
+            try:
+                for shard in shards:
+                    _upload(store, shard.stored.basename)
+                    self._sleep(actor, world.dice.choice(self.sleeps) if world.dice.random() < 0.2 else 0.0)
+            except StoreError:
+                remove(store, shards)
+                return
+            if self.stage.habits.waits_for_uploads:
+                answers.append((attempt, shards))
+
+        return world.enter(f"{driver.name}.{attempt.name}", work)
+
+    def _sleep(self, actor: Actor, seconds: float) -> None:
+        if seconds:
+            self.stage.world.sleep(actor, seconds)
+
+
+def _has_all(answers: Answers, num_tasks: int) -> bool:
+    return len({attempt.task for attempt, _ in answers}) == num_tasks
+
+
+def _shard(key: str) -> ShardInfo:
+    return ShardInfo(SCHEMA, samples=1, raw=FileInfo(key, len(BODY)))
+
+
+def _upload(store: SimStore, key: str) -> None:
+    """As `UploadQueue` does it: twice if need be, and looked at afterwards."""
+    with suppress(StoreError):
+        store.put(key, BODY)
+        if store.size(key) == len(BODY):
+            return
+    store.put(key, BODY)
+    if store.size(key) != len(BODY):
+        raise StoreError(f"{key} is cut")
+
+
+def remove(store: SimStore, shards: Sequence[ShardInfo]) -> None:
+    """What a writer does who was told that nothing is visible."""
+    for shard in shards:
+        try:
+            store.delete(shard.stored.basename)
+        except StoreError:  # noqa: PERF203 -- left for vacuum
+            continue
+
+
+def reader(stage: Stage) -> Callable[[Actor], None]:
+    """Opens the newest version, and reads all of it."""
+
+    def work(actor: Actor) -> None:
+        store, oracle = stage.store(actor), stage.oracle
+        there = len(oracle.versions)
+        try:
+            found = load_manifest(store)
+        except StoreNotFound as error:
+            if there:
+                raise BrokenPromiseError(f"a reader was told that there is no set: {error}") from error
+            return
+        except StoreError:
+            return
+        oracle.check_read(found.digest, found.version, there)
+        for shard in found.shards:
+            with suppress(StoreError):
+                try:
+                    store.get(shard.stored.basename)
+                except StoreNotFound as error:
+                    if found.version not in oracle.expired:
+                        raise BrokenPromiseError(
+                            f"a reader of version {found.version} missed a shard: {error}"
+                        ) from error
+
+    return work
+
+
+def old_reader(stage: Stage) -> Callable[[Actor], None]:
+    """Opens a version by its number."""
+
+    def work(actor: Actor) -> None:
+        number = stage.world.dice.randint(1, 3)
+        was_there = number <= len(stage.oracle.versions)
+        try:
+            found = load_manifest(stage.store(actor), version=number)
+        except VersionNotFound as error:
+            if was_there and number not in stage.oracle.expired:
+                raise BrokenPromiseError(f"version {number} was not found") from error
+        except IndexFileError as error:
+            if number not in stage.oracle.expired:
+                raise BrokenPromiseError(f"version {number} cannot be read: {error}") from error
+        except StoreError:
+            return
+        else:
+            stage.oracle.check_read(found.digest, number, number)
+
+    return work
+
+
+def vacuumer(stage: Stage, *, times: int) -> Callable[[Actor], None]:
+    """Removes what nobody needs, now and then."""
+
+    def work(actor: Actor) -> None:
+        store, clock, habits = stage.store(actor), SimClock(stage.world, actor), stage.habits
+        for _ in range(times):
+            try:
+                vacuum(store, dry_run=False, clock=clock, older_than=habits.older_than, unsafe_ttl=True)
+            except (StoreError, CatalogError) as error:
+                stage.world.say(actor, f"gave up: {type(error).__name__}")
+            stage.world.sleep(actor, stage.world.dice.choice((1.0, DAY, 5 * DAY)))
+
+    return work
+
+
+def roller(stage: Stage, name: str) -> Callable[[Actor], None]:
+    """Rolls back, again if it is not told how that ended."""
+
+    def work(actor: Actor) -> None:
+        store, clock = stage.store(actor), SimClock(stage.world, actor)
+        number = stage.world.dice.randint(1, 3)
+        for _ in range(3):
+            try:
+                rollback(store, number, write_id=f"{name}-0", clock=clock)
+            except (StoreError, CommitUnknown):
+                continue
+            except SmaltiError:
+                return
+            return
+
+    return work

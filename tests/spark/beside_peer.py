@@ -1,0 +1,48 @@
+"""MosaicML's dataframe_to_mds and ours over the same frame; run as a program by test_peer_call."""
+
+import json
+import sys
+from pathlib import Path
+
+from streaming.base.converters import dataframe_to_mds as theirs
+
+from smalti.spark import SparkOptions, build_session, dataframe_to_mds
+
+
+def pairs(frame, times):
+    for row in frame.to_dict("records"):
+        yield {"x": int(row["number"]) * times, "data": bytes(row["data"])}
+
+
+def shards(out):
+    """Every shard's bytes, in the order of the index."""
+    entries = json.loads((Path(out) / "index.json").read_bytes())["shards"]
+    return [(Path(out) / entry["raw_data"]["basename"]).read_bytes() for entry in entries]
+
+
+def main(folder: str) -> None:
+    spark = build_session(SparkOptions(master="local[1]", driver_memory="512m"))
+    frame = spark.range(0, 60, 1, 1).selectExpr(
+        "id as number", "cast(id / 4 as double) as quarter", "concat('råd ', id) as text",
+        "cast(repeat('x', int(id)) as binary) as data", "cast(array(int(id), 1) as array<int>) as list",
+        "cast(id as decimal(9,2)) as price",
+    )  # fmt: skip
+    plain = {"compression": None, "hashes": ["sha1"], "size_limit": 2000}
+    columns = {"x": "int", "data": "bytes"}
+    calls = {
+        "plain": {"mds_kwargs": plain},
+        "function": {"mds_kwargs": {**plain, "columns": columns}, "udf_iterable": pairs, "udf_kwargs": {"times": 7}},
+    }
+    for name, call in calls.items():
+        found = []
+        for write in (theirs, dataframe_to_mds):
+            out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
+            answer = write(frame, merge_index=True, **{**call, "mds_kwargs": {**call["mds_kwargs"], "out": out}})
+            found.append((answer == (out, ""), shards(out)))
+        assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
+        print(f"{name}: {len(found[0][1])} equal shards")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,181 @@
+"""MosaicML's call: its arguments, its answer, its samples; and none of its half-written sets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+
+from smalti.catalog import load_manifest, merge_index
+from smalti.errors import DatasetExists, SchemaError, StoreNotFound
+from smalti.format import Shard
+from smalti.spark.convert import dataframe_to_mds
+from smalti.spark.peer_call import _places
+from smalti.storage import open_store
+
+pytestmark = pytest.mark.spark
+HERE = Path(__file__).resolve().parent
+
+
+def read(out):
+    samples = []
+    for info in load_manifest(open_store(out)).shards:
+        shard = Shard.open(out / info.raw.basename, info)
+        samples += [shard[i] for i in range(len(shard))]
+        shard.close()
+    return samples
+
+
+def test_the_documented_call_gives_the_paths_and_a_version(spark, tmp_path):
+    out = tmp_path / "out"
+    frame = spark.range(0, 9, 1, 2).withColumn("text", F.col("id").cast("string"))
+    kwargs = {"out": str(out), "columns": {"id": "int64", "text": "str"}, "compression": None, "hashes": ["sha1"],
+              "size_limit": "1kb", "progress_bar": False, "max_workers": 2, "retry": 3, "keep_local": True}  # fmt: skip
+    before = json.dumps(kwargs)
+    assert dataframe_to_mds(frame, merge_index=True, mds_kwargs=kwargs) == (str(out), "")
+    assert json.dumps(kwargs) == before, "the caller's dict is left as it was"
+    assert [(int(s["id"]), s["text"]) for s in read(out)] == [(n, str(n)) for n in range(9)]
+    info = load_manifest(open_store(out)).shards[0]
+    assert (info.hash_names, info.size_limit, info.compression) == (("sha1",), 1024, None)
+    entries = json.loads((out / "index.json").read_bytes())["shards"]
+    assert {entry["raw_data"]["basename"] for entry in entries} == {info.raw.basename}
+
+
+def test_zstd_is_its_default_and_columns_are_found_by_type(spark, tmp_path):
+    dataframe_to_mds(spark.range(3), True, {"out": str(tmp_path / "out")})
+    manifest = load_manifest(open_store(tmp_path / "out"))
+    assert manifest.shards[0].compression == "zstd"
+    assert manifest.schema.columns() == {"id": "int64"}
+
+
+def test_a_function_over_pandas_frames_makes_the_samples(spark, tmp_path):
+    out = tmp_path / "out"
+
+    def halves(frame, *, factor):
+        for number in frame["a number"]:
+            yield {"x": np.int32(number * factor), "half": "low" if number < 5 else "high", "left out": object()}
+            if number == 3:
+                yield {"x": -1, "half": "extra"}
+
+    frame = spark.range(0, 10, 1, 2).withColumnRenamed("id", "a number")
+    kwargs = {"out": str(out), "columns": {"x": "int32", "half": "str"}, "compression": None}
+    dataframe_to_mds(frame, merge_index=True, mds_kwargs=kwargs, udf_iterable=halves, udf_kwargs={"factor": 3})
+    found = [(int(sample["x"]), sample["half"]) for sample in read(out)]
+    low = [(0, "low"), (3, "low"), (6, "low"), (9, "low"), (-1, "extra"), (12, "low")]
+    assert found == low + [(number * 3, "high") for number in range(5, 10)]
+
+
+def test_a_function_that_fails_leaves_nothing(spark, tmp_path):
+    def fails(frame):
+        yield {"x": 1}
+        raise KeyError("label")
+
+    kwargs = {"out": str(tmp_path / "out"), "columns": {"x": "int"}}
+    with pytest.raises(Exception, match="label"):
+        dataframe_to_mds(spark.range(4), mds_kwargs=kwargs, udf_iterable=fails)
+    with pytest.raises(StoreNotFound):
+        load_manifest(open_store(tmp_path / "out"))
+    assert list(tmp_path.rglob("*.mds*")) == []
+
+
+def test_without_merging_each_partition_is_a_folder_that_can_be_merged(spark, tmp_path):
+    out = tmp_path / "out"
+    kwargs = {"out": str(out), "compression": None}
+    assert dataframe_to_mds(spark.range(0, 6, 1, 2), merge_index=False, mds_kwargs=kwargs) == (str(out), "")
+    assert not (out / "index.json").exists()
+    folders = sorted(path.name for path in out.iterdir())
+    assert len(folders) == 2
+    assert all((out / folder / "index.json").is_file() for folder in folders)
+    merge_index(str(out))
+    assert [int(sample["id"]) for sample in read(out)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_set_that_is_there_is_replaced_only_when_told_so_and_by_a_version(spark, tmp_path):
+    kwargs = {"out": str(tmp_path), "compression": None}
+    dataframe_to_mds(spark.range(3), mds_kwargs=kwargs)
+    with pytest.raises(DatasetExists) as caught:
+        dataframe_to_mds(spark.range(4), mds_kwargs=kwargs)
+    assert isinstance(caught.value, FileExistsError)
+    dataframe_to_mds(spark.range(4), mds_kwargs={**kwargs, "exist_ok": True})
+    assert len(read(tmp_path)) == 4
+    assert load_manifest(open_store(tmp_path), version=1).rows == 3
+
+
+@pytest.mark.parametrize(("keep_local", "kept"), [(True, 3), (False, 0)])
+def test_a_local_copy_is_left_where_it_is_asked_for(spark, tmp_path, keep_local, kept):
+    local, remote = tmp_path / "local", f"file://{tmp_path}/remote"
+    kwargs = {"out": (str(local), remote), "compression": None, "keep_local": keep_local}
+    assert dataframe_to_mds(spark.range(3), mds_kwargs=kwargs) == (str(local), remote)
+    assert len(read(tmp_path / "remote")) == 3
+    assert sum(entry["samples"] for file in local.glob("index.json")
+               for entry in json.loads(file.read_bytes())["shards"]) == kept  # fmt: skip
+    assert len(list(local.rglob("*.mds"))) == (1 if kept else 0)
+
+
+def test_no_rows_are_its_value_error(spark, tmp_path):
+    with pytest.raises(ValueError, match="no rows") as caught:
+        dataframe_to_mds(spark.range(0), mds_kwargs={"out": str(tmp_path)})
+    assert isinstance(caught.value, SchemaError)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "says"),
+    [
+        ((), {}, "`out`: expected a path"),
+        ((), {"merge_index": True}, "`out` in `mds_kwargs`"),
+        ((True,), {"merge_index": True, "mds_kwargs": {"out": "x"}}, "`merge_index` was given twice"),
+        (("x",), {"mds_kwargs": {"columns": {}}}, "give the place as `out` in `mds_kwargs`"),
+        (("x",), {"merge_index": True}, "give the place as `out` in `mds_kwargs`"),
+        ((), {"mds_kwargs": {"out": "x"}, "mode": "append"}, "`mode` cannot be given with it"),
+        ((), {"mds_kwargs": {"out": "x"}, "columns": {}, "hashes": ()}, "`columns`, `hashes` cannot be given with it"),
+        ((), {"mds_kwargs": {"out": "x", "region": 1, "acl": 2}}, "`mds_kwargs` has acl, region; its writer takes out"),
+        ((), {"mds_kwargs": {"out": ("a", "b", "c")}}, r"or \(local, remote\), found"),
+        ((), {"mds_kwargs": {"out": "x"}, "udf_iterable": list}, "name them, with their encodings, in `columns`"),
+        ((), {"mds_kwargs": {"out": "x"}, "udf_kwargs": {}}, "for `udf_iterable`, which was not given"),
+        ((), {"mds_kwargs": {"out": "x", "retry": 0}}, "at least 1"),
+        ((), {"mds_kwargs": {"out": "x", "compression": "rar"}}, "rar"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(spark, tmp_path, monkeypatch, args, kwargs, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=says):
+        dataframe_to_mds(spark.range(3), *args, **kwargs)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "places"),
+    [
+        ("/data/set", ("/data/set", "")),
+        ("s3://bucket/set", ("", "s3://bucket/set")),
+        ("dbfs:/Volumes/a/b/c", ("", "dbfs:/Volumes/a/b/c")),
+        (("/tmp/x", "gs://bucket/set"), ("/tmp/x", "gs://bucket/set")),
+        (Path("/data/set"), ("/data/set", "")),
+    ],
+)
+def test_places_are_told_as_local_and_remote(out, places):
+    assert _places(out) == places
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(235)
+def test_beside_mosaicml_itself_the_same_calls_make_the_same_shards(tmp_path):
+    """Both functions in one process over the same frame, with and without a function of the user's."""
+    beside = Path(sys.prefix) / "peer"
+    if not beside.is_dir():
+        pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")
+    paths = [str(HERE.parents[1]), str(HERE.parent / "golden" / "peer_stubs"), str(beside)]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "beside_peer.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable},
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"], done.stderr[-3000:]
