@@ -29,7 +29,7 @@ _JUDGED_SECONDS = 300.0
 """A shorter run says nothing about what grows."""
 _MOST_GROWTH = 0.01
 """Of memory, in ten minutes."""
-_MOST_DESCRIPTORS = 12
+_MOST_DESCRIPTORS = 4
 """More than before: sockets of the store's client come and go, one for each of up to 32 fetches at once."""
 _WITHOUT_LOCK = {"cache_no_folder", "cache_no_cache"}
 _LOCK_SECONDS = 5.0

@@ -2,12 +2,11 @@
 
 import pytest
 
-from smalti.spark.session import SparkOptions, build_session
+from tests.spark.own_session import own_session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark():
-    """Two cores; of a process that has one, the session that it has."""
-    session = build_session(SparkOptions(master="local[2,2]", app_name="smalti-tests", driver_memory="1g"))
-    yield session
-    session.stop()
+    """Two cores; a task that fails is tried once more."""
+    with own_session() as session:
+        yield session

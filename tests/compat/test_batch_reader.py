@@ -408,7 +408,9 @@ def test_a_launcher_that_the_reader_was_not_told_of_is_a_warning(folder, monkeyp
         {"tail": "long"},
         {"transform_spec": object()},
     ],
-    ids=lambda options: "-".join(f"{name}-{type(value).__name__}" for name, value in options.items()),
+    ids=lambda options: "-".join(
+        f"{name}-{value if isinstance(value, str | int) else type(value).__name__}" for name, value in options.items()
+    ),
 )
 def test_arguments_out_of_range_are_refused_by_name(folder, options):
     with pytest.raises(ValueError, match=r"`|=|'"):

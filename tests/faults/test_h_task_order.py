@@ -10,9 +10,9 @@ from smalti.catalog import load_manifest, new_write_id
 from smalti.dataset import StreamingDataset
 from smalti.format import Schema, ShardOptions
 from smalti.spark.convert import _Plan, collect_shards, dataframe_to_mds, write_shards
-from smalti.spark.session import SparkOptions, build_session
 from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.storage import LocalStore, open_store
+from tests.spark.own_session import own_session
 
 TASKS = 5
 DEADLINE = 60.0
@@ -50,11 +50,11 @@ def test_h11_answers_in_any_order_are_the_shards_in_one(tmp_path):
         assert [shard.raw.basename for shard in collect_shards(one_answer_each(shuffled))] == expected
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark():
-    session = build_session(SparkOptions(master="local[2,2]", app_name="smalti-tests", driver_memory="1g"))
-    yield session
-    session.stop()
+    """Two cores; a task that fails is tried once more."""
+    with own_session() as session:
+        yield session
 
 
 def held(frame, out, first):

@@ -1,5 +1,6 @@
 """The rules of the project, run as its contributors run them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_dagster_folders_postpone_no_annotations():
 def test_the_library_never_prints_outside_the_command_line():
     library = [path for path in (ROOT / "src").rglob("*.py") if "cli" not in path.parts]
     assert [str(path) for path in library if "\n    print(" in path.read_text()] == []
+
+
+def test_the_programs_own_random_numbers_are_left_alone():
+    """A pause of ours, in whichever thread, must not change what a user's seeded program draws next."""
+    drawn = re.compile(
+        r"(?<![\w.])(np\.)?random\.(uniform|random|randint|randrange|choices?|sample|shuffle|seed|permutation)\("
+    )
+    library = list((ROOT / "src").rglob("*.py"))
+    assert [str(path) for path in library if drawn.search(path.read_text())] == []
 
 
 def test_pickle_is_loaded_nowhere():

@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 
 from smalti.images.flowers import draw_flower
-from smalti.spark.session import SparkOptions, build_session
+from tests.spark.own_session import own_session
 from tests.spark.photos import put
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark():
     """Two cores; a task that fails is tried once more."""
-    session = build_session(SparkOptions(master="local[2,2]", app_name="smalti-tests", driver_memory="1g"))
-    yield session
-    session.stop()
+    with own_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ from smalti.storage import Store
 from smalti.storage.process import PerProcess
 from smalti.storage.retry import Deadline
 
+_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
 PATIENCE_SHARE = 10
@@ -297,7 +299,7 @@ class Fetcher:
                         staging.files, staging.is_published = [], False
                     faults += 1
                     pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (faults - 1), MOST_PAUSE_SECONDS)
-                    pause *= random.uniform(1.0, 1.5)
+                    pause *= _CHANCE.uniform(1.0, 1.5)
                     if isinstance(error, StoreNotFound) and not patience.passed():
                         attempt -= 1  # a store may say so for some seconds after it was written, or mounted
                     elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:

@@ -8,6 +8,8 @@ import random
 import time
 from datetime import datetime, timezone
 
+_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+
 
 class Clock:
     """The clock of this machine."""
@@ -18,7 +20,7 @@ class Clock:
 
     def pause(self, seconds: float) -> None:
         """Wait for about so long: half to one and a half times, so that writers who collided do not do it again."""
-        time.sleep(seconds * random.uniform(0.5, 1.5))
+        time.sleep(seconds * _CHANCE.uniform(0.5, 1.5))
 
 
 SYSTEM = Clock()

@@ -4,6 +4,8 @@ import random
 import time
 from dataclasses import dataclass
 
+_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+
 
 @dataclass(frozen=True)
 class RetryOptions:
@@ -36,7 +38,7 @@ class RetryOptions:
 
     def pause_before(self, attempt: int) -> float:
         """Seconds to wait before attempt number `attempt` (1 is the second)."""
-        return min(self.pause * 2.0 ** (attempt - 1), self.max_pause) * random.uniform(1.0, 1.5)
+        return min(self.pause * 2.0 ** (attempt - 1), self.max_pause) * _CHANCE.uniform(1.0, 1.5)
 
 
 class Deadline:
