@@ -12,7 +12,7 @@ export DAGSTER_DISABLE_TELEMETRY = 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast test-nightly check lint bench soak clean
+.PHONY: help setup demo ui test test-fast test-nightly test-tf check lint bench soak clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

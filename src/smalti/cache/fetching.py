@@ -5,7 +5,6 @@ An MDS shard is one file; a text shard is two, brought under one lock and each o
 
 import errno
 import hashlib
-import random
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -36,9 +35,7 @@ from smalti.errors import (
 from smalti.format import FileInfo, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
-from smalti.storage.retry import Deadline
-
-_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+from smalti.storage.retry import Deadline, jitter
 
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
@@ -299,7 +296,7 @@ class Fetcher:
                         staging.files, staging.is_published = [], False
                     faults += 1
                     pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (faults - 1), MOST_PAUSE_SECONDS)
-                    pause *= _CHANCE.uniform(1.0, 1.5)
+                    pause *= jitter(1.0, 1.5)
                     if isinstance(error, StoreNotFound) and not patience.passed():
                         attempt -= 1  # a store may say so for some seconds after it was written, or mounted
                     elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:

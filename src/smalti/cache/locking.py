@@ -3,16 +3,13 @@
 import errno
 import fcntl
 import os
-import random
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from smalti.errors import StoreError, StoreTimeout
-from smalti.storage.retry import Deadline
-
-_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+from smalti.storage.retry import Deadline, jitter
 
 NO_LOCKS = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
 """What opening a link, a socket or the like in the place of a lock gives."""
@@ -68,7 +65,7 @@ class FileLock:
                     f"within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
                     path=str(self._path),
                 )
-            time.sleep(min(pause, self._deadline.left()) * _CHANCE.uniform(0.5, 1.0))
+            time.sleep(min(pause, self._deadline.left()) * jitter(0.5, 1.0))
             pause = min(pause * 1.5, self._longest_pause)
 
     @property

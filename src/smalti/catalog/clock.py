@@ -4,11 +4,10 @@ Nothing is ordered by it, and no age is measured with it: clocks of writers may 
 writers hands in a clock of his own.
 """
 
-import random
 import time
 from datetime import datetime, timezone
 
-_CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
+from smalti.storage.retry import jitter
 
 
 class Clock:
@@ -20,7 +19,7 @@ class Clock:
 
     def pause(self, seconds: float) -> None:
         """Wait for about so long: half to one and a half times, so that writers who collided do not do it again."""
-        time.sleep(seconds * _CHANCE.uniform(0.5, 1.5))
+        time.sleep(seconds * jitter(0.5, 1.5))
 
 
 SYSTEM = Clock()

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 _CHANCE = random.SystemRandom()  # the program's own random numbers are not ours to use up
 
 
+def jitter(least: float, most: float) -> float:
+    """A factor for a pause, from `least` to `most`: those who collided do not meet again."""
+    return _CHANCE.uniform(least, most)
+
+
 @dataclass(frozen=True)
 class RetryOptions:
     """How long and how often a store may be asked."""
@@ -38,7 +43,7 @@ class RetryOptions:
 
     def pause_before(self, attempt: int) -> float:
         """Seconds to wait before attempt number `attempt` (1 is the second)."""
-        return min(self.pause * 2.0 ** (attempt - 1), self.max_pause) * _CHANCE.uniform(1.0, 1.5)
+        return min(self.pause * 2.0 ** (attempt - 1), self.max_pause) * jitter(1.0, 1.5)
 
 
 class Deadline:
