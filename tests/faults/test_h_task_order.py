@@ -9,8 +9,9 @@ import pytest
 from smalti.catalog import load_manifest, new_write_id
 from smalti.dataset import StreamingDataset
 from smalti.format import Schema, ShardOptions
-from smalti.spark.convert import _Plan, collect_shards, dataframe_to_mds, write_shards
+from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.tasks import Attempt, one_answer_each
+from smalti.spark.writing import WritePlan, collect_shards, write_shards
 from smalti.storage import LocalStore, open_store
 from tests.spark.own_session import own_session
 
@@ -29,7 +30,7 @@ def epochs(out):
 
 
 def test_h11_answers_in_any_order_are_the_shards_in_one(tmp_path):
-    plan = _Plan(
+    plan = WritePlan(
         LocalStore(tmp_path),
         new_write_id(),
         Schema.from_columns({"id": "int64"}),

@@ -16,12 +16,12 @@ from smalti.catalog.manifest import Draft
 from smalti.errors import BadImageError, CatalogError, DatasetExists, SchemaError, StoreNotFound
 from smalti.format import Schema, Shard, ShardOptions
 from smalti.images import encode_jpeg, probe_image
-from smalti.spark import convert
-from smalti.spark.convert import collect_shards, dataframe_to_mds, write_shards
+from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared import read_prepared, write_prepared
 from smalti.spark.tasks import Attempt, one_answer_each
+from smalti.spark.writing import WritePlan, collect_shards, write_shards
 from smalti.storage import LocalStore, open_store
 from tests.spark.photos import put
 
@@ -310,7 +310,7 @@ def test_a_task_that_always_dies_publishes_nothing(spark, tmp_path):
 
 def plan(store, *, write_id, partition_by=None):
     schema = Schema.from_columns({"id": "int64"})
-    return convert._Plan(store, write_id, schema, ShardOptions(size_limit=256), partition_by, None)
+    return WritePlan(store, write_id, schema, ShardOptions(size_limit=256), partition_by, None)
 
 
 def batches(start=0):

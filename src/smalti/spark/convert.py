@@ -17,14 +17,10 @@ from smalti.spark.job import draft_plan, write_frame
 from smalti.spark.options import Mode, ProgressChoice, WriteOptions
 from smalti.spark.peer_call import write_as_peer
 from smalti.spark.transform import Transform, TransformFunction
-from smalti.spark.writing import WritePlan as _Plan
-from smalti.spark.writing import collect_shards, write_shards
 from smalti.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["_Plan", "collect_shards", "dataframe_to_mds", "write_shards"]
 
 
 @overload
