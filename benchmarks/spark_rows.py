@@ -6,7 +6,7 @@ from benchmarks.row import Entrant, Row, participants
 _ZSTD = {"zstd": True}
 _GOALS = (at_least(3, "mosaicml"), at_least(0.7, "parquet"))
 _FLOORS = participants("parquet", "frame-arrow", **{"frame-read": 1})
-_MORE = ("later_rows_per_s", "cpu_us_per_row", "later_cpu_us_per_row", "mb_per_s", "stored_mb")
+_MORE = ("first_rows_per_s", "cpu_us_per_row", "first_cpu_us_per_row", "mb_per_s", "stored_mb")
 
 
 def _row(key: str, title: str, workload: str, earlier: str, *, zstd: bool, samples: int | None = None) -> Row:

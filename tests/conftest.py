@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.egress import egress_guard
+from tests.recap import Recap
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 WATCHED = str(Path(__file__).parent / "egress")
@@ -38,6 +39,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if SLOW_TO_START.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the workers' reports come to the process that started them
+        config.pluginmanager.register(Recap())
 
 
 def pytest_unconfigure():

@@ -142,3 +142,17 @@ def test_numbers_of_ranks_add_up_to_those_of_their_host():
     assert (host.step_waits.steps, host.step_waits.most_seconds, host.step_waits.total_seconds) == (3, 7.0, 7.3)
     with pytest.raises(ValueError, match="at least one rank"):
         CacheStats.of_host([])
+
+
+def test_shards_asked_for_one_by_one_are_hits_or_not_as_those_of_a_batch(fill, make_cache):
+    """Twice through all: each shard is missing the first time alone."""
+    store = MemoryStore()
+    infos = fill(store)
+    one_by_one, in_batches = make_cache(store, infos), make_cache(store, infos, local="other")
+    for _ in range(2):
+        for number in range(len(infos)):
+            one_by_one.shard(number)
+            in_batches.shards([number])
+    for cache in (one_by_one, in_batches):
+        cache.settle()
+        assert stats_of(cache.counters).hits == len(infos)

@@ -7,13 +7,13 @@ mosaicml-streaming 0.13 is found in `<environment>/peer`, where `make setup` lay
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.golden.values import decode
+from tests.peer_program import minimal_env, run_alone
 
 HERE = Path(__file__).parent
 
@@ -33,14 +33,5 @@ def peer():
 
 def peer_reads(peer, folder, out, how):
     python, paths = peer
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    done = subprocess.run(
-        [python, HERE / "peer_read.py", folder, out, how],
-        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone([python, HERE / "peer_read.py", folder, out, how], minimal_env(paths))
     return [{name: decode(value) for name, value in row.items()} for row in json.loads(out.read_text())]

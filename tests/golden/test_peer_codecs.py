@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +14,7 @@ from PIL import Image
 
 from smalti.format import Schema, ShardBuilder, ShardOptions, emit_index
 from tests.format.columns import image_bytes
+from tests.peer_program import minimal_env, run_alone
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -69,17 +69,15 @@ def found(tmp_path_factory):
     write(base / "sets" / "signal", {"wave": "signal:64"}, [{"wave": wave} for wave in waves()])
     (taught,) = [block for block in BLOCKS if block.startswith("# mosaicml")]
     (base / "taught.py").write_text(taught)
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     paths = [HERE, HERE / "peer_stubs", *([] if chosen else [beside])]
-    done = subprocess.run(
-        [chosen or sys.executable, HERE / "peer_codecs.py", base / "sets", base / "found.json", base / "taught.py"],
-        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = [
+        chosen or sys.executable,
+        HERE / "peer_codecs.py",
+        base / "sets",
+        base / "found.json",
+        base / "taught.py",
+    ]
+    run_alone(command, minimal_env(paths))
     return json.loads((base / "found.json").read_text())
 
 

@@ -1,9 +1,7 @@
 """Orders of random configurations are those that MosaicML's own functions make, in a process of their own."""
 
 import json
-import os
 import random
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from smalti.order.mosaic import (
     shuffled_ids,
     weigh_streams,
 )
+from tests.peer_program import minimal_env, run_alone
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -32,17 +31,8 @@ SCRIPT = Path(__file__).parent / "peer_orders.py"
 
 def peer_answers(peer, folder, cases):
     python, paths = peer
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     (folder / "cases.json").write_text(json.dumps(cases))
-    done = subprocess.run(
-        [python, SCRIPT, folder / "cases.json", folder / "answers.json"],
-        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone([python, SCRIPT, folder / "cases.json", folder / "answers.json"], minimal_env(paths))
     return json.loads((folder / "answers.json").read_text())
 
 

@@ -1,9 +1,7 @@
 """A run goes from MosaicML to us and back in the middle of an epoch, and reads what MosaicML alone would have read."""
 
 import json
-import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import CursorError
 from smalti.order.mosaic import SHUFFLES, WorldShape
 from smalti.world import World
+from tests.peer_program import minimal_env, run_alone
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -27,16 +26,7 @@ def root(tmp_path_factory):
 
 def peer_answers(peer, script, *arguments):
     python, paths = peer
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    done = subprocess.run(
-        [python, HERE / script, *arguments],
-        env={**keep, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone([python, HERE / script, *arguments], minimal_env(paths))
     return json.loads(Path(arguments[-1]).read_text())
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from smalti.format import Shard
 from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.peer_call import _places
 from smalti.storage import open_store
+from tests.peer_program import run_alone
 
 pytestmark = pytest.mark.spark
 HERE = Path(__file__).resolve().parent
@@ -163,19 +163,12 @@ def test_places_are_told_as_local_and_remote(out, places):
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(235)
 def test_beside_mosaicml_itself_the_same_calls_make_the_same_shards(tmp_path):
     """Both functions in one process over the same frame, with and without a function of the user's."""
     beside = Path(sys.prefix) / "peer"
     if not beside.is_dir():
         pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")
     paths = [str(HERE.parents[1]), str(HERE.parent / "golden" / "peer_stubs"), str(beside)]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "beside_peer.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=220,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable},
-        check=False,
-    )
-    assert done.stdout.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"], done.stderr[-3000:]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
+    told = run_alone([sys.executable, "-W", "ignore", HERE / "beside_peer.py", tmp_path], env, seconds=150)
+    assert told.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"]

@@ -101,6 +101,11 @@ class ShardCache:
             StoreAuthError: the store refused the credentials.
             StoreError: the store, or the cache's own disk, failed.
         """
+        with self._tally:
+            self._asked += 1
+        return self._take(shard_id)
+
+    def _take(self, shard_id: int) -> AnyShard:
         found = self._open.get(shard_id)
         if found is not None:
             self._used[shard_id] = True
@@ -112,7 +117,7 @@ class ShardCache:
         with self._tally:
             self._asked += len(shard_ids)
         begin, waits = time.perf_counter(), not all(map(self._open.__contains__, shard_ids))
-        found = list(map(self.shard, shard_ids))
+        found = list(map(self._take, shard_ids))
         self.counters.waited(time.perf_counter() - begin if waits else 0.0)
         return found
 
