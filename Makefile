@@ -40,9 +40,9 @@ test-nightly: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH
 	@$(BIN)/python tools/debian_servers.py
 	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py -q
 
-test-tf:        ## the tests of tf.data, in an environment of their own, .venv/tf (600 MB)
+test-tf:        ## the tests of tf.data, in an environment of their own, .venv/tf (2 GB)
 	@test -x $(VENV)/tf/bin/python || $(PYTHON) -m venv $(VENV)/tf
-	@$(VENV)/tf/bin/pip install -q tensorflow-cpu pytest pytest-timeout hypothesis -e .
+	@$(VENV)/tf/bin/pip install -q tensorflow-cpu 'pandas<3' pytest pytest-timeout hypothesis -e .
 	@$(VENV)/tf/bin/python -m pytest tests/compat/test_tf_data.py -q
 
 lint: $(READY)  ## format, lint, types, layers

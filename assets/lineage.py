@@ -11,6 +11,9 @@ import dagster as dg
 TRAINS_TAG = "smalti/trains"
 """Tag of every run that trains: the whole digest of the shard set version that it trains on."""
 
+CHECKED_IN = "checked in run"
+"""In the metadata of a check that was not made again: the run in which it was made."""
+
 _RECENT = 25  # materialisations in which the one of this run is looked for
 
 
@@ -28,6 +31,29 @@ def latest(instance: dg.DagsterInstance, asset: str, *, run_id: str | None = Non
     ours = [record for record in records if record.run_id == run_id]
     chosen = [*ours, *records]
     return chosen[0].event_log_entry if chosen else None
+
+
+def passed_before(context: dg.AssetCheckExecutionContext, content: str) -> str | None:
+    """The run in which this check passed for the same content, as its metadata `content` says; None if there is none.
+
+    What is named by its digest does not change, so that a check of all of it need not be made twice; but it is when a
+    person executes the check by itself, without the asset.
+    """
+    [spec] = context.check_specs
+    event = latest(context.instance, spec.asset_key.to_user_string(), run_id=context.run.run_id)
+    if event is None or event.run_id != context.run.run_id:
+        return None
+    records = context.instance.event_log_storage.get_asset_check_execution_history(spec.key, limit=_RECENT)
+    for record in records:
+        made = record.event.dagster_event if record.event is not None else None
+        if made is None or made.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            continue
+        check = made.asset_check_evaluation_data
+        known = check.metadata.get("content")
+        if check.passed and known is not None and known.value == content:
+            first = check.metadata.get(CHECKED_IN)
+            return str(first.value) if first is not None else record.run_id
+    return None
 
 
 def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:

@@ -11,12 +11,19 @@ import dagster as dg
 from pydantic import Field
 
 from assets.inventory import load_inventory
-from assets.lineage import upstream
+from assets.lineage import facts_of, latest, upstream
 from assets.raw_images import raw_images
 from assets.rendering import Value, gallery, image_teaser, table
 from resources.spark import SparkResource
 from resources.storage import StorageResource
-from smalti.spark import PreparedReport, PrepareOptions, prepare_images, read_prepared, write_prepared
+from smalti.spark import ImageFolder, PrepareOptions
+from smalti.spark.prepared_adopt import adopt_prepared
+from smalti.spark.prepared_rows import first_rows
+from smalti.spark.prepared_table import PreparedTable
+from smalti.spark.prepared_update import PreparedUpdate, show_again, update_prepared
+
+PLACE = "preprocessed_images"
+"""The tables of prepared images and their Parquet parts, below the storage root."""
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
 _SHOWN_ROWS = 48
@@ -58,58 +65,101 @@ class PreprocessConfig(dg.Config):
 def preprocessed_images(
     context: dg.AssetExecutionContext, config: PreprocessConfig, storage: StorageResource, spark: SparkResource
 ) -> dg.MaterializeResult[Any]:
-    """A Spark DataFrame, kept as Parquet: image (JPEG), label, class_name, width, height, split, path."""
+    """A Spark DataFrame, kept as Parquet: image (JPEG), label, class_name, width, height, split, path.
+
+    Only new and changed files are read and decoded; when there are none, no Spark is started.
+    """
     inventory = upstream(context, "raw_images")["inventory"]
     folder = load_inventory(storage, inventory)
-    digest = _digest(folder.digest, config)
-    place = f"preprocessed_images/{digest[:16]}"
-    begin = time.monotonic()
-    with spark.session(context.log.info) as session:
-        frame = prepare_images(session, folder, config.options())
-        report = write_prepared(frame, storage.url(place), storage_options=storage.options())
-        seconds = time.monotonic() - begin
-        examples = _examples(read_prepared(session, storage.url(place), storage_options=storage.options()))
-    context.log.info(
-        "%d images prepared, %d left out, %.0f images/s", report.rows, len(report.bad), report.rows / seconds
-    )
-    facts = {"place": place, "digest": digest, "inventory": inventory, "classes": list(folder.classes)}
+    name, begin = name_of(folder.digest, config), time.monotonic()
+    adopt_last(context, config, storage)
+    done = _already_there(folder, name, config, storage)
+    if done is None:
+        with spark.session(context.log.info) as session:
+            done = update_prepared(session, folder, name=name, options=config.options(), **place_of(storage))
+    seconds = time.monotonic() - begin
+    context.log.info(describe_update(done))
+    facts = {"place": PLACE, "digest": name, "inventory": inventory, "classes": list(folder.classes)}
     facts["image_size"] = config.image_size
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(digest), metadata=_metadata(report, examples, seconds) | facts
+        data_version=dg.DataVersion(name), metadata=_metadata(done, _examples(done.table, storage), seconds) | facts
     )
 
 
-def _digest(source: str, config: PreprocessConfig) -> str:
-    """Of everything that decides the rows."""
+def place_of(storage: StorageResource) -> dict[str, Any]:
+    """Where tables of prepared images lie, as the library's arguments."""
+    return {"path": storage.url(PLACE), "storage_options": storage.options()}
+
+
+def name_of(source: str, config: PreprocessConfig) -> str:
+    """Of everything that decides the rows; names the table."""
     facts = [_CODE_VERSION, source, config.model_dump(mode="json")]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _examples(frame: Any) -> dict[str, list[bytes]]:
-    """The first rows, by class; rows are mixed over classes, so that there are some of most."""
+def _already_there(
+    folder: ImageFolder, name: str, config: PreprocessConfig, storage: StorageResource
+) -> PreparedUpdate | None:
+    table = show_again(folder, name=name, options=config.options(), **place_of(storage))
+    return PreparedUpdate(table, prepared=0, kept=len(folder.files), removed=0) if table is not None else None
+
+
+def adopt_last(context: dg.AssetExecutionContext, config: PreprocessConfig, storage: StorageResource) -> None:
+    """Takes over the rows of the last time if they lie in a folder of their own, as they did in earlier releases."""
+    event = latest(context.instance, "preprocessed_images")
+    facts = facts_of(event) if event is not None else {}
+    _, _, below = str(facts.get("place", "")).partition(f"{PLACE}/")
+    if not below:
+        return
+    folder = load_inventory(storage, facts["inventory"])
+    if name_of(folder.digest, config) != facts["digest"]:  # made with other options, so of no use now
+        return
+    there = show_again(folder, name=facts["digest"], options=config.options(), **place_of(storage))
+    if there is None and adopt_prepared(
+        folder, below=below, name=facts["digest"], options=config.options(), **place_of(storage)
+    ):
+        context.log.info("the rows of the last time were taken over; their images were not decoded again")
+
+
+def describe_update(done: PreparedUpdate) -> str:
+    """How much was prepared and how much was there, in a sentence."""
+    gone = f", {done.removed} gone" if done.removed else ""
+    if not done.prepared and not done.removed:
+        return f"nothing changed: all {done.kept} files were prepared before"
+    return f"{done.prepared} new or changed files prepared, {done.kept} kept as they were{gone}"
+
+
+def _examples(table: PreparedTable, storage: StorageResource) -> dict[str, list[bytes]]:
+    """Some of the rows, by class; rows are mixed over classes, so that there are some of most."""
     examples: dict[str, list[bytes]] = {}
-    for row in frame.select("class_name", "image").limit(_SHOWN_ROWS).collect():
-        examples.setdefault(row["class_name"], []).append(bytes(row["image"]))
+    for row in first_rows(table, _SHOWN_ROWS, storage_options=storage.options()):
+        examples.setdefault(row["class_name"], []).append(row["image"])
     return dict(sorted(examples.items()))
 
 
-def _metadata(report: PreparedReport, examples: Mapping[str, Sequence[bytes]], seconds: float) -> dict[str, Any]:
-    classes = sorted({name for counts in report.counts.values() for name in counts})
+def _metadata(done: PreparedUpdate, examples: Mapping[str, Sequence[bytes]], seconds: float) -> dict[str, Any]:
+    made = done.table
+    classes = sorted({name for counts in made.counts.values() for name in counts})
     rows: list[dict[str, Value]] = [
-        {"class": name, **{split: c.get(name, 0) for split, c in report.counts.items()}} for name in classes
+        {"class": name, **{split: c.get(name, 0) for split, c in made.counts.items()}} for name in classes
     ]
-    bad = [{"path": path, "reason": reason} for path, reason in report.bad]
+    bad = [{"path": path, "reason": reason} for path, reason in made.bad]
     return {
+        "what was done": describe_update(done),
+        "prepared": done.prepared,
+        "kept": done.kept,
+        "removed": done.removed,
         "samples": dg.MetadataValue.md(image_teaser([images[0] for images in examples.values()])),
         "gallery": dg.MetadataValue.md(gallery(examples)),
         "images by class and split": table(rows),
-        "bad_images": len(report.bad),
+        "bad_images": len(bad),
         **({"bad images": table(bad)} if bad else {}),
-        "images_per_second": round(report.rows / seconds, 1),
-        "counts": dg.MetadataValue.json({split: dict(counts) for split, counts in report.counts.items()}),
-        "parquet": report.parquet,
-        "dagster/row_count": report.rows,
-        "dagster/size_bytes": report.num_bytes,
+        **({"images_per_second": round(done.prepared / seconds, 1)} if done.prepared else {}),
+        "counts": dg.MetadataValue.json(made.counts),
+        "parquet parts": len(made.parts),
+        "dagster/uri": made.url,
+        "dagster/row_count": made.rows,
+        "dagster/size_bytes": made.num_bytes,
         "dagster/column_schema": dg.TableSchema(
             columns=[
                 dg.TableColumn("image", "binary", description="JPEG, square, upright, RGB"),

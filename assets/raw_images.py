@@ -5,10 +5,12 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.inventory import save_inventory
+from assets.inventory import load_inventory, save_inventory
+from assets.lineage import facts_of, latest, upstream
 from assets.rendering import gallery, image_teaser, table
 from assets.sources import drawn_flowers, image_source
 from resources.storage import StorageResource
+from smalti.errors import StoreNotFound
 from smalti.spark import ImageFolder, list_images
 from smalti.storage import open_store
 
@@ -40,6 +42,8 @@ def raw_images(
         source = drawn_flowers(storage, per_class=config.images_per_class, seed=config.seed)
     folder = list_images(source, storage_options=storage.options_for(source))
     context.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
+    news = describe_changes(_last_time(context, storage), folder)
+    context.log.info(news)
     examples = _examples(folder)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(folder.digest),
@@ -47,6 +51,7 @@ def raw_images(
             "samples": dg.MetadataValue.md(image_teaser([images[0] for images in examples.values()])),
             "gallery": dg.MetadataValue.md(gallery(examples)),
             "images": len(folder.files),
+            "since the last time": news,
             "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
             "folder": folder.source,
             "digest": folder.digest,
@@ -54,6 +59,28 @@ def raw_images(
             "dagster/size_bytes": folder.num_bytes,
         },
     )
+
+
+def _last_time(context: dg.AssetExecutionContext, storage: StorageResource) -> ImageFolder | None:
+    """The inventory of the materialisation before this one, if it is there."""
+    event = latest(context.instance, "raw_images")
+    try:
+        return load_inventory(storage, facts_of(event)["inventory"]) if event is not None else None
+    except StoreNotFound:
+        return None
+
+
+def describe_changes(before: ImageFolder | None, now: ImageFolder) -> str:
+    """How many files came, changed and went, in a sentence."""
+    if before is None:
+        return "read for the first time"
+    if before.source != now.source:
+        return f"another folder than the last time, which was {before.source}"
+    if before.digest == now.digest:
+        return "nothing changed"
+    old, new = ({file.path: (file.num_bytes, file.modified) for file in each.files} for each in (before, now))
+    changed = sum(new[path] != mark for path, mark in old.items() if path in new)
+    return f"{len(new.keys() - old.keys())} new, {changed} changed, {len(old.keys() - new.keys())} gone"
 
 
 def _examples(folder: ImageFolder) -> dict[str, list[bytes]]:
@@ -70,9 +97,6 @@ def _examples(folder: ImageFolder) -> dict[str, list[bytes]]:
 @dg.asset_check(asset=raw_images, description="Every class has at least two images: one to learn from, one to test on.")
 def every_class_can_be_split(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> dg.AssetCheckResult:
     """A warning, because a set may well have a class that is too small to matter."""
-    from assets.inventory import load_inventory
-    from assets.lineage import upstream
-
     counts = load_inventory(storage, upstream(context, "raw_images")["inventory"]).counts
     small = {name: count for name, count in counts.items() if count < 2}
     return dg.AssetCheckResult(

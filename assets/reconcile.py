@@ -1,7 +1,7 @@
 """Comparing what is in a shard set with the rows that it was made from; reads everything, keeps only sums.
 
 Both sides give, for each split, the number of rows and the sum of a hash of every row. The sum does not depend on the
-order, so that shards may be read one after the other while Spark reads the table in any order.
+order, so that shards may be read one after the other, in whatever order the table names their rows.
 """
 
 import hashlib
@@ -16,9 +16,10 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError
 from smalti.images import decode_rgb
+from smalti.spark.prepared_table import PreparedTable
 from smalti.storage import Store
 
-_HEX_DIGITS = 15  # 60 bits of a row's hash: they fit a signed 64-bit integer, and sums of them a decimal(38, 0)
+_HEX_DIGITS = 15  # 60 bits of a row's hash
 _MAX_NAMED = 20
 
 
@@ -64,22 +65,22 @@ def _add(sums: SplitSums, batch: Mapping[str, Any]) -> None:
 
 
 def row_hash(image: bytes, label: int, path: str) -> int:
-    """60 bits of SHA-256 over a row; `sums_of_table` computes the same in Spark."""
-    text = f"{hashlib.sha256(image).hexdigest()}|{label}|{path}"
-    return int(hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS], 16)
+    """60 bits of SHA-256 over a row."""
+    return _hash_of_texts(hashlib.sha256(image).hexdigest(), label, path)
 
 
-def sums_of_table(frame: Any) -> dict[str, SplitSums]:
-    """The sums of the DataFrame of preprocessed images; Spark does the work."""
-    from pyspark.sql import functions as f
+def _hash_of_texts(digest: str, label: int, path: str) -> int:
+    return int(hashlib.sha256(f"{digest}|{label}|{path}".encode()).hexdigest()[:_HEX_DIGITS], 16)
 
-    text = f.concat_ws("|", f.sha2("image", 256), f.col("label").cast("string"), "path")
-    number = f.conv(f.substring(f.sha2(text, 256), 1, _HEX_DIGITS), 16, 10).cast("decimal(38,0)")
-    rows = frame.groupBy("split", "label").agg(f.count("*").alias("rows"), f.sum(number).alias("total")).collect()
+
+def sums_of_table(table: PreparedTable) -> dict[str, SplitSums]:
+    """The sums of a table of prepared images, from the digests that were taken when they were prepared."""
     sums: dict[str, SplitSums] = {}
-    for row in rows:
-        part = sums.setdefault(row["split"], SplitSums())
-        part.rows += row["rows"]
-        part.hash_sum += int(row["total"])
-        part.labels[row["label"]] += row["rows"]
+    names = ("split", "digest", "label", "path")
+    columns = [table.good.column(name).to_pylist() for name in names]
+    for split, digest, label, path in zip(*columns, strict=True):
+        part = sums.setdefault(split, SplitSums())
+        part.rows += 1
+        part.hash_sum += _hash_of_texts(digest, label, path)
+        part.labels[label] += 1
     return sums

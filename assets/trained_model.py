@@ -71,11 +71,11 @@ def trained_model(
     from smalti.torch.train import TrainConfig
 
     manifest = _choose_version(context, config, storage)
-    context.instance.add_run_tags(context.run_id, {TRAINS_TAG: manifest.digest})
+    context.instance.add_run_tags(context.run.run_id, {TRAINS_TAG: manifest.digest})
     classes = manifest.metadata["classes"]
     chosen = TrainConfig(
         data=storage.url(SHARDS),
-        run_dir=trainer.run_dir(context.run.root_run_id or context.run_id),
+        run_dir=trainer.run_dir(context.run.root_run_id or context.run.run_id),
         version=manifest.version,
         digest=manifest.digest,
         num_classes=len(classes),

@@ -195,7 +195,7 @@ def writes_of_a_publish(make_draft, prepare, mode, splits):
     draft = make_draft(store, 4, splits=splits)
     before = len(store.calls)
     publish(store, draft, mode=mode)
-    return sum(call.op in {"put", "put_if_absent", "delete"} for call in store.calls[before:])
+    return sum(call.op in {"put", "put_if_absent", "put_if_match", "delete"} for call in store.calls[before:])
 
 
 @pytest.mark.parametrize("mode", ["create", "append", "overwrite"])
@@ -264,7 +264,7 @@ def test_a_slow_publisher_does_not_leave_an_old_index_over_a_newer_one(make_draf
     store = MemoryStore()
     publish(store, make_draft(store, 2))
     slow, fast = make_draft(store, 3, first=10), make_draft(store, 4, first=20)
-    store.plant("put", key="index.json", delay=0.3, times=1)
+    store.plant("put*", key="index.json", delay=0.3, times=1)
     results = run_all(
         lambda who: publish(store, (slow, fast)[who], mode="append"),
         2,

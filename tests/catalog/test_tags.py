@@ -134,3 +134,37 @@ def test_a_damaged_tag_is_refused(three):
     three.put("_versions/tags/best.json", b'{"version": "1"}')
     with pytest.raises(IndexFileError, match="expected a version from 1 on"):
         version_of_tag(three, "best")
+
+
+class Meanwhile(MemoryStore):
+    """Something happens right before the next tag is created."""
+
+    happens = None
+
+    def put_if_absent(self, key, data):
+        happens, self.happens = self.happens, None if "/tags/" in key else self.happens
+        if happens is not None and "/tags/" in key:
+            happens()
+        super().put_if_absent(key, data)
+
+
+def test_a_tag_that_somebody_has_is_not_taken_away_by_another_who_came_too_late(make_draft):
+    """The vacuum sees the tag, and keeps the version; so it must not go because a second caller is refused."""
+    store = Meanwhile()
+    for number in range(2):
+        publish(store, make_draft(store, 3 + number), mode="overwrite")
+    assert tag(store, "best", 1) == 1
+    store.happens = lambda: commit_same(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    with pytest.raises(VersionNotFound, match="removed by a vacuum"):
+        tag(store, "best", 1)
+    assert tags(store) == {"best": 1}
+
+
+def test_a_tag_of_ones_own_goes_with_its_version(make_draft):
+    store = Meanwhile()
+    for number in range(2):
+        publish(store, make_draft(store, 3 + number), mode="overwrite")
+    store.happens = lambda: commit_same(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    with pytest.raises(VersionNotFound, match="removed by a vacuum"):
+        tag(store, "best", 1)
+    assert tags(store) == {}

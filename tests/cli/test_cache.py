@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from smalti import add_columns
 from smalti.cli import main
 from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
 from tests.storage.test_process import in_fork
@@ -65,6 +66,23 @@ def test_verify_names_and_removes_what_is_damaged(cache, capsys):
     assert run(capsys, "verify", remote, "--local", local, "--remove")[0] == 1
     assert not damaged.exists()
     assert run(capsys, "verify", remote, "--local", local)[0] == 0
+
+
+def test_verify_looks_at_added_columns_too(tmp_path, capsys):
+    remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
+    add_columns(remote, {"double": "int"}, lambda batch: {"double": batch["id"] * 2})
+    dataset = reader(remote, local)
+    read_all(dataset)
+    beside = dataset.stream.sets[0].added[0].entry.digest
+    dataset.close()
+    assert run(capsys, "verify", remote, "--local", local)[1].out == "version 2: 50 copies as declared: all good\n"
+    damaged = sorted(path for path in copies(local) if beside in str(path))[3]
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    status, said = run(capsys, "verify", remote, "--local", local, "--json")
+    found = json.loads(said.out)
+    assert (status, found["good"], [each["file"] for each in found["problems"]]) == (1, 49, [str(damaged)])
+    assert run(capsys, "verify", remote, "--local", local, "--remove")[0] == 1
+    assert run(capsys, "verify", remote, "--local", local)[1].out == "version 2: 49 copies as declared: all good\n"
 
 
 def test_scrub_leaves_copies_and_takes_the_rest(cache, capsys):

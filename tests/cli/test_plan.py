@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from smalti import add_columns
 from smalti.cli import main
-from tests.faults.f_sets import read_all, reader, remote_set, shard_bytes
+from tests.faults.f_sets import copies, read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
 
 
@@ -79,6 +80,28 @@ def test_the_bytes_that_are_told_are_those_that_two_epochs_fetch(tmp_path, capsy
     assert told["cold_bytes"] == pytest.approx(fetched[0], rel=0.1)
     assert told["warm_bytes"] == pytest.approx(fetched[1], rel=0.1)
     assert (fetched[1] == 0) == (part is None)
+
+
+def test_shards_beside_those_of_the_set_are_counted(tmp_path, capsys):
+    """What is told is what an epoch fetches, and what its copies take: added columns come and go with the shards."""
+    remote = remote_set(tmp_path / "set", 400)
+
+    def told():
+        assert main(["plan", str(remote), "--batch", "8", "--tail", "short", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    alone = told()
+    add_columns(remote, {"blob": "bytes"}, lambda batch: {"blob": [os.urandom(500)] * len(batch["id"])})
+    both = told()
+    dataset = reader(remote, tmp_path / "cache")
+    read_all(dataset)
+    fetched = dataset.stats(least=False).bytes_fetched
+    dataset.close()
+    assert both["cold_bytes"] == both["stored_bytes"] == fetched > alone["cold_bytes"] + 500 * both["shards"]
+    assert both["hosts"][0]["cache_bytes"] == sum(copies(tmp_path / "cache").values())
+    assert both["hosts"][0]["cache_bytes"] > alone["hosts"][0]["cache_bytes"] + 500 * 400
+    assert both["batch_bytes"] > alone["batch_bytes"] + 500 * 8
+    assert (both["shards"], both["samples"]) == (alone["shards"], 400)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at /proc")

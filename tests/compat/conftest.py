@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.spark.own_session import own_session
-
 
 @pytest.fixture(scope="module")
 def spark():
     """Two cores; a task that fails is tried once more."""
+    from tests.spark.own_session import own_session  # `make test-tf` has no Spark
+
     with own_session() as session:
         yield session

@@ -134,27 +134,36 @@ def test_a9_one_shard_that_cannot_be_uploaded_fails_the_task_and_nothing_is_visi
 
 
 class Recording(MemoryStore):
-    """Notes when a write is done, not when it begins; the last shards take long."""
+    """Notes when a shard is stored, and when a manifest or an index is sent; the last shards wait for the latter."""
 
-    done: list[str]
+    def __init__(self):
+        super().__init__()
+        self.noted, self.is_published = [], threading.Event()
 
     def put(self, key, data):
+        self._note_manifest(key)
         if key.endswith(("shard.00006.mds", "shard.00007.mds")):
-            time.sleep(0.1)
+            self.is_published.wait(1.0)  # it does not come, or the fault is there
         super().put(key, data)
-        self.done.append(key)
+        if key.endswith(".mds"):
+            self.noted.append(key)
 
     def put_if_absent(self, key, data):
+        self._note_manifest(key)
         super().put_if_absent(key, data)
-        self.done.append(key)
+
+    def _note_manifest(self, key):
+        if key.startswith(("_versions/", "index.json")):
+            self.noted.append(key)
+            self.is_published.set()
 
 
+@pytest.mark.slow
 def test_a10_no_manifest_is_sent_while_an_upload_is_under_way():
     store, write_id = Recording(), new_write_id()
-    store.done = []
     made = commit(store, write_id, [write(store, write_id, "aaaaaaaa")])
-    last = max(store.done.index(shard.stored.basename) for shard in made.shards)
-    published = [place for place, key in enumerate(store.done) if key.startswith(("_versions/", "index.json"))]
+    last = max(store.noted.index(shard.stored.basename) for shard in made.shards)
+    published = [place for place, key in enumerate(store.noted) if key.startswith(("_versions/", "index.json"))]
     assert len(made.shards) >= 8
     assert last < min(published)
 

@@ -103,7 +103,7 @@ def test_c3_an_index_file_that_cannot_be_replaced_is_no_failed_commit(make_draft
     """Whoever takes a plain `StoreError` for a failure, and removes his shards, would break the version."""
     store = MemoryStore()
     draft = make_draft(store)
-    store.plant("put", key="index.json", error=StoreError("503"))
+    store.plant("put*", key="index.json", error=StoreError("503"))
     with pytest.raises(CommitUnknown, match="version 1 is published"):
         publish(store, draft)
     assert load_manifest(store).write_id == draft.write_id

@@ -18,7 +18,9 @@ from smalti.testing.faultstore import Toxic
 from smalti.writer import MDSWriter
 from tests.catalog.conftest import make_draft
 from tests.faults.c_store import drafted, published, rows_of
+from tests.faults.e_reading import FEW_WAYS
 from tests.faults.f_steps import die_before
+from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 
 __all__ = ["make_draft"]
@@ -65,6 +67,36 @@ def test_c10_a_shard_that_a_lifecycle_rule_deleted_is_named_with_its_version(fau
     report = verify(store)
     assert not report.ok
     assert key in report.summary()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("way", FEW_WAYS)
+def test_c10_a_shard_deleted_in_the_middle_of_an_epoch_ends_it_with_its_name_and_version(faults, tmp_path, way):
+    """The last of forty shards goes after the first batch: what stands before it is delivered, and then all is said."""
+    from smalti.torch import StreamingDataLoader, StreamingDataset
+
+    faults.put_folder(write_set(tmp_path / "set", 400), "set/")
+    dataset = StreamingDataset(
+        remote="s3://bucket/set",
+        local=str(tmp_path / "cache"),
+        batch_size=5,
+        shuffle=False,
+        predownload=10,
+        download_timeout=6,
+    )
+    last = dataset.stream.shards[-1]
+    taken, key = [], last.stored.basename
+
+    def read():
+        for batch in StreamingDataLoader(dataset, **way):
+            taken.extend(batch["id"].tolist())
+            faults.delete(f"set/{key}")
+
+    with pytest.raises(ShardNotFound, match=rf"{re.escape(key)}.*version digest {dataset.manifest.digest[:12]}"):
+        read()
+    assert taken == list(range(len(taken)))
+    assert 5 <= len(taken) <= 400 - last.samples
 
 
 @pytest.mark.slow

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
+from smalti.errors import StoreError
 from smalti.testing.faultstore import Toxic
 from smalti.torch import StreamingDataLoader
-from tests.faults.e_reading import DEADLINE, WAYS, assert_exact, crossed, expected, open_set, read, serve
+from tests.faults.e_reading import DEADLINE, SHARD, WAYS, assert_exact, crossed, expected, open_set, read, serve
 
 pytestmark = pytest.mark.torch
 
@@ -55,3 +56,16 @@ def test_e10_readers_that_come_all_at_once_are_slowed_down_and_exact(faults, tmp
     serve(faults).plant(Toxic("throttle", rate=rate))
     assert readers(tmp_path, count, timeout=20) == [expected()] * count
     assert any(entry.status == 429 for entry in faults.log())
+
+
+@pytest.mark.slow
+def test_e10_a_throttled_request_is_repeated_more_often_than_one_that_fails(faults, tmp_path):
+    """Of two attempts a store that asks for a slower pace gets four; one that answers 500 gets two."""
+    options = {"timeout": 20, "retry": 1, "store": {"request_attempts": 2}}
+    serve(faults).plant(Toxic("http", status=429, key=f"*{SHARD}*", count=3))
+    assert open_set(tmp_path / "throttled", **options)[30]["id"] == 30
+    assert [entry.status for entry in faults.log("GET", f"{SHARD}.mds")] == [429, 429, 429, 200]
+    faults.heal()
+    serve(faults).plant(Toxic("http", status=500, key=f"*{SHARD}*", count=3))
+    with pytest.raises(StoreError, match=f"shard 3 .*{SHARD}"):
+        open_set(tmp_path / "failing", **options)[30]

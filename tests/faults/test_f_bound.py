@@ -38,12 +38,17 @@ print(json.dumps([found, left]))
 
 def on_small_disk(remote, local, size):
     """What reading answers in a mount namespace of its own, with a cache on a disk of this size."""
+    return in_namespace(ON_SMALL_DISK, str(remote), str(local), size)
+
+
+def in_namespace(program, *arguments):
+    """What a program prints, as JSON, that may mount what it wants."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespaces here: needs CAP_SYS_ADMIN")
     root = Path(__file__).parents[2]
     path = {"PYTHONPATH": f"{root}/src:{root}"}
     ended = subprocess.run(
-        ["unshare", "-m", sys.executable, "-c", ON_SMALL_DISK, str(remote), str(local), size],
+        ["unshare", "-m", sys.executable, "-c", program, *arguments],
         capture_output=True, text=True, timeout=60, check=False, cwd=root, env=os.environ | path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -18,7 +18,7 @@ from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from tests.cache.conftest import DIGEST
 from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
-from tests.faults.test_f_bound import on_small_disk
+from tests.faults.test_f_bound import in_namespace, on_small_disk
 
 ALL = list(range(SAMPLES))
 
@@ -118,6 +118,37 @@ def test_f13_a_cache_folder_that_cannot_be_written_is_a_typed_error(tmp_path):
     assert found.startswith("StoreError: cannot make the cache folder")
     assert "Read-only file system" in found
     assert left == []
+
+
+TURNS_READ_ONLY = """
+import json, subprocess, sys, time
+from pathlib import Path
+from tests.faults.f_sets import reader
+remote, local = Path(sys.argv[1]), Path(sys.argv[2])
+local.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", local], check=True)
+dataset, found, said = reader(remote, local, predownload=16), [], "nothing"
+try:
+    for number, batch in enumerate(dataset.batches()):
+        found += batch["id"].tolist()
+        end = time.monotonic() + 20
+        while number == 2 and subprocess.run(["mount", "-o", "remount,ro", local], stderr=subprocess.PIPE).returncode:
+            assert time.monotonic() < end, "a file is open for writing all the time"
+except Exception as error:
+    said = f"{type(error).__name__}: {error}"
+print(json.dumps([said, len(found), len(set(found))]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_f13_a_cache_disk_that_turns_read_only_is_a_typed_error_and_no_short_epoch(tmp_path):
+    """What a kernel does with a disk that has faults."""
+    remote = remote_set(tmp_path / "set", 800)
+    said, taken, others = in_namespace(TURNS_READ_ONLY, str(remote), str(tmp_path / "cache"))
+    assert said.startswith("StoreError: shard "), said
+    assert "Read-only file system" in said
+    assert 24 <= taken == others < 800
 
 
 def test_f14_on_a_network_file_system_a_limit_is_refused_and_without_one_it_is_said_once(tmp_path):

@@ -1,11 +1,12 @@
 """Who works on the store: jobs as Spark runs them, readers, those who roll back, and vacuum."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from smalti.catalog import Draft, Manifest, in_progress, load_manifest, publish, rollback
 from smalti.catalog.publishing import Mode, check_target
+from smalti.catalog.sidecars import live_keys
 from smalti.catalog.vacuum import vacuum
 from smalti.errors import (
     CatalogError,
@@ -25,7 +26,7 @@ from tests.sim.store import Disk, SimClock, SimStore
 from tests.sim.world import DAY, Actor, Crash, World
 
 SCHEMA = Schema.from_columns({"id": "int64"})
-BODY = b"the samples of a shard"
+BODY = b"the samples of a shard" * 10
 Answers = list[tuple[Attempt, list[ShardInfo]]]
 
 
@@ -67,6 +68,8 @@ class SparkJob:
     lives: int = 3
     sleeps: tuple[float, ...] = (0.0,)
     """How long a task, and the driver before it publishes, may be frozen: one of these."""
+    splits: tuple[str, ...] = ("",)
+    """A task's shards go to these in turn."""
 
     def __post_init__(self) -> None:
         samples = tuple(
@@ -159,12 +162,15 @@ class SparkJob:
 
         def work(actor: Actor) -> None:
             store = self.stage.store(actor)
-            shards = [_shard(f"{write_id}/{attempt.name}/shard.{number:05d}.mds") for number in range(self.num_shards)]
+            shards = [
+                shard_of(f"{write_id}/{attempt.name}/shard.{number:05d}.mds", split=self._split(number))
+                for number in range(self.num_shards)
+            ]
             if not self.stage.habits.waits_for_uploads:
                 answers.append((attempt, shards))
             try:
                 for shard in shards:
-                    _upload(store, shard.stored.basename)
+                    upload(store, shard.stored.basename)
                     self._sleep(actor, world.dice.choice(self.sleeps) if world.dice.random() < 0.2 else 0.0)
             except StoreError:
                 remove(store, shards)
@@ -173,6 +179,9 @@ class SparkJob:
                 answers.append((attempt, shards))
 
         return world.enter(f"{driver.name}.{attempt.name}", work)
+
+    def _split(self, number: int) -> str:
+        return self.splits[number % len(self.splits)]
 
     def _sleep(self, actor: Actor, seconds: float) -> None:
         if seconds:
@@ -183,11 +192,13 @@ def _has_all(answers: Answers, num_tasks: int) -> bool:
     return len({attempt.task for attempt, _ in answers}) == num_tasks
 
 
-def _shard(key: str) -> ShardInfo:
-    return ShardInfo(SCHEMA, samples=1, raw=FileInfo(key, len(BODY)))
+def shard_of(key: str, *, samples: int = 1, split: str = "", schema: Schema = SCHEMA) -> ShardInfo:
+    """A shard of this name, below the folder of its split."""
+    raw = FileInfo(f"{split}/{key}" if split else key, len(BODY))
+    return ShardInfo(schema, samples=samples, raw=raw, partition=split or None)
 
 
-def _upload(store: SimStore, key: str) -> None:
+def upload(store: SimStore, key: str) -> None:
     """As `UploadQueue` does it: twice if need be, and looked at afterwards."""
     with suppress(StoreError):
         store.put(key, BODY)
@@ -208,11 +219,11 @@ def remove(store: SimStore, shards: Sequence[ShardInfo]) -> None:
 
 
 def reader(stage: Stage) -> Callable[[Actor], None]:
-    """Opens the newest version, and reads all of it."""
+    """Opens the newest version, and reads all of it, once in a while after days."""
 
     def work(actor: Actor) -> None:
-        store, oracle = stage.store(actor), stage.oracle
-        there = len(oracle.versions)
+        store, oracle, world = stage.store(actor), stage.oracle, stage.world
+        there, since = len(oracle.versions), world.now
         try:
             found = load_manifest(store)
         except StoreNotFound as error:
@@ -222,17 +233,46 @@ def reader(stage: Stage) -> Callable[[Actor], None]:
         except StoreError:
             return
         oracle.check_read(found.digest, found.version, there)
-        for shard in found.shards:
-            with suppress(StoreError):
-                try:
-                    store.get(shard.stored.basename)
-                except StoreNotFound as error:
-                    if found.version not in oracle.expired:
-                        raise BrokenPromiseError(
-                            f"a reader of version {found.version} missed a shard: {error}"
-                        ) from error
+        if world.dice.random() < 0.1:
+            world.sleep(actor, 6 * DAY)
+        try:
+            read_all(store, found)
+        except (StoreNotFound, IndexFileError) as error:
+            if world.now - since < TTL or found.version not in oracle.expired:
+                raise BrokenPromiseError(f"a reader of version {found.version} missed a part: {error}") from error
 
     return work
+
+
+def read_all(store: SimStore, version: Manifest) -> None:
+    """Every shard of a version, and what lies beside them.
+
+    Raises:
+        StoreNotFound: a shard is gone.
+        IndexFileError: a table is.
+    """
+    for key in [shard.stored.basename for shard in version.shards]:
+        read_one(store, key)
+    with suppress_faults():
+        for key in list(live_keys(store, version.sidecars)):
+            read_one(store, key)
+
+
+def read_one(store: SimStore, key: str) -> None:
+    """An object that must be there, if the store answers."""
+    with suppress_faults():
+        store.get(key)
+
+
+@contextmanager
+def suppress_faults() -> Iterator[None]:
+    """Faults of the store are nobody's broken promise; that something is gone is."""
+    try:
+        yield
+    except StoreNotFound:
+        raise
+    except StoreError:
+        return
 
 
 def old_reader(stage: Stage) -> Callable[[Actor], None]:

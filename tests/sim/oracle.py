@@ -11,12 +11,16 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-from smalti.catalog.header import parse_header
+from smalti.catalog.header import INDEX, parse_header
 from tests.sim.store import Disk
 
 HEADER = re.compile(r"_versions/(\d{8})\.json")
 TABLE = re.compile(r"_versions/[0-9a-f]{64}(-\d+)?\.arrow")
-SHARD = re.compile(r"(?P<write>job[^/]*)/(?P<task>\d{5})-[^/]+/shard\.(?P<number>\d{5})\.mds")
+SHARD = re.compile(
+    r"(?:(?P<split>[a-z]+)/)?(?P<write>(?:job|pack|side)[^/]*)/(?P<task>\d{5})-[^/]+/shard\.(?P<number>\d{5})\.mds"
+)
+COLUMNS = re.compile("side[^/]*/columns.arrow")
+SPLIT_INDEX = re.compile(r"([a-z]+)/index\.json")
 VACUUM = "vacuum"
 TTL = 7 * 86_400.0
 
@@ -37,6 +41,14 @@ class Version:
     """Job, task and number of every shard, which stand for its samples."""
     keys: frozenset[str]
     """Every object that a reader of it needs."""
+    time: float
+    """When it appeared."""
+    names: frozenset[str] = frozenset()
+    """Its shards, without what lies beside them."""
+
+    def of_split(self, split: str) -> set[str]:
+        """The shards in the folder of a split."""
+        return {name for name in self.names if _split_of(name) == split}
 
 
 @dataclass
@@ -54,6 +66,39 @@ class Job:
     """Calls that said that they do not know, or whose caller died."""
 
 
+class Tags:
+    """The one tag that there is, and the version that it is known to have: nobody has asked to change it since."""
+
+    name = "best"
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._version: int | None = None
+        self._open = 0
+        self.changes = 0
+        """How often somebody began to move it, or to take it away."""
+
+    @property
+    def version(self) -> int | None:
+        """None while it may be another one: a change was begun, and has not ended, or ended with an error."""
+        return None if self._open else self._version
+
+    def begin_to_change(self) -> None:
+        """Somebody moves it, or takes it away."""
+        self.changes += 1
+        self._open += 1
+
+    def told(self, version: int | None, *, moved: bool, before: int) -> None:
+        """Somebody was told that it is of this version; he had looked at `changes` first."""
+        self._open -= moved
+        is_alone = self.changes == before + moved
+        self._version = version if is_alone or self._shown() == version else None
+
+    def _shown(self) -> int | None:
+        data = self._disk.objects.get(f"_versions/tags/{self.name}.json")
+        return None if data is None else int(json.loads(data)["version"])
+
+
 class Oracle:
     """The promises, kept an eye on."""
 
@@ -63,6 +108,9 @@ class Oracle:
         self.versions: list[Version] = []
         self.expired: frozenset[int] = frozenset()
         self.jobs: dict[str, Job] = {}
+        self.tags = Tags(disk)
+        self.contents: dict[str, tuple[str, ...]] = {}
+        """Samples of shards that are not as their tasks wrote them: put together, or beside others."""
         for key, data in foreign.items():
             disk.put("stranger", key, data)
         disk.watchers.append(self.look)
@@ -79,6 +127,10 @@ class Oracle:
             self._replaced(who, key, after)
         if after is not None and before is None and HEADER.fullmatch(key):
             self._appeared(who, key, after)
+        if before is not None and key == INDEX and self.disk.world.is_conditional:
+            older, newer = (0 if data is None else _shown(data) for data in (after, before))
+            if older < newer:
+                raise BrokenPromiseError(f"{who} made {key} show version {older} after version {newer}")
 
     def _replaced(self, who: str, key: str, after: bytes | None) -> None:
         if HEADER.fullmatch(key):
@@ -87,7 +139,7 @@ class Oracle:
             raise BrokenPromiseError(f"{who} changed {key}: shards and tables never change")
         if after is not None:
             return
-        for version in self.living():
+        for version in self.kept():
             if key in version.keys:
                 raise BrokenPromiseError(f"{who} removed {key}, which version {version.number} needs")
         if who.startswith(VACUUM):
@@ -100,9 +152,9 @@ class Oracle:
         is_published = any(version.write_id == write_id for version in self.versions)
         together = {key}
         if found and not is_published:
-            together |= {other for other in self.disk.times if other.startswith(f"{write_id}/")}
+            together |= {other for other in self.disk.times if f"/{write_id}/" in f"/{other}"}
             together |= {f"_versions/writes/{write_id}.json"} & self.disk.times.keys()
-        if found or TABLE.fullmatch(key):
+        if found or TABLE.fullmatch(key) or COLUMNS.fullmatch(key):
             for other in sorted(together):
                 age = self.disk.world.now - self.disk.times[other]
                 if age < TTL:
@@ -112,6 +164,10 @@ class Oracle:
         """The versions that readers may open."""
         return [version for version in self.versions if version.number not in self.expired]
 
+    def kept(self) -> list[Version]:
+        """Those, and all that somebody has a tag of."""
+        return [each for each in self.versions if each.number not in self.expired or each.number == self.tags.version]
+
     def _appeared(self, who: str, key: str, data: bytes) -> None:
         header = parse_header(data, where=key)
         number = len(self.versions) + 1
@@ -119,26 +175,54 @@ class Oracle:
             raise BrokenPromiseError(f"{who} made {key}, the next version is {number}")
         if any(version.write_id == header.write_id for version in self.versions):
             raise BrokenPromiseError(f"{who} published write {header.write_id} again, as version {number}")
-        table = self.disk.objects.get(header.table_key)
-        if table is None:
-            raise BrokenPromiseError(f"{who} made version {number}, and its table is not there")
-        if sha256(table).hexdigest() != header.table_sha256:
-            raise BrokenPromiseError(f"{who} made version {number}, and its table is another one")
-        names = pa.ipc.open_file(table).read_all()["raw_name"].to_pylist()
-        gone = [name for name in names if name not in self.disk.objects]
-        if gone:
-            raise BrokenPromiseError(f"{who} made version {number}, and its shard {gone[0]} is not there")
+        names = self._names(f"{who} made version {number}", header.table_key, header.table_sha256)
+        samples = self.samples_of(names)
+        keys = {key, header.table_key, *names}
+        for entry in header.sidecars:
+            beside = self._names(f"{who} made version {number}", entry["table_key"], entry["table_sha256"])
+            if self.samples_of(beside) != samples:
+                raise BrokenPromiseError(
+                    f"{who} made version {number} with columns of {self.samples_of(beside)} beside it"
+                )
+            keys |= {entry["table_key"], *beside}
         version = Version(
             number,
             header.operation,
             header.write_id,
             header.digest,
-            tuple(_sample(name) for name in names),
-            frozenset({key, header.table_key, *names}),
+            samples,
+            frozenset(keys),
+            self.disk.world.now,
+            frozenset(names),
         )
         self._check_content(who, version, header.metadata.get("rolled_back_to"))
         self.versions.append(version)
+        self._check_expired(who, frozenset(header.expired) - self.expired)
         self.expired = frozenset(header.expired)
+
+    def _names(self, what: str, key: str, sha256_of_table: str) -> list[str]:
+        """The shards of a table, all of which are there."""
+        table = self.disk.objects.get(key)
+        if table is None:
+            raise BrokenPromiseError(f"{what}, and its table {key} is not there")
+        if sha256(table).hexdigest() != sha256_of_table:
+            raise BrokenPromiseError(f"{what}, and its table {key} is another one")
+        names: list[str] = pa.ipc.open_file(table).read_all()["raw_name"].to_pylist()
+        gone = [name for name in names if name not in self.disk.objects]
+        if gone:
+            raise BrokenPromiseError(f"{what}, and its shard {gone[0]} is not there")
+        return names
+
+    def samples_of(self, names: list[str]) -> tuple[str, ...]:
+        """The samples in these shards, in order."""
+        return tuple(sample for name in names for sample in self.contents.get(name) or (_sample(name),))
+
+    def _check_expired(self, who: str, numbers: frozenset[int]) -> None:
+        """Whoever opened a version while it was the newest has until the limit to read it."""
+        for number in numbers:
+            age = self.disk.world.now - self.versions[number].time  # of the version after it
+            if age < TTL:
+                raise BrokenPromiseError(f"{who} gave up version {number}, which was the newest {age:.0f} s ago")
 
     def _check_content(self, who: str, version: Version, target: object) -> None:
         """It holds what its operation makes of its parent: so an append is in every version until an overwrite."""
@@ -188,16 +272,40 @@ class Oracle:
                 )
             if len(made) > 1:
                 raise BrokenPromiseError(f"{job.name} is in versions {[version.number for version in made]}")
-        for version in self.living():
+        for version in self.kept():
             gone = [key for key in version.keys if key not in self.disk.objects]
             if gone:
                 raise BrokenPromiseError(f"version {version.number} lacks {gone[0]}")
         if is_quiet and self.versions:
-            shown = json.loads(self.disk.objects["index.json"])["smalti"]["version"]
+            shown = _shown(self.disk.objects[INDEX])
             if shown != len(self.versions):
                 raise BrokenPromiseError(
                     f"index.json shows version {shown} of {len(self.versions)}, and everybody is done"
                 )
+            self._check_split_indexes()
+
+    def _check_split_indexes(self) -> None:
+        """Each split of the newest version has an index file of it, and no other has one."""
+        newest = self.versions[-1]
+        found = {match[1]: key for key in self.disk.objects if (match := SPLIT_INDEX.fullmatch(key))}
+        splits = {_split_of(name) for name in newest.names} - {""}
+        if found.keys() != splits:
+            raise BrokenPromiseError(f"there are index files of splits {sorted(found)}, not of {sorted(splits)}")
+        for split, key in found.items():
+            index = json.loads(self.disk.objects[key])
+            listed = {f"{split}/{entry['raw_data']['basename']}" for entry in index["shards"]}
+            if listed != newest.of_split(split) or index["smalti"]["version"] != newest.number:
+                raise BrokenPromiseError(f"{key} lists {sorted(listed)}, not those of version {newest.number}")
+
+
+def _split_of(name: str) -> str:
+    found = SHARD.fullmatch(name)
+    return (found["split"] or "") if found else ""
+
+
+def _shown(index: bytes) -> int:
+    """The version that an index file shows."""
+    return int(json.loads(index)["smalti"]["version"])
 
 
 def _job_of(write_id: str) -> str:

@@ -11,11 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 from smalti.catalog import committing, indexing, publishing, successors, sweeping
-from smalti.catalog.header import header_key
+from smalti.catalog.header import INDEX, header_key
+from smalti.catalog.reading import find_newest
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
+from tests.sim import keepers
 from tests.sim.actors import Habits
 from tests.sim.store import SimStore
 
+_TAGS = importlib.import_module("smalti.catalog.tags")
 _VACUUM = importlib.import_module("smalti.catalog.vacuum")
 Plant = Callable[[], AbstractContextManager[Habits]]
 
@@ -87,6 +90,23 @@ def index_of_an_older_version() -> Iterator[Habits]:
         indexing._write(store, manifest, stale=set())
 
     with patch.object(publishing, "refresh_index", refresh):
+        yield Habits()
+
+
+@contextmanager
+def index_put_whatever_is_there() -> Iterator[Habits]:
+    """The condition of an index file's put is ignored; who wrote it still looks for newer versions afterwards."""
+
+    real = SimStore.put_if_match
+
+    def put(self: SimStore, key: str, data: bytes, etag: str) -> str:
+        if key != INDEX:
+            return real(self, key, data, etag)
+        self.disk.world.sleep(self.actor, 2.0)  # whoever is slow between looking and putting does no harm otherwise
+        self.put(key, data)
+        return ""
+
+    with patch.object(SimStore, "put_if_match", put):
         yield Habits()
 
 
@@ -193,6 +213,110 @@ def fence_ignored() -> Iterator[Habits]:
         yield Habits()
 
 
+@contextmanager
+def vacuum_that_forgets_tags() -> Iterator[Habits]:
+    """A version that has a name goes with its age."""
+    with patch.object(_VACUUM, "tags", lambda _: {}):
+        yield Habits()
+
+
+@contextmanager
+def vacuum_that_looks_at_tags_once() -> Iterator[Habits]:
+    """A tag that was made between the first look and the version that says what goes is not seen."""
+    real, commit_same, said = _VACUUM.tags, _VACUUM.commit_same, set()
+
+    def commit(store: Any, *args: Any, **options: Any) -> Any:
+        committed = commit_same(store, *args, **options)
+        if committed is not None:
+            said.add(store)
+        return committed
+
+    def tags_of(store: Any) -> dict[str, int]:
+        if store not in said:
+            return real(store)
+        said.remove(store)
+        return {}
+
+    with patch.object(_VACUUM, "tags", tags_of), patch.object(_VACUUM, "commit_same", commit):
+        yield Habits()
+
+
+@contextmanager
+def tag_without_a_second_look() -> Iterator[Habits]:
+    """Who names a version does not look whether it went meanwhile."""
+    with patch.object(_TAGS, "_is_expired", lambda *_: False):
+        yield Habits()
+
+
+@contextmanager
+def version_as_old_as_itself() -> Iterator[Habits]:
+    """A version goes when it was made long ago, though it was the newest until now."""
+    with patch.object(_VACUUM, "header_key", lambda version: header_key(max(version - 1, 1))):
+        yield Habits()
+
+
+@contextmanager
+def rollback_to_what_was_removed() -> Iterator[Habits]:
+    """A rollback does not ask what a vacuum has removed, and looks at no shard."""
+    real = publishing._target
+
+    def target(store: Any, newest: Any, version: int) -> Any:
+        return real(store, replace(newest, expired=()), version)
+
+    with patch.object(publishing, "_target", target), patch.object(publishing, "check_stored", _nothing):
+        yield Habits()
+
+
+@contextmanager
+def compaction_over_a_newer_version() -> Iterator[Habits]:
+    """What was put together replaces whatever is the newest."""
+    with patch.object(keepers, "replace_content", _over_the_newest), patch.object(keepers, "adder", _nobody):
+        yield Habits()
+
+
+@contextmanager
+def columns_beside_other_shards() -> Iterator[Habits]:
+    """Columns of a version are published with its shards over whatever is the newest, an append among it."""
+    with patch.object(keepers, "replace_content", _over_the_newest), patch.object(keepers, "compactor", _nobody):
+        yield Habits()
+
+
+def _over_the_newest(store: Any, draft: Any, *, based_on: int, **options: Any) -> Any:
+    newest = find_newest(store).header
+    based_on = based_on if newest is None else newest.version
+    return keepers.in_world(store, draft, based_on=based_on, **options)
+
+
+@contextmanager
+def append_that_keeps_columns() -> Iterator[Habits]:
+    """Rows are appended to a version with added columns, which the new ones lack."""
+
+    def carried(parent: Any, draft: Any, mode: str) -> Any:
+        return parent.sidecars if mode == "append" and parent is not None else tuple(draft.sidecars)
+
+    with patch.object(successors, "carried", carried):
+        yield Habits()
+
+
+@contextmanager
+def vacuum_that_forgets_columns() -> Iterator[Habits]:
+    """Only the shards of a version are kept, and not what lies beside them."""
+    with patch.object(_VACUUM, "live_keys", lambda *_: ()):
+        yield Habits()
+
+
+@contextmanager
+def split_index_left_behind() -> Iterator[Habits]:
+    """The index file of a split stays when no version has that split any more."""
+    with patch.object(indexing, "_remove_older", _nothing):
+        yield Habits()
+
+
+def _nobody(*_: object) -> Any:
+    """An actor who does nothing."""
+    return lambda _: None
+
+
 def _nothing(*_: object) -> None:
     """Look at nothing."""
 
@@ -207,6 +331,7 @@ PLANTS: dict[str, Plant] = {
         cleaned_up_although_unknown,
         somebody_elses_version_is_ours,
         index_of_an_older_version,
+        index_put_whatever_is_there,
         rerun_writes_again,
         write_ids_forgotten,
         unknown_is_a_refusal,
@@ -216,5 +341,15 @@ PLANTS: dict[str, Plant] = {
         vacuum_without_markers,
         vacuum_without_a_fence,
         fence_ignored,
+        vacuum_that_forgets_tags,
+        vacuum_that_looks_at_tags_once,
+        tag_without_a_second_look,
+        version_as_old_as_itself,
+        rollback_to_what_was_removed,
+        compaction_over_a_newer_version,
+        columns_beside_other_shards,
+        append_that_keeps_columns,
+        vacuum_that_forgets_columns,
+        split_index_left_behind,
     )
 }

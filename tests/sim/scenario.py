@@ -5,7 +5,10 @@ python -m tests.sim.scenario 1234          # replays a seed, and prints its trac
 
 import sys
 from dataclasses import dataclass
+from unittest.mock import patch
 
+from smalti.spark import basing
+from tests.sim import keepers
 from tests.sim.actors import Habits, SparkJob, Stage, old_reader, reader, roller, vacuumer
 from tests.sim.oracle import BrokenPromiseError, Oracle
 from tests.sim.store import Disk
@@ -34,7 +37,8 @@ def run(seed: int, habits: Habits | None = None) -> Outcome:
     _enter(stage)
     problem = ""
     try:
-        world.run()
+        with patch.object(basing, "replace_content", keepers.replace_content):  # by the clock of this world
+            world.run()
         stage.oracle.check_end(is_quiet=world.rates is QUIET and world.rates_of_commits is QUIET)
     except (Exception, Hang) as error:  # an error that nobody expects breaks a promise, too
         name = "" if isinstance(error, BrokenPromiseError) else f"{type(error).__name__}: "
@@ -44,26 +48,50 @@ def run(seed: int, habits: Habits | None = None) -> Outcome:
 
 def _enter(stage: Stage) -> None:
     """Two or three jobs, of which one may be run by two drivers at once, and some others."""
+    _enter_jobs(stage)
+    _enter_keepers(stage)
     world = stage.world
     dice = world.dice
-    naps = NAPS if dice.random() < 0.5 else (0.0, 1.0)
-    for number in range(dice.choice((2, 2, 3))):
-        mode = "create" if number == 0 else dice.choice(("append", "append", "append", "overwrite", "create"))
-        name = f"job{number}"
-        tasks, shards = dice.choice(((1, 1), (1, 2), (2, 1)))
-        after = dice.choice((0.0, 0.0, 3.0, 60.0)) if number else 0.0
-        for driver in range(dice.choice((1, 1, 1, 2))):
-            job = SparkJob(stage, name, mode, tasks, shards, sleeps=naps)
-            world.enter(f"{name}{'ab'[driver]}", job.work, after=after)
     if dice.random() < 0.3:
         world.enter("roller", roller(stage, "roll0"), after=dice.choice((5.0, 100.0, 8 * DAY, 9.5 * DAY)))
     if dice.random() < 0.4:
         after = dice.choice((8 * DAY, 9.5 * DAY)) if dice.random() < 0.8 else 5.0
         world.enter("vacuum", vacuumer(stage, times=dice.choice((1, 2))), after=after)
         world.enter("late", reader(stage), after=after + dice.choice((0.0, 3.0, 3 * DAY)))
+        if dice.random() < 0.6:
+            for number in range(dice.choice((1, 1, 2))):
+                at = after + dice.uniform(0, 8) if dice.random() < 0.8 else 20.0
+                world.enter(f"tagger{number}", keepers.tagger(stage), after=at)
+            world.enter("by tag", keepers.reader_by_tag(stage), after=after + dice.choice((1.0, 30.0, 3 * DAY)))
     world.enter("reader", reader(stage), after=dice.choice((4.0, 20.0)))
     if dice.random() < 0.5:
         world.enter("old", old_reader(stage), after=dice.choice((4.0, 20.0)))
+
+
+def _enter_jobs(stage: Stage) -> None:
+    world = stage.world
+    dice = world.dice
+    naps = NAPS if dice.random() < 0.5 else (0.0, 1.0)
+    splits = ("train", "test") if dice.random() < 0.15 else ("",)
+    for number in range(dice.choice((2, 2, 3))):
+        mode = "create" if number == 0 else dice.choice(("append", "append", "append", "overwrite", "create"))
+        name = f"job{number}"
+        tasks, shards = dice.choice(((1, 1), (1, 2), (2, 1)))
+        after = dice.choice((0.0, 0.0, 3.0, 60.0)) if number else 0.0
+        for driver in range(dice.choice((1, 1, 1, 2))):
+            own = splits if number < 2 else ("",)
+            job = SparkJob(stage, name, mode, tasks, shards, sleeps=naps, splits=own)
+            world.enter(f"{name}{'ab'[driver]}", job.work, after=after)
+
+
+def _enter_keepers(stage: Stage) -> None:
+    world = stage.world
+    dice = world.dice
+    times = (2.0, 5.0, 30.0, 100.0, 8 * DAY)
+    if dice.random() < 0.25:
+        world.enter("compactor", keepers.compactor(stage, "pack0"), after=dice.choice(times))
+    if dice.random() < 0.2:
+        world.enter("adder", keepers.adder(stage, "side0"), after=dice.choice(times))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 from smalti.catalog.clock import Clock
 from smalti.catalog.header import INDEX
-from smalti.errors import StoreError, StoreExists, StoreNotFound, StoreTimeout
-from smalti.storage import ObjectInfo, Store
+from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage import ObjectInfo, Store, Tagged
 from tests.sim.world import Actor, Crash, Late, World
 
 
@@ -34,6 +34,13 @@ class Disk:
         self.put(who, key, data)
         return True
 
+    def replace(self, who: str, key: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object if it is still this; whether it was."""
+        if self.objects.get(key) != expected:
+            return False
+        self.put(who, key, data)
+        return True
+
     def delete(self, who: str, key: str) -> None:
         """Remove an object."""
         before = self.objects.pop(key, None)
@@ -55,6 +62,7 @@ class SimStore(Store):
         self.disk = disk
         self.actor = actor
         self._world = disk.world
+        self.replaces_conditionally = disk.world.is_conditional
 
     def get(self, key: str) -> bytes:
         return self._read("get", key)
@@ -79,9 +87,21 @@ class SimStore(Store):
         self.put(key, path.read_bytes())
 
     def put_if_absent(self, key: str, data: bytes) -> None:
+        if self.actor.lag:
+            self._world.sleep(self.actor, self.actor.lag)
         made = self._write("create", key, lambda: self.disk.create(self.actor.name, key, data))
         if made is False:
             raise StoreExists(f"{key} exists already", key=key)
+
+    def get_tagged(self, key: str) -> Tagged:
+        data = self._read("get", key)
+        return Tagged(data, data.hex())
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        made = self._write("replace", key, lambda: self.disk.replace(self.actor.name, key, data, bytes.fromhex(etag)))
+        if made is False:
+            raise StoreConflict(f"{key} is another one", key=key)
+        return data.hex()
 
     def delete(self, key: str) -> None:
         self._write("delete", key, lambda: self.disk.delete(self.actor.name, key))
@@ -125,7 +145,7 @@ class SimStore(Store):
             world.late.append(Late(world.now + delay, world.now, self.actor.name, key, effect))
             raise StoreTimeout(f"{op} {key}: no reply", key=key)
         made = effect()
-        world.say(self.actor, f"{op} {key}{' exists' if made is False else ''}")
+        world.say(self.actor, f"{op} {key}{' refused' if made is False else ''}")
         if dice < rates.late + rates.crash / 2:
             raise Crash
         if dice < rates.late + rates.crash / 2 + rates.lost:

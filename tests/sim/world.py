@@ -58,6 +58,8 @@ class Actor:
     turn: threading.Lock = field(default_factory=threading.Lock)
     is_ready: Callable[[], bool] = lambda: True
     is_done: bool = False
+    lag: float = 0.0
+    """How long it is frozen before it creates an object, seconds."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class World:
         self.rates = self.dice.choice(WEATHERS)
         self.rates_of_commits = self.dice.choice((self.rates, self.rates, self.rates, HARD_TO_COMMIT))
         self.stickiness = self.dice.choice((0.0, 0.5, 0.9))
+        self.is_conditional = self.dice.random() < 0.7  # whether its store can replace conditionally
         self.now = 1_800_000_000.0
         self.trace: list[str] = []
         self.actors: list[Actor] = []

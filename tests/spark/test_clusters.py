@@ -15,11 +15,11 @@ import pytest
 
 from smalti.spark.java import detect_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(235)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(350)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE = 60.0
-WAY_SECONDS = 170.0
+WAY_SECONDS = 240.0
 """Of the program that goes the whole way; with the start of a cluster less than pytest waits for a test."""
 WITHOUT_TORCH = '''
 import sys

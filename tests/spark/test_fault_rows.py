@@ -17,7 +17,7 @@ from smalti.spark.convert import dataframe_to_mds
 from smalti.storage import open_store
 from tests.spark.test_convert import failing, files, read
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(230)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
 
 
 def run(master, out, write_id, when):
@@ -127,3 +127,80 @@ def test_a13_files_that_come_while_the_job_runs_are_not_in_the_version_and_its_l
     again = dataframe_to_mds(spark.read.parquet(str(source)), out, compression=None, mode="overwrite")
     assert again.rows > 200
     assert again.lineage["sources"] != made.lineage["sources"]
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_a13_files_that_change_while_the_job_runs_end_it_and_the_version_before_stays(spark, tmp_path, change):
+    """The first task does it to every file but its own; two others at least are not open yet."""
+    source, out, mark = tmp_path / "source", tmp_path / "out", tmp_path / "changed"
+    source.mkdir()
+    for number in range(6):
+        put_ids(source / f"{number}.parquet", 100 * number)
+    kept = dataframe_to_mds(spark.range(7), out, compression=None)
+
+    def spoil(batches):
+        for batch in batches:
+            try:
+                mark.touch(exist_ok=False)
+            except FileExistsError:
+                yield batch
+                continue
+            own = batch.column(0)[0].as_py() // 100
+            for number in set(range(6)) - {own}:
+                path = source / f"{number}.parquet"
+                path.unlink()
+                if change == "replaced":
+                    put_ids(path, 1000 + 100 * number)
+            yield batch
+
+    spark.conf.set("spark.sql.files.openCostInBytes", "128m")  # a partition for each file
+    try:
+        frame = spark.read.parquet(str(source))
+        assert frame.rdd.getNumPartitions() == 6
+        with pytest.raises(Exception, match=r"\.parquet"):
+            dataframe_to_mds(frame.mapInArrow(spoil, frame.schema), out, compression=None, mode="overwrite")
+    finally:
+        spark.conf.unset("spark.sql.files.openCostInBytes")
+    assert mark.exists()
+    assert load_manifest(open_store(out)).digest == kept.digest
+    assert [int(sample["id"]) for sample in read(out)] == list(range(7))
+    assert verify(open_store(out)).ok
+
+
+def put_ids(path, first):
+    """A hundred ids; the files of all are equally long, so that Spark does not see by their length which it reads."""
+    table = pa.table({"id": list(range(first, first + 100))})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["same", "drawn"])
+def test_a12_a_shuffle_that_is_computed_again_loses_no_row_and_doubles_none(spark, tmp_path, drawn):
+    """Its files are lost when a task has read them. Where rows then go elsewhere, Spark ends the job."""
+    out, mark = tmp_path / "out", tmp_path / "lost"
+
+    def to_keys(batches):
+        for batch in batches:
+            ids = batch.column(0).to_pylist()
+            keys = [int.from_bytes(os.urandom(4), "little") if drawn else number * 7919 % 1009 for number in ids]
+            yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(keys, pa.int64())], names=["id", "key"])
+
+    def lose(batches):
+        yield from batches
+        if not mark.exists():
+            mark.touch()
+            for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
+                for path in Path(folder).glob("*/shuffle_*"):
+                    path.unlink()
+
+    kinds = "id long, key long"
+    frame = spark.range(0, 600, 1, 3).mapInArrow(to_keys, kinds).repartition(6, "key").mapInArrow(lose, kinds)
+    if drawn:
+        with pytest.raises(Exception, match=r"indeterminate|mismatch"):
+            dataframe_to_mds(frame, out, compression=None)
+        with pytest.raises(StoreNotFound):
+            load_manifest(open_store(out))
+        return
+    made = dataframe_to_mds(frame, out, compression=None)
+    assert mark.exists()
+    assert made.rows == 600
+    assert sorted(int(sample["id"]) for sample in read(out)) == list(range(600))

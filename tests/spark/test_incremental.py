@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from smalti.catalog import load_manifest, vacuum, verify
 from smalti.catalog.checked_shards import open_checked
 from smalti.catalog.sidecars import live_keys, sources_of
+from smalti.catalog.source_files import Run, SourceTable, laid_out, load_sources, parse_sources
 from smalti.errors import CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.images.flowers import draw_flower
@@ -25,7 +26,7 @@ from smalti.spark.options import WriteOptions
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.reshard_images import reshard_images, source_files
 from smalti.spark.sidecar import add_columns
-from smalti.spark.source_table import Run, SourceFile, SourceTable, laid_out, load_sources, parse_sources
+from smalti.spark.source_table import SourceFile
 from smalti.spark.tasks import Attempt
 from smalti.storage import open_store
 from smalti.testing import MemoryStore

@@ -185,21 +185,51 @@ def test_a_delta_table_is_told_by_the_version_that_its_file_index_names():
     assert "version" not in source_of(frame_of(delta_leaf("TahoeLogFileIndex(...)")))["sources"][0]
 
 
-def test_an_iceberg_table_is_told_by_the_snapshot_that_is_read():
-    def told(asked, current):
-        snapshot = None if current is None else Java("Snapshot", snapshotId=current)
-        table = Java(
-            "org.apache.iceberg.spark.source.SparkTable",
-            snapshotId=asked,
-            name="lake.db.t",
-            table=Java("BaseTable", currentSnapshot=snapshot),
-        )
-        leaf = Java("org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation", table=table)
-        return source_of(frame_of(leaf))["sources"]
+def iceberg(asked=None, current=884, options=None, branch=None, audited=""):
+    """What is told of an Iceberg table whose branch `b` and tag `t` are at 31 and 41."""
+    heads = {"b": 31, "t": 41}
 
-    assert told(None, 884) == [{"format": "iceberg", "table": "lake.db.t", "snapshot": "884"}]
-    assert told(12, 884) == [{"format": "iceberg", "table": "lake.db.t", "snapshot": "12"}]
-    assert told(None, None) == [{"format": "iceberg", "table": "lake.db.t"}]
+    def snapshot(number):
+        return None if number is None else Java("Snapshot", snapshotId=number)
+
+    inner = type(
+        "Table",
+        (),
+        {"currentSnapshot": lambda _: snapshot(current), "snapshot": lambda _, name: snapshot(heads.get(name))},
+    )()
+    table = Java(
+        "org.apache.iceberg.spark.source.SparkTable", snapshotId=asked, name="lake.db.t", table=inner, branch=branch
+    )
+    leaf = Java(
+        "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation",
+        table=table,
+        options=Java("Map", asCaseSensitiveMap=options or {}),
+        conf=Java("SQLConf", getConfString=audited),
+    )
+    (source,) = source_of(frame_of(leaf))["sources"]
+    assert (source.pop("format"), source.pop("table")) == ("iceberg", "lake.db.t")
+    assert ("options" in source) == bool(options)
+    source.pop("options", None)
+    return source
+
+
+def test_an_iceberg_table_is_told_by_the_snapshot_that_is_read():
+    """As Iceberg 1.10.2 in Spark 3.5 reads it: options and branches are no part of the table that Spark names."""
+    assert iceberg() == {"snapshot": "884"}
+    assert iceberg(asked=12) == {"snapshot": "12"}
+    assert iceberg(current=None) == {}
+    assert iceberg(options={"Snapshot-ID": "12"}) == {"snapshot": "12"}
+    assert iceberg(branch="b") == {"snapshot": "31"}
+    assert iceberg(options={"branch": "b"}) == {"snapshot": "31"}
+    assert iceberg(options={"tag": "t"}) == {"snapshot": "41"}
+    assert iceberg(branch="gone") == {}
+    assert iceberg(options={"split-size": "1000"}) == {"snapshot": "884"}
+
+
+def test_changes_between_snapshots_and_audited_branches_are_told_by_no_snapshot():
+    assert iceberg(options={"start-snapshot-id": "1", "end-snapshot-id": "2"}) == {}
+    assert iceberg(options={"as-of-timestamp": "1700000000000"}) == {}
+    assert iceberg(audited="audit") == {}
 
 
 def test_spark_connect_tells_the_names_of_files_and_no_plan(tmp_path):
@@ -229,12 +259,9 @@ def test_an_iceberg_folder_tells_its_current_snapshot(tmp_path):
     metadata("v2.metadata.json", 6)
     table = table_above([f"file://{tmp_path}/t/data/a=1/x.parquet"])
     assert iceberg_snapshot(table) == "6"
-    put(tmp_path / "t" / "metadata" / "version-hint.text", b"1")
-    assert iceberg_snapshot(table) == "5"
-    metadata("v1.metadata.json", -1)
+    metadata("v2.metadata.json", -1)
     assert iceberg_snapshot(table) is None
     metadata("00003-4ac2d5b0-aaaa-bbbb-cccc-0123456789ab.metadata.json", 9)
-    (tmp_path / "t" / "metadata" / "version-hint.text").unlink()
     assert iceberg_snapshot(table) == "9"
     assert delta_version(table) is None
     assert iceberg_snapshot(open_store(tmp_path)) is None

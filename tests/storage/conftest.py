@@ -15,7 +15,7 @@ from tests.storage.servers.sftp_server import sftp_server
 ACCESS = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "SECRETTESTSECRET"}
 PRIVATE = (
     "AWS_", "S3_", "AZURE_", "GOOGLE_", "GCS_", "GCSFS_", "DATABRICKS_", "STORAGE_", "OCI_", "HF_", "COMPOSER_",
-    "MOSAICML_",
+    "MOSAICML_", "IDENTITY_", "MSI_", "IMDS_",
 )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog.checked_puts import ATTEMPTS, put_checked
+from smalti.catalog.checked_puts import ATTEMPTS
+from smalti.catalog.index_replacing import replace_index
+from smalti.catalog.peeking import EXTRA
 from smalti.errors import CatalogError
 from smalti.format import ShardInfo, emit_index
 from smalti.format.info import VERSION
@@ -20,7 +22,9 @@ _AT_ONCE = 1024
 
 
 def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mapping[str, Any], folder: str = "") -> None:
-    """Replace an index file, and see that the store has one.
+    """Replace an index file, unless a newer version's is there, and see that the store has one.
+
+    One of very many shards is put whatever is there.
 
     Args:
         store: Where it goes.
@@ -34,7 +38,7 @@ def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mappin
     """
     listed = (_inside(shard, folder) if folder else shard for shard in shards)
     if len(shards) < MANY_SHARDS:
-        put_checked(store, key, emit_index(list(listed), extra), is_shared=True)
+        replace_index(store, key, emit_index(list(listed), extra), extra.get(EXTRA, {}).get("version", 0))
         return
     with tempfile.TemporaryDirectory(prefix="smalti-index-") as scratch:
         path = Path(scratch, "index.json")

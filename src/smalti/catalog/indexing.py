@@ -6,12 +6,13 @@ name shards that are still there; the next publisher brings them up to date.
 
 from typing import Any
 
-from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
+from smalti.catalog.header import INDEX, Header, read_header, read_manifest
+from smalti.catalog.index_replacing import version_of_index
 from smalti.catalog.index_writing import put_index
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.peeking import EXTRA, peek_index
 from smalti.catalog.shard_table import sizes_of
-from smalti.errors import IndexFileError, StoreNotFound
+from smalti.errors import StoreNotFound
 from smalti.storage import Store
 
 INDEX_FORMAT = 1
@@ -22,12 +23,15 @@ MAX_ROUNDS = 100
 def refresh_index(store: Store, manifest: Manifest) -> None:
     """Make the index files show the newest version: `manifest`, or one that was published after it.
 
-    Whoever writes last looks once more, so that a slow publisher cannot leave an old index over a newer one.
+    A slow publisher puts no old index over a newer one, where the store can replace conditionally; and whoever writes
+    last looks once more, so that none stays there, where it cannot.
     """
+    written: set[str] = set()  # splits that a newer version may not have, and whose publisher did not see them
     for _ in range(MAX_ROUNDS):
         shown = _shown(store)
         if shown.get("version", 0) <= manifest.version:
-            _write(store, manifest, stale=set(shown.get("partitions", ())) - set(manifest.partitions))
+            _write(store, manifest, stale={*shown.get("partitions", ()), *written} - set(manifest.partitions))
+            written |= set(manifest.partitions)
         newer = _newer(store, manifest.version)
         if newer is None:
             return
@@ -54,17 +58,17 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
         own = extra | {"split": split, "rows": int(sizes_of(below).sum())}
         put_index(store, f"{split}/{INDEX}", below, {EXTRA: own}, f"{split}/")
     for split in sorted(stale):
-        _remove_ours(store, f"{split}/{INDEX}")
+        _remove_older(store, f"{split}/{INDEX}", manifest.version)
     put_index(store, INDEX, manifest.shards, {EXTRA: extra})
 
 
-def _remove_ours(store: Store, key: str) -> None:
-    """Remove the index of a split that the new version no longer has, unless somebody else wrote it."""
+def _remove_older(store: Store, key: str, version: int) -> None:
+    """Remove the index of a split that this version no longer has, unless a newer one has it or it is a stranger's."""
     try:
-        found = parse_json(store.get(key), where=store.locate(key))
-    except (StoreNotFound, IndexFileError):
+        shown = version_of_index(store.get(key))
+    except StoreNotFound:
         return
-    if isinstance(found.get(EXTRA), dict):
+    if 0 < shown <= version:
         store.delete(key)
 
 

@@ -3,7 +3,7 @@
 A header's `sidecars` are entries of two kinds:
 
 columns   a shard table, aligned with the version's own: shard i holds further columns of the samples of shard i
-sources   the source files with the shards that hold their rows; see `smalti.spark.incremental`
+sources   the source files with the shards that hold their rows (`source_files`); see `smalti.spark.incremental`
 
 The digest of a version is over its own shards alone, so its copies in caches, its order and saved cursors are those of
 the version without the column.
@@ -133,24 +133,8 @@ def carried(parent: Versionlike | None, draft: Draftlike, mode: str) -> tuple[Ma
             version=parent.version,
             columns=added,
         )
-    return ()  # who appends rows does not say which files they came from
-
-
-def after_compaction(version: Versionlike) -> tuple[Mapping[str, Any], ...]:
-    """What a version has beside its shards after these were cut anew.
-
-    Raises:
-        SchemaError: it has added columns, which are aligned with the shards as they are.
-    """
-    added = [name for entry in columns_of(version.sidecars) for name in entry.columns]
-    if added:
-        raise SchemaError(
-            f"cannot compact version {version.version}: its columns {', '.join(map(repr, added))} lie beside the "
-            "shards and fit these alone. Take them out with `drop_columns`, compact, and add them again",
-            version=version.version,
-            columns=added,
-        )
-    return ()
+    # Who appends rows does not say which files they came from; those of the shards before them are known as they were.
+    return tuple(entry for entry in parent.sidecars if entry.get("kind") == SOURCES)
 
 
 def aligned_shards(store: Store, entry: ColumnsEntry, main: Sequence[ShardInfo]) -> ShardTable:

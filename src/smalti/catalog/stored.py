@@ -49,14 +49,14 @@ def _expected(
     """Hash of the name and size of every file; adds the folders to list."""
     marks: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
     sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    for part in _stored_sizes(shards):
+    for part in stored_sizes_of(shards):
         marks.append(_marks([name for name, _ in part]))
         sizes.append(np.array([num_bytes for _, num_bytes in part], np.int64))
         folders |= {_folder(name, write_id) for name, _ in part}
     return np.concatenate(marks), np.concatenate(sizes)
 
 
-def _stored_sizes(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int]]]:
+def stored_sizes_of(shards: Sequence[ShardInfo]) -> Iterator[list[tuple[str, int]]]:
     """Name and bytes of every file, some thousand at a time."""
     if isinstance(shards, ShardTable):
         yield from shards.stored_sizes()

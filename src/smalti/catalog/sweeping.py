@@ -8,7 +8,7 @@ An object is removed only if all of this holds; whatever is in doubt stays:
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,7 +50,7 @@ class Known:
 
     published: Collection[str]
     """Write ids of all versions there ever were."""
-    live: Collection[str]
+    live: Container[str]
     """Keys that the kept versions need."""
     expired: Collection[str]
     """Write ids of versions that are not kept."""
@@ -70,17 +70,24 @@ class Sweep:
     """Write ids and digests of tables of which the listing shows something."""
 
 
-def sweep(listing: Sequence[ObjectInfo], known: Known, cutoff: float) -> Sweep:
-    """What may go of the objects listed, if what was last put before `cutoff` is old; seconds by the store's clock."""
+def sweep(listing: Iterable[ObjectInfo], known: Known, cutoff: float) -> Sweep:
+    """What may go of the objects listed, if what was last put before `cutoff` is old; seconds by the store's clock.
+
+    The listing is gone through three times; what is remembered of an object that stays is nothing.
+    """
     writes = writes_of(listing, known.published)
-    owners = [_owner(info.key, writes) for info in listing]
     youngest: dict[str, float] = {}
-    for info, owner in zip(listing, owners, strict=True):
+    shown: set[str] = set()
+    for info in listing:
+        owner, name = _owner(info.key, writes), _fenced_by(info.key, writes)
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), _time(info))
+        if name is not None:
+            shown.add(name)
     doomed: list[Doomed] = []
     kept: dict[Why, int] = {}
-    for info, owner in zip(listing, owners, strict=True):
+    for info in listing:
+        owner = _owner(info.key, writes)
         why = _why(info, owner, known, cutoff)
         if why is Why.ORPHAN and owner is not None and youngest[owner] >= cutoff:
             why = Why.IN_PROGRESS
@@ -92,7 +99,7 @@ def sweep(listing: Sequence[ObjectInfo], known: Known, cutoff: float) -> Sweep:
         doomed=tuple(sorted(doomed, key=_turn)),
         kept=kept,
         fences=_fences(doomed, writes, known),
-        shown=frozenset(name for info in listing if (name := _fenced_by(info.key, writes)) is not None),
+        shown=frozenset(shown),
     )
 
 

@@ -44,6 +44,7 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, version)
     data = json.dumps({"smalti": 1, "tag": name, "version": number}).encode()
+    is_ours = True
     try:
         store.put_if_absent(key, data)
         check_created(store, key, data)
@@ -55,11 +56,13 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
                 tag=name,
                 version=found,
             ) from None
-        if found != number:
+        is_ours = found != number
+        if is_ours:
             _replace(store, key, data)
     # A vacuum says first what it will remove, and then looks at the tags: so one of the two sees the other.
     if _is_expired(store, number):
-        untag(store, name)
+        if is_ours:  # else whoever made it was told that his version stays, and the vacuum has seen his tag
+            untag(store, name)
         raise _vacuumed(store, number)
     return number
 

@@ -12,15 +12,18 @@
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from smalti.catalog.clock import SYSTEM, Clock
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_header, read_manifest
+from smalti.catalog.listing import Listing, Names
 from smalti.catalog.publishing import commit_same
 from smalti.catalog.reading import find_newest
-from smalti.catalog.sidecars import live_keys
+from smalti.catalog.sidecars import columns_of, live_keys
+from smalti.catalog.stored import stored_sizes_of
 from smalti.catalog.sweeping import Doomed, Known, Sweep, Why, is_ours, sweep, writes_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
@@ -29,6 +32,7 @@ from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_stor
 LEAST_SECONDS = 7 * 86400.0
 """Writers and readers may be at work for days: what is younger is left alone, unless somebody insists."""
 _TURNS = 10
+_TABLE = ".arrow"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
@@ -99,9 +103,9 @@ def vacuum(
             "writer or reader still needs. Say `unsafe_ttl` if nobody is at work there"
         )
     _check_set(store)
-    listing, now = _listed(store)
+    listed = _Listed(store)
     for turn in range(_TURNS):
-        state = _State.of(store, listing, now - limit)
+        state = _State.of(store, listed, listed.now - limit)
         found = state.sweep(state.kept_versions)
         uploads = _old_uploads(state)
         if dry_run:
@@ -152,21 +156,33 @@ def _check_set(store: Store) -> None:
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
 
 
-def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
-    """Everything that is there, and the time by the store's own clock."""
-    probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
-    store.put(probe, b"what time is it?")
-    try:
-        listing = list(store.list())
-    finally:
-        with suppress(StoreError):  # a later vacuum removes it
-            store.delete(probe)
-    now = next((info.changed for info in listing if info.key == probe), None)
-    if now is None:
-        raise CatalogError(
-            f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
-        )
-    return [info for info in listing if info.key != probe], now
+class _Listed:
+    """Everything that is there, and the time by the store's own clock; a million objects take some 25 MB."""
+
+    def __init__(self, store: Store) -> None:
+        self.times: dict[str, float | None] = {}
+        """Of the catalog's own objects and of tables."""
+        self._probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+        now: float | None = None
+        store.put(self._probe, b"what time is it?")
+        try:
+            self.objects = Listing(self._watched(store.list()))
+        finally:
+            now = self.times.pop(self._probe, None)
+            with suppress(StoreError):  # a later vacuum removes it
+                store.delete(self._probe)
+        if now is None:
+            raise CatalogError(
+                f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
+            )
+        self.now = now
+
+    def _watched(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in found:
+            if info.key.startswith(f"{FOLDER}/") or info.key.endswith(_TABLE):
+                self.times[info.key] = info.changed
+            if info.key != self._probe:
+                yield info
 
 
 @dataclass(frozen=True)
@@ -174,9 +190,7 @@ class _State:
     """What there is: objects that were listed first, and versions and tags that were read after that."""
 
     store: Store
-    listing: Sequence[ObjectInfo]
-    times: Mapping[str, float | None]
-    """Of the objects listed, by key."""
+    listed: _Listed
     cutoff: float
     headers: Mapping[int, Header]
     kept_versions: frozenset[int]
@@ -184,7 +198,7 @@ class _State:
     """Versions that go now, and were not gone before."""
 
     @classmethod
-    def of(cls, store: Store, listing: Sequence[ObjectInfo], cutoff: float) -> "_State":
+    def of(cls, store: Store, listed: _Listed, cutoff: float) -> "_State":
         newest = find_newest(store).header
         if newest is None:
             raise StoreNotFound(f"{store.url}: the versions are gone", key=INDEX)
@@ -192,14 +206,13 @@ class _State:
         for version in range(1, newest.version):
             with suppress(StoreNotFound):
                 headers[version] = read_header(store, version)
-        times = {info.key: info.changed for info in listing}
         kept = {newest.version, *tags(store).values()} & headers.keys()
         for version in headers.keys() - set(newest.expired):
-            superseded = times.get(header_key(version + 1))
+            superseded = listed.times.get(header_key(version + 1))
             if superseded is None or superseded >= cutoff:  # None: published since the listing
                 kept.add(version)
         gone = tuple(sorted(headers.keys() - kept - set(newest.expired)))
-        return cls(store, listing, times, cutoff, headers, frozenset(kept), gone)
+        return cls(store, listed, cutoff, headers, frozenset(kept), gone)
 
     @property
     def newest(self) -> Header:
@@ -211,11 +224,9 @@ class _State:
 
     def sweep(self, kept_versions: Collection[int]) -> Sweep:
         needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
-        live: set[str] = set()
-        for version in needed.values():
-            live.update(self._needed(self.headers[version]))
+        live = Names(chain.from_iterable(self._needed(self.headers[version]) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
-        return sweep(self.listing, Known(self.published, live, expired, self.newest.writes.keys()), self.cutoff)
+        return sweep(self.listed.objects, Known(self.published, live, expired, self.newest.writes.keys()), self.cutoff)
 
     def fences(self, found: Sweep) -> tuple[str, ...]:
         """Those of this vacuum, and those of earlier ones that may still matter."""
@@ -228,7 +239,7 @@ class _State:
         return tuple(sorted({*carried, *found.fences}))
 
     def _is_recent(self, version: int) -> bool:
-        time = self.times.get(header_key(version))
+        time = self.listed.times.get(header_key(version))
         return time is None or time >= self.cutoff
 
     @staticmethod
@@ -236,14 +247,15 @@ class _State:
         """Equal for versions that need the same objects."""
         return header.table_key, json.dumps(list(header.sidecars), sort_keys=True)
 
-    def _needed(self, header: Header) -> set[str]:
-        """Keys of everything that a version needs."""
-        is_gone = header.version in self.newest.expired
-        if is_gone and header.table_key not in self.times:
-            return set()  # tagged just when it went
-        shards = read_manifest(self.store, header, recount=False).shards
-        keys = {file.basename for shard in shards for file in shard.stored_files}
-        return {header.table_key, *keys, *live_keys(self.store, header.sidecars)}
+    def _needed(self, header: Header) -> Iterator[Sequence[str]]:
+        """Keys of everything that a version needs, some thousand at a time."""
+        tables = (header.table_key, *(entry.table_key for entry in columns_of(header.sidecars)))
+        if header.version in self.newest.expired and not all(key in self.listed.times for key in tables):
+            return  # tagged just when it went
+        yield (header.table_key,)
+        for part in stored_sizes_of(read_manifest(self.store, header, recount=False).shards):
+            yield [name for name, _ in part]
+        yield list(live_keys(self.store, header.sidecars))
 
 
 def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, int], None] | None) -> None:
@@ -255,7 +267,7 @@ def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, in
 
 def _old_uploads(state: _State) -> tuple[UnfinishedUpload, ...] | None:
     """Uploads of our writers, by their names, that were begun before the limit."""
-    writes = writes_of(state.listing, state.published)
+    writes = writes_of(state.listed.objects, state.published)
     try:
         found = list(state.store.unfinished_uploads())
     except StoreError:  # not everything that speaks S3 tells them, and not to everybody; the report says so

@@ -3,15 +3,17 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from smalti.cache import inspecting
 from smalti.cache.options import detect_cache_folder
-from smalti.catalog import load_manifest
-from smalti.storage import open_store
+from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.sidecars import aligned_shards, columns_of
+from smalti.format import ShardInfo
+from smalti.storage import Store, open_store
 
 
 def add_cache_commands(commands: Any) -> None:
@@ -52,7 +54,11 @@ def _ls(chosen: argparse.Namespace) -> int:
 def _verify(chosen: argparse.Namespace) -> int:
     store = open_store(chosen.url)
     manifest = load_manifest(store, version=chosen.at)
-    good, problems = inspecting.verify_copies(_local(chosen), manifest.digest, store.url, list(manifest.shards))
+    good = 0
+    problems: list[tuple[str, str]] = []
+    for digest, shards in _with_columns(store, manifest):
+        found, wrong = inspecting.verify_copies(_local(chosen), digest, store.url, list(shards))
+        good, problems = good + found, [*problems, *wrong]
     removed = [inspecting.discard(Path(path)) for path, _ in problems] if chosen.remove else []
     if chosen.json:
         told = [{"file": path, "problem": text} for path, text in problems]
@@ -65,6 +71,13 @@ def _verify(chosen: argparse.Namespace) -> int:
     state = f"{len(problems):,} damaged, {len(removed):,} removed" if problems else "all good"
     print(f"version {manifest.version}: {good:,} copies as declared: {state}")
     return 1 if problems else 0
+
+
+def _with_columns(store: Store, manifest: Manifest) -> Iterator[tuple[str, Sequence[ShardInfo]]]:
+    """The shards of a version and those beside them, with the digests that their folders of copies are named by."""
+    yield manifest.digest, manifest.shards
+    for entry in columns_of(manifest.sidecars):
+        yield entry.digest, aligned_shards(store, entry, manifest.shards)
 
 
 def _scrub(chosen: argparse.Namespace) -> int:

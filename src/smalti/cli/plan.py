@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from smalti.catalog.shard_table import bytes_of
 from smalti.dataset import open_dataset
 from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
 from smalti.errors import SchemaError
@@ -49,7 +48,7 @@ def _plan(chosen: argparse.Namespace) -> int:
     )
     reader = Reader(hosts, ranks, chosen.batch, chosen.workers, chosen.cache, chosen.tail)
     with closing(dataset):
-        sizes = bytes_of(dataset.stream.shards)
+        sizes = dataset.stream.sets[0].num_bytes_each
         found = forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
     if chosen.json:
         print(json.dumps(asdict(found) | {"cold_bytes": found.cold_bytes, "warm_bytes": found.warm_bytes}, indent=2))

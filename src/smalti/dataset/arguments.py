@@ -5,11 +5,48 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.dataset.resuming import ALGORITHMS
+from smalti.order import TAILS
+from smalti.order.mixture import BATCHINGS, SAMPLINGS
+from smalti.order.mosaic import PARTITIONS
 from smalti.stream import Stream
 from smalti.world import World
 
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_RANGES: dict[str, tuple[int, int | None]] = {
+    "batch_size": (1, None),
+    "num_canonical_nodes": (1, MOST_CANONICAL_NODES),
+    "shuffle_block_size": (1, MOST_BLOCK),
+    "predownload": (0, None),
+    "download_retry": (1, None),
+    "shuffle_seed": (0, MOST_SEED),
+    "replication": (1, None),
+    "rank": (0, None),
+    "num_ranks": (1, None),
+    "sampling_granularity": (1, (1 << 62) - 1),
+}
+_CHOICES: dict[str, Sequence[str]] = {
+    "tail": TAILS,
+    "shuffle_algo": ALGORITHMS,
+    "partition_algo": PARTITIONS,
+    "sampling_method": SAMPLINGS,
+    "batching_method": BATCHINGS,
+}
 _ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
+
+
+def check_given(**given: object) -> None:
+    """Return only if every number is in its range, and every choice one of those there are; None is neither.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in given.items():
+        if name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+        else:
+            check_whole(name, value, *_RANGES[name])
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -24,7 +61,7 @@ def check_whole(name: str, value: object, low: int, high: int | None = None) -> 
     raise ValueError(f"`{name}` must be a whole number from {low}{limit}, found {value!r}.")
 
 
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Return only if the value is one of those allowed.
 
     Raises:
@@ -65,18 +102,20 @@ def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -
 
 
 def declared_streams(
-    streams: Sequence[Stream] | None, remote: Any, local: Any, version: int | None
+    streams: Sequence[Stream] | None, *, remote: Any, local: Any, version: int | None, tag: str | None
 ) -> tuple[Stream, ...]:
     """The streams that the user gave, or the one that `remote` and `local` are.
 
     Raises:
-        ValueError: both, or nothing.
+        ValueError: both, or nothing; or a version and a tag.
         TypeError: something else than streams.
     """
     if streams is None:
-        return (Stream(remote=remote, local=local, version=version),)
-    if remote is not None or local is not None or version is not None:
-        raise ValueError("give either `streams`, each with its `remote`, `local` and `version`, or these for one set.")
+        return (Stream(remote=remote, local=local, version=version, tag=tag),)
+    if any(each is not None for each in (remote, local, version, tag)):
+        raise ValueError(
+            "give either `streams`, each with its `remote`, `local` and `version` or `tag`, or these for one set."
+        )
     given: object = streams
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise TypeError(f"`streams` must be a list of smalti.Stream objects, found {type(given).__name__}.")

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from smalti.catalog.tags import chosen_version
 from smalti.dataset.streaming import StreamingDataset
-from smalti.storage import open_store
 
 
 def open_dataset(
@@ -24,8 +22,6 @@ def open_dataset(
         VersionNotFound: no such version, tag or split.
         ValueError: version and tag are given.
     """
-    if tag is not None:
-        version = chosen_version(open_store(url, options.get("storage_options")), version, tag)
-    dataset = StreamingDataset(remote=url, version=version, split=split, **options)
+    dataset = StreamingDataset(remote=url, version=version, tag=tag, split=split, **options)
     _ = dataset.stream
     return dataset

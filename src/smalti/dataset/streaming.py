@@ -13,20 +13,19 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheStats
 from smalti.catalog import Manifest
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED, WINDOW, Cursor, MixedStream
-from smalti.dataset.arguments import check_choice, check_whole, chosen_world, declared_streams, number_of_samples
+from smalti.cursor import WINDOW, Cursor, MixedStream
+from smalti.dataset.arguments import check_given, chosen_world, declared_streams, number_of_samples
 from smalti.dataset.foresight import planned_ahead
 from smalti.dataset.history import History
 from smalti.dataset.mixing import MixingOptions, Sizes, begun
 from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
 from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
-from smalti.dataset.resuming import ALGORITHMS, at_epoch, first_cursor, saved_cursor
+from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.tagged import as_saved
 from smalti.errors import SmaltiError
 from smalti.format.indexing import pick
 from smalti.format.sizes import parse_byte_count
-from smalti.order import TAILS, Division, GlobalOrder, StepBatch
-from smalti.order.mixture import BATCHINGS, SAMPLINGS
-from smalti.order.mosaic import PARTITIONS
+from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, Stream, open_streams
 from smalti.world import World, detect_world
 
@@ -49,6 +48,8 @@ class StreamingDataset:
         local: folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself.
         split: split to read, such as `train`.
         version: version to read; by default the newest when first used.
+        tag: name of the version to read, instead of its number: the version that has it when first used. A state that
+            was saved when the tag named another version is gone on with in that one, with a warning.
         epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default what the streams' weights take.
         batch_size: samples per rank and step; needed to iterate.
         shuffle: whether to shuffle; otherwise samples come in stored order.
@@ -93,6 +94,7 @@ class StreamingDataset:
         local: str | None = None,
         split: str | None = None,
         version: int | None = None,
+        tag: str | None = None,
         epoch_size: int | str | None = None,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -122,28 +124,12 @@ class StreamingDataset:
         allow_unsafe_types: bool = False,
         logical: bool = True,
     ) -> None:
-        for name, value, low, high in (
-            ("batch_size", batch_size, 1, None),
-            ("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES),
-            ("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK),
-            ("predownload", predownload, 0, None),
-            ("download_retry", download_retry, 1, None),
-            ("shuffle_seed", shuffle_seed, 0, MOST_SEED),
-            ("replication", replication, 1, None),
-            ("rank", rank, 0, None),
-            ("num_ranks", num_ranks, 1, None),
-            ("sampling_granularity", sampling_granularity, 1, (1 << 62) - 1),
-        ):
-            check_whole(name, value, low, high)
-        for name, choice, allowed in (
-            ("tail", "pad" if tail is None else tail, TAILS),
-            ("shuffle_algo", shuffle_algo, ALGORITHMS),
-            ("partition_algo", partition_algo, PARTITIONS),
-            ("sampling_method", sampling_method, SAMPLINGS),
-            ("batching_method", batching_method, BATCHINGS),
-        ):
-            check_choice(name, choice, allowed)
-        self.streams = declared_streams(streams, remote=remote, local=local, version=version)
+        check_given(batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload)
+        check_given(shuffle_block_size=shuffle_block_size, download_retry=download_retry, shuffle_seed=shuffle_seed)
+        check_given(replication=replication, rank=rank, num_ranks=num_ranks, sampling_granularity=sampling_granularity)
+        check_given(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
+        check_given(sampling_method=sampling_method, batching_method=batching_method)
+        self.streams = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
         """The shard sets, as they were declared."""
         self._stream_options = tuple(
             stream.options(
@@ -331,6 +317,8 @@ class StreamingDataset:
         """
         options = self._order_options
         readers = reading_world(self.world, options)
+        if not self._history.begun:  # else loader workers may hold what is open
+            self._opened.stream = as_saved(self._stream_options, self.stream, state, self._cache_limit)
         cursor = saved_cursor(
             state,
             self._first_cursor(),

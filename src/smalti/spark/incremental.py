@@ -6,8 +6,9 @@
     4. new and changed files are converted, and one new version with exactly the rows of a full conversion is published,
        if nobody published meanwhile.
 
-Nothing to do gives the version that there is. Another recipe, or a version that does not tell its files, means that
-everything is converted.
+Nothing to do gives the version that there is. A compaction carries over what is known of files. Rows that somebody
+appended are of no file: they are not in the new version, and their shards are not read. Another recipe, or a version
+that does not tell its files, means that everything is converted.
 """
 
 import functools
@@ -26,6 +27,14 @@ from smalti.catalog.manifest import check_json
 from smalti.catalog.publishing import check_target
 from smalti.catalog.row_hash import row_hash_text
 from smalti.catalog.sidecars import columns_of, sources_of
+from smalti.catalog.source_files import (
+    Run,
+    SourceTable,
+    ToldSources,
+    laid_out,
+    read_told,
+    store_sources,
+)
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.format.sizes import parse_size_limit
@@ -35,16 +44,7 @@ from smalti.spark.job import arrange, draft_plan
 from smalti.spark.options import WriteOptions
 from smalti.spark.packing import delete_all, find_runs, in_order, joined_keys, pack
 from smalti.spark.routing import by_split, without_bad_images
-from smalti.spark.source_table import (
-    Run,
-    RunRecorder,
-    SourceFile,
-    SourceTable,
-    laid_out,
-    load_sources,
-    store_sources,
-    unpack_runs,
-)
+from smalti.spark.source_table import RunRecorder, SourceFile, unpack_runs
 from smalti.spark.tasks import Answers, Attempt, run_tasks
 from smalti.spark.writing import Part, WritePlan, collect_parts, write_shards
 from smalti.storage import Store, open_store
@@ -84,8 +84,35 @@ class Base:
 
     manifest: Manifest | None
     """None where there is no set yet."""
-    sources: SourceTable | None
-    """None where it does not tell what it was made of, or was made by another recipe."""
+    told: ToldSources | None
+    """None where it is not known what it was made of, or it was made by another recipe."""
+
+    @property
+    def sources(self) -> SourceTable | None:
+        """Which files its rows came from, those aside that somebody appended."""
+        return None if self.told is None else self.told.table
+
+    @property
+    def own_shards(self) -> list[ShardInfo]:
+        """Its shards with rows of source files; none where nothing is known."""
+        if self.manifest is None or self.told is None:
+            return []
+        return [shard for shard in self.manifest.shards if self.told.table.tells_of(shard)]
+
+    @property
+    def row_hash(self) -> str:
+        """Of the samples of these shards; empty if it is not known."""
+        if self.manifest is None or self.told is None:
+            return ""
+        if self.told.row_hash is not None:
+            return self.told.row_hash
+        return self.manifest.row_hash if len(self.own_shards) == len(self.manifest.shards) else ""
+
+    def holds(self, wanted: Mapping[str, str]) -> bool:
+        """Whether it has the rows of exactly these files."""
+        if self.manifest is None or self.told is None or self.told.table.fingerprints != wanted:
+            return False
+        return all(map(self.told.table.tells_of, self.manifest.shards))
 
 
 def reshard_files(  # noqa: PLR0913  the public door: these names are the documented interface
@@ -170,7 +197,7 @@ def bring_up_to_date(store: Store, how: Recipe, files: Sequence[SourceFile], wor
     """What `reshard_files` does, and documents."""
     wanted = _by_path(files)
     base = find_base(store, how)
-    if base.manifest is not None and base.sources is not None and base.sources.fingerprints == wanted:
+    if base.manifest is not None and base.holds(wanted):
         return base.manifest
     return _Resharding(store, how, base, wanted).run(work)
 
@@ -201,9 +228,7 @@ def find_base(store: Store, how: Recipe) -> Base:
     manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
     if entry is None or entry.get("recipe") != how.digest:
         return Base(manifest, None)
-    sources = load_sources(store, entry)
-    sources.check(manifest.shards, where=store.url)
-    return Base(manifest, sources)
+    return Base(manifest, read_told(store, entry, manifest.shards))
 
 
 @dataclass(frozen=True)
@@ -234,6 +259,8 @@ class _Resharding:
         joins = find_runs(parts, schema, plan)
         shards = list(in_order(parts, joins, pack(work.spark, plan, joins)))
         runs = self._runs(gone, kept, surviving, converted, shards)
+        row_hash = self._row_hash(copied, converted)
+        told = ToldSources(SourceTable(self.wanted, runs), self.how.digest, row_hash)
         draft = Draft(
             write_id,
             schema,
@@ -241,8 +268,8 @@ class _Resharding:
             {**self._lineage(), **dict(self.how.options.lineage or {})},
             dict(self.how.options.metadata or {}),
             logical=self._logical(plan),
-            row_hash=self._row_hash(copied, converted),
-            sidecars=(store_sources(self.store, SourceTable(self.wanted, runs), write_id, self.how.digest),),
+            row_hash=row_hash,
+            sidecars=(store_sources(self.store, told, write_id),),
         )
         manifest = self._publish(draft)
         delete_all(self.store, joined_keys(joins))
@@ -250,10 +277,10 @@ class _Resharding:
         return manifest
 
     def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[Surviving]]:
-        """The shards that stay, and those of which only a part does; of a base that tells nothing, none."""
-        if self.base.sources is None or self.base.manifest is None:
+        """The shards that stay, and those of which only a part does; none of those of which nothing is known."""
+        if self.base.sources is None:
             return [], []
-        shards, runs = list(self.base.manifest.shards), self.base.sources.runs
+        shards, runs = self.base.own_shards, self.base.sources.runs
         torn = self.base.sources.holding(gone)
         torn |= _small(shards, torn, parse_size_limit(self.how.options.size_limit))
         kept = [shard for shard in shards if shard.raw.basename not in torn]
@@ -314,10 +341,10 @@ class _Resharding:
         added = sum(int(answer["row_hash"], 16) for _, answer in converted)
         if self.base.sources is None or self.base.manifest is None:
             return row_hash_text(added)
-        if not self.base.manifest.row_hash:
+        if not self.base.row_hash:
             return ""
         dropped = sum(int(answer["dropped"], 16) for _, answer in copied)
-        return row_hash_text(int(self.base.manifest.row_hash, 16) - dropped + added)
+        return row_hash_text(int(self.base.row_hash, 16) - dropped + added)
 
     def _lineage(self) -> dict[str, Any]:
         digest = hashlib.sha256()

@@ -13,6 +13,7 @@ from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.columns import plan_table
 from smalti.spark.identity import Write, identify
 from smalti.spark.learning import learn
+from smalti.spark.lineage import check_unchanged
 from smalti.spark.options import WriteOptions
 from smalti.spark.packing import delete_all, find_runs, in_order, joined_keys, pack
 from smalti.spark.prepare import policy_of
@@ -59,10 +60,21 @@ def write_frame(df: "DataFrame", plan: WritePlan, options: WriteOptions, *, run:
         if options.seed is not None:
             frame = spread(frame, options.seed, options.target_shards)
         in_progress.begin(store, write.write_id)
-        manifest, joined = _published(frame, plan, write, options, run, report)
+        manifest, joined = _published(frame, plan, write, options, _checked(df, run), report)
     delete_all(store, joined)
     in_progress.end(store, write.write_id)
     return manifest
+
+
+def _checked(df: "DataFrame", run: Run) -> Run:
+    """The tasks, and then a look whether the files that they read are those that were listed."""
+
+    def checked(frame: "DataFrame", plan: WritePlan) -> Answers:
+        answers = run(frame, plan)
+        check_unchanged(df)
+        return answers
+
+    return checked
 
 
 def draft_plan(df: "DataFrame", store: Store, options: WriteOptions) -> WritePlan:

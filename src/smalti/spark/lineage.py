@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from smalti.errors import CatalogError
 from smalti.spark.plans import plan_digest
 from smalti.spark.table_logs import delta_version, iceberg_snapshot, table_above
 from smalti.storage.redact import redact
@@ -29,6 +30,19 @@ _MOST_PATHS = 16
 _AT_ONCE = 10_000
 _MOST_FIELDS = "spark.sql.debug.maxToStringFields"
 _STATUS = re.compile(r"\{path=(.*); isDirectory=false; length=(\d+);.*?modification_time=(\d+);")
+_WAP = "spark.wap.branch"
+"""A session with it reads a branch where a table has it, although the query names none."""
+_OF_TIMES = frozenset(
+    (
+        "as-of-timestamp",
+        "start-snapshot-id",
+        "end-snapshot-id",
+        "start-timestamp",
+        "end-timestamp",
+        "stream-from-timestamp",
+    )
+)
+"""Options of Iceberg by which a query reads what was there at a time, or what was added since."""
 _DELTA = re.compile(r"\[version=(\d+),")
 _WHATEVER = (
     "spark.sql.warehouse.", "spark.sql.execution.arrow.", "spark.sql.shuffle.", "spark.sql.adaptive.",
@@ -56,6 +70,54 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
         if digest is not None:
             told["plan"] = digest
     return told
+
+
+def check_unchanged(df: "DataFrame") -> None:
+    """Return only if the files that the DataFrame was made of are still those: for after their rows were read.
+
+    Files that came since are not looked at, and on Spark Connect none: no size or time of them is known there.
+
+    Raises:
+        CatalogError: a file was replaced or removed, so that rows of two states may have been read.
+    """
+    if not hasattr(df, "_jdf"):
+        return
+    for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
+        if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
+            relation = leaf.relation()
+            before, _ = _listed(relation.location().allFiles())
+            _check_same(before, _listed(_listed_anew(df, relation).allFiles())[0])
+
+
+def _check_same(before: Sequence[tuple[str, int, str]], now: Sequence[tuple[str, int, str]]) -> None:
+    found = {path: (num_bytes, time) for path, num_bytes, time in now}
+    for path, num_bytes, time in before:
+        if found.get(path) != (num_bytes, time):
+            what = "is gone" if path not in found else f"of {num_bytes} bytes was replaced by {found[path][0]} bytes"
+            raise CatalogError(
+                f"source file {redact(path)} {what} since the DataFrame was made: rows of before and after may have "
+                "been read, and nothing was published. Make the DataFrame anew and write again, while nobody changes "
+                "its files",
+                path=redact(path),
+            )
+
+
+def _is_of_files(relation: Any) -> bool:
+    """Whether a relation reads files that Spark listed itself."""
+    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+        return False
+    return bool(relation.location().getClass().getSimpleName() == "InMemoryFileIndex")
+
+
+def _listed_anew(df: "DataFrame", relation: Any) -> Any:
+    """The index of the relation's files as they are now; its own stays as it was."""
+    jvm: Any = df.sparkSession._jvm
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    none, uncached = (
+        getattr(each, "MODULE$") for each in (getattr(jvm.scala, "None$"), getattr(sources, "NoopCache$"))
+    )
+    roots, session = relation.location().rootPaths(), df._jdf.sparkSession()
+    return sources.InMemoryFileIndex(session, roots, relation.options(), none, uncached, none, none)
 
 
 def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
@@ -93,11 +155,10 @@ def _tree_of(plan: Any, conf: Any) -> str:
 
 
 def _settings_of(df: "DataFrame") -> dict[str, Any]:
-    settings = dict(df.sparkSession.conf.getAll)
+    told = df._jdf.sparkSession().conf().getAll().mkString("\0")  # PySpark 3.5 has no such call of its own
+    settings = (setting.partition(" -> ")[::2] for setting in told.split("\0"))
     chosen = {
-        name: value
-        for name, value in settings.items()
-        if name.startswith("spark.sql.") and not name.startswith(_WHATEVER)
+        name: value for name, value in settings if name.startswith("spark.sql.") and not name.startswith(_WHATEVER)
     }
     return {"version": df.sparkSession.version, "settings": chosen}
 
@@ -108,7 +169,7 @@ def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
     if name == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
         return _of_files(leaf.relation())
     if name == "DataSourceV2Relation":
-        return _of_table(leaf.table())
+        return _of_table(leaf)
     return {}, False
 
 
@@ -147,16 +208,32 @@ def _digest_of(files: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
     return {"files": len(files), "num_bytes": sum(size for _, size, _ in files), "digest": digest.hexdigest()}
 
 
-def _of_table(table: Any) -> tuple[dict[str, Any], bool]:
+def _of_table(leaf: Any) -> tuple[dict[str, Any], bool]:
     """A table of a catalog: Iceberg's, which names its snapshot, or one of which only the name is known."""
+    table = leaf.table()
     kind = table.getClass().getName()
     if not kind.startswith("org.apache.iceberg."):
         return {"format": kind.rsplit(".", 1)[-1], "table": redact(table.name())}, False
-    asked = table.snapshotId()  # of a query that names one
-    current = table.table().currentSnapshot()
-    snapshot = asked if asked is not None else current and current.snapshotId()
-    told = {} if snapshot is None else {"snapshot": str(snapshot)}
+    options = {str(name).lower(): str(value) for name, value in leaf.options().asCaseSensitiveMap().items()}
+    snapshot = _snapshot_read(table, options, leaf.conf().getConfString(_WAP, ""))
+    told = {} if snapshot is None else {"snapshot": snapshot}
+    if options:
+        told["options"] = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
     return {"format": "iceberg", "table": redact(table.name()), **told}, snapshot is not None
+
+
+def _snapshot_read(table: Any, options: Mapping[str, str], audited: str) -> str | None:
+    """The snapshot that a query of an Iceberg table reads; None where it reads changes, or none can be named."""
+    if _OF_TIMES & options.keys() or audited:
+        return None
+    if "snapshot-id" in options:
+        return options["snapshot-id"]
+    asked = table.snapshotId()  # of a query that names one
+    if asked is not None:
+        return str(asked)
+    name = options.get("branch") or options.get("tag") or table.branch()
+    found = table.table().currentSnapshot() if name is None else table.table().snapshot(name)
+    return None if found is None else str(found.snapshotId())
 
 
 def _of_names(files: Sequence[str]) -> dict[str, Any]:

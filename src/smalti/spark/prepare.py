@@ -116,12 +116,13 @@ def prepare_images(
     inventory = _inventory(folder, options)
     if only is not None:
         inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
-    rows = spark.createDataFrame(_for_spark(spark, inventory))
+    rows = spark.createDataFrame(for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
     return rows.mapInArrow(carried(_prepare_task(folder, options)), prepared_schema(options.on_bad_image))
 
 
-def _for_spark(spark: "SparkSession", table: pa.Table) -> Any:
+def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
+    """The table as `createDataFrame` of this Spark takes it."""
     return table if int(spark.version.split(".")[0]) >= 4 else table.to_pandas()
 
 

@@ -69,7 +69,7 @@ def write_prepared(
         raise SchemaError("write_prepared takes the frame of prepare_images, with its `error` column and policy")
     store, write_id = open_store(path, storage_options), secrets.token_hex(8)
     try:
-        answers = run_tasks(df, _part_writer(store.child(write_id)))
+        answers = run_tasks(df, part_writer(store.child(write_id)))
         bad = sorted((path, reason) for _, answer in answers for path, reason in answer["bad"])
         rows = sum(answer["rows"] for _, answer in answers)
         if bad and (policy == "fail" or rows == 0):
@@ -170,7 +170,7 @@ def _remove(store: Store, write_id: str) -> None:
             store.delete(item.key)
 
 
-def _part_writer(store: Store) -> Work:
+def part_writer(store: Store) -> Work:
     """What each task does: its good rows into one Parquet file, its bad ones into the answer."""
 
     def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _part_writer(store: Store) -> Work:
         bad: list[tuple[str, str]] = []
         with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
             file = Path(folder) / "part.parquet"
-            rows = _write_rows(file, _good_rows(batches, tally, bad))
+            rows = write_part(file, _good_rows(batches, tally, bad))
             answer: dict[str, Any] = {"rows": rows, "counts": tally, "bad": bad, "part": None}
             if rows:
                 name = f"part-{attempt.name}.parquet"
@@ -206,7 +206,8 @@ def _good_rows(
             yield good
 
 
-def _write_rows(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
+def write_part(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
+    """The rows as one Parquet file, and how many they were; no file where there are none."""
     rows = 0
     first = next(batches, None)
     if first is None:

@@ -7,23 +7,21 @@
 Readers of Smalti get the columns joined; MosaicML's reader gets the set as it was.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Draft, Manifest, in_progress, load_manifest, new_write_id
-from smalti.catalog.manifest import digest_of, stored_bytes
 from smalti.catalog.publishing import check_target
 from smalti.catalog.sidecars import ColumnsEntry, columns_of
 from smalti.catalog.stored import check_stored
-from smalti.catalog.table import emit_table
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.spark.aligned import AlignedPlan, Computed, write_computed, write_keyed
 from smalti.spark.basing import publish_from
 from smalti.storage import Store, open_store
+from smalti.writer.beside import store_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,17 +161,7 @@ def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tu
 def _entry(store: Store, plan: AlignedPlan, added: Sequence[ShardInfo], logical: Mapping[str, Any]) -> ColumnsEntry:
     if plan.schema is None:
         raise SmaltiError("the columns are not known after they were written")
-    table = emit_table(added)
-    key = f"{plan.write_id}/columns.arrow"
-    store.put(key, table)
-    return ColumnsEntry(
-        columns=plan.schema.columns(),
-        table_key=key,
-        table_sha256=hashlib.sha256(table).hexdigest(),
-        digest=digest_of(added),
-        num_bytes=sum(map(stored_bytes, added)),
-        logical=logical,
-    )
+    return store_columns(store, f"{plan.write_id}/columns.arrow", added, plan.schema.columns(), logical)
 
 
 def _publish(store: Store, base: Manifest, entry: ColumnsEntry, write_id: str) -> Manifest:

@@ -1,19 +1,26 @@
 """Which version of a Delta or Iceberg table lies in a folder, from the table's own log; for when Spark does not tell.
 
-Needs neither Delta nor Iceberg. What it gives is the newest version, which a query of an older one does not read.
+Needs neither Delta nor Iceberg. What it gives is the newest version, which a query of an older one does not read; and
+nothing where the folder alone cannot tell which that is, because a catalog elsewhere knows it.
 """
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import StoreNotFound
 from smalti.storage import Store, open_store
 
-_COMMIT = re.compile(r"_delta_log/(\d{20})(?:\.checkpoint(?:\.\d+\.\d+)?\.parquet|\.json)")
-_METADATA = re.compile(r"metadata/(?:v(\d+)|(\d+)-[0-9a-f-]+)(?:\.gz)?\.metadata\.json")
+_COMMIT = re.compile(r"_delta_log/(\d{20})(?:\.checkpoint(?:\.\d+\.\d+|\.[0-9a-f-]{36})?\.(?:parquet|json)|\.json)")
+_STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/(\d{20})\.[^/]+\.json")
+"""A commit that a catalog counts before it lies beside the others, or that lost and never will."""
+_METADATA = re.compile(r"metadata/(?:v(\d+)|(\d+)-[0-9a-f-]+)(?:\.gz\.metadata\.json|\.metadata\.json(?:\.gz)?)")
+_HINT = "metadata/version-hint.text"
 _LEVELS = 8
 """How many folders above the files are looked at: as many as a table has partition columns."""
 
@@ -36,27 +43,70 @@ def table_above(files: Sequence[str]) -> Store | None:
 
 
 def delta_version(table: Store) -> int | None:
-    """The newest version of a Delta table; None if the folder holds none."""
-    found = [match for item in table.list("_delta_log") if (match := _COMMIT.fullmatch(item.key))]
-    return max((int(match.group(1)) for match in found), default=None)
+    """The newest version of a Delta table; None if the folder holds none, or if only its catalog knows which it is."""
+    keys = [item.key for item in table.list("_delta_log")]
+    newest, staged = (
+        max((int(match.group(1)) for key in keys if (match := name.fullmatch(key))), default=-1)
+        for name in (_COMMIT, _STAGED)
+    )
+    return newest if newest >= max(staged, 0) else None
 
 
 def iceberg_snapshot(table: Store) -> str | None:
-    """The current snapshot of an Iceberg table; None if the folder holds none, or a table without rows."""
-    numbered = {
-        int(match.group(1) or match.group(2)): item.key
-        for item in table.list("metadata")
-        if (match := _METADATA.fullmatch(item.key)) and not item.key.endswith(".gz.metadata.json")
-    }
+    """The current snapshot of an Iceberg table.
+
+    None if the folder holds no table, one without rows, or several: the name of one that was renamed can be given to
+    another, which then lies in the same folder. None, too, if the newest metadata cannot be read, or there are two.
+    """
+    numbered: dict[int, list[str]] = {}
+    is_hadoop = False
+    for item in table.list("metadata"):
+        match = _METADATA.fullmatch(item.key)
+        if match is not None:
+            is_hadoop = is_hadoop or match.group(1) is not None
+            numbered.setdefault(int(match.group(1) or match.group(2)), []).append(item.key)
     if not numbered:
         return None
-    snapshot = json.loads(table.get(numbered[_hinted(table, max(numbered))])).get("current-snapshot-id")
+    keys = numbered[_newest(table, numbered) if is_hadoop else max(numbered)]
+    newest = _metadata(table, keys[0])
+    if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _strangers(newest, numbered)):
+        return None
+    snapshot = newest.get("current-snapshot-id")
     return None if snapshot in (None, -1) else str(snapshot)
 
 
-def _hinted(table: Store, newest: int) -> int:
-    """The number of the current metadata file: Hadoop tables keep it in a file of its own."""
+def _newest(table: Store, numbered: dict[int, list[str]]) -> int:
+    """The number of the current metadata of a table without a catalog: Iceberg goes on from the hint, which may lag."""
     try:
-        return min(newest, int(table.get("metadata/version-hint.text")))
+        version = int(table.get(_HINT))
     except (StoreNotFound, ValueError):
-        return newest
+        version = max(numbered)
+    if version not in numbered:
+        version = max(numbered)
+    while version + 1 in numbered:
+        version += 1
+    return version
+
+
+def _strangers(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[str]:
+    """Metadata that the newest does not name as its own past, some of it: it forgets all but the last hundred."""
+    past = {str(entry.get("metadata-file", "")).rpartition("/")[2] for entry in newest.get("metadata-log", [])}
+    unknown = [keys for _, keys in sorted(numbered.items()) if not {key.rpartition("/")[2] for key in keys} <= past]
+    doubled = [key for keys in unknown if len(keys) > 1 for key in keys]
+    return [keys[0] for keys in (unknown[:1] + unknown[-2:])] + doubled
+
+
+def _is_of(newest: dict[str, Any], table: Store, key: str) -> bool:
+    """Whether this is metadata of the same table, and not of another in its folder."""
+    found = _metadata(table, key)
+    return found is not None and found.get("table-uuid") == newest.get("table-uuid")
+
+
+def _metadata(table: Store, key: str) -> dict[str, Any] | None:
+    """What a metadata file says; None for one that is gone or damaged, as while it is written."""
+    try:
+        data = table.get(key)
+        found = json.loads(gzip.decompress(data) if ".gz" in key else data)
+    except (StoreNotFound, ValueError, OSError, EOFError, zlib.error):
+        return None
+    return found if isinstance(found, dict) else None

@@ -12,8 +12,8 @@ LIBRARY_ATTEMPTS = 2
 """Attempts inside a client library for one request; `FsspecStore` adds its own, with a deadline over all."""
 
 _EXTRAS = {
-    "s3fs": "s3", "botocore": "s3", "gcsfs": "gcs", "adlfs": "azure", "databricks.sdk": "databricks", "sshfs": "sftp",
-    "aiohttp": "https", "huggingface_hub": "hf",
+    "s3fs": "s3", "botocore": "s3", "gcsfs": "gcs", "adlfs": "azure", "azure": "azure",
+    "databricks.sdk": "databricks", "sshfs": "sftp", "aiohttp": "https", "huggingface_hub": "hf",
 }  # fmt: skip
 
 

@@ -33,7 +33,8 @@ CREDENTIALS_HELP = {
     "abfs": (
         "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
         "AZURE_STORAGE_SAS_TOKEN, or AZURE_ACCOUNT_NAME with AZURE_ACCOUNT_ACCESS_KEY, or AZURE_TENANT_ID, "
-        "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options; a public container needs anon=True"
+        "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options, or give the machine a managed "
+        "identity or the user an `az login`; a public container needs anon=True"
     ),
     "sftp": (
         "set COMPOSER_SFTP_KEY_FILE to a private key, or pass the storage options `username`, `password`, "
@@ -57,6 +58,7 @@ class Kind(enum.Enum):
     MISSING = enum.auto()
     EXISTS = enum.auto()
     NO_CREDENTIALS = enum.auto()
+    NO_TOKEN = enum.auto()
     REFUSED = enum.auto()
     PAST_END = enum.auto()
     TIMEOUT = enum.auto()
@@ -74,6 +76,7 @@ _BY_NAME = {
     "CredentialRetrievalError": Kind.NO_CREDENTIALS,
     "DefaultCredentialsError": Kind.NO_CREDENTIALS,
     "CredentialUnavailableError": Kind.NO_CREDENTIALS,
+    "AzureIdentityError": Kind.NO_TOKEN,
     "RefreshError": Kind.REFUSED,
     "ClientAuthenticationError": Kind.REFUSED,
     "AzureSigningError": Kind.REFUSED,
@@ -128,6 +131,7 @@ _BY_NAME = {
 }
 _BY_CODE = {
     "PreconditionFailed": Kind.EXISTS,
+    "NotImplemented": Kind.OTHER,  # a 501, which no further attempt changes
     "ConditionalRequestConflict": Kind.TRANSIENT,  # S3 says: try again
     "OperationAborted": Kind.TRANSIENT,
     "SlowDown": Kind.TRANSIENT,
@@ -152,9 +156,13 @@ _BY_STATUS = {
     429: Kind.TRANSIENT,
 }
 _EXPIRED = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired", "400"}
-)
-"""`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token."""
+    {
+        "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired", "400",
+        "InvalidAuthenticationInfo", "AuthenticationFailed",
+    }
+)  # fmt: skip
+"""`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token. The last
+two are Azure's, of expired tokens and signatures, and of wrong keys too: a HEAD does not tell which."""
 _THROTTLED = frozenset(
     {
         "SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy",
@@ -201,6 +209,8 @@ def translate(error: BaseException, *, what: str, scheme: str, detail: str, fact
         return StoreExists(f"{what}: an object is there already; nothing was written", **facts)
     if kind is Kind.NO_CREDENTIALS:
         return StoreAuthError(f"{what}: no credentials were found; {advice}", **facts)
+    if kind is Kind.NO_TOKEN:
+        return StoreAuthError(f"{what}: {detail}; check them, or {advice}", **facts)
     if kind is Kind.REFUSED:
         return StoreAuthError(f"{what}: the credentials were refused ({detail}); check them, or {advice}", **facts)
     if kind is Kind.UNTRUSTED:
@@ -213,6 +223,8 @@ def translate(error: BaseException, *, what: str, scheme: str, detail: str, fact
         return StoreTimeout(
             f"{what}: no answer before the deadline ({detail}); check the endpoint and the network", **facts
         )
+    if any(_code_of(link) == "NotImplemented" for link in _chain(error)):
+        return StoreError(f"{what}: {detail}; this store cannot do that", is_unsupported=True, **facts)
     return StoreError(f"{what}: {detail}", **facts)
 
 
@@ -230,7 +242,8 @@ def _code_of(error: BaseException) -> str:
     code = None
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
-    return str(code or getattr(error, "error_code", None) or "")
+    code = code or getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))  # Azure's are members of an enumeration
 
 
 def _by_code(error: BaseException) -> Kind | None:

@@ -114,7 +114,8 @@ class Store(ABC):
 
         Raises:
             StoreConflict: something else is there, or nothing; after a lost reply it may be our own object.
-            StoreError: this kind of store has no conditional puts; nothing was written.
+            StoreError: this kind of store has no conditional puts, as its fact `is_unsupported` says; nothing was
+                written.
         """
         check_key(key)
         raise self._no_conditions(key)
@@ -228,6 +229,7 @@ class Store(ABC):
             "are S3, Google, Azure and a local disk",
             key=key,
             url=self.url,
+            is_unsupported=True,
         )
 
     def __repr__(self) -> str:

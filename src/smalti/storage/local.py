@@ -200,6 +200,7 @@ class LocalStore(Store):
                     f"{folder}: this file system has no locks ({error.strerror}), so nothing on it can be replaced "
                     "conditionally; use a local disk or an object store",
                     url=self.url,
+                    is_unsupported=True,
                 ) from error
         return True
 

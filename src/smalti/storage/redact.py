@@ -12,11 +12,13 @@ _PATTERNS = (
     re.compile(r"(?P<keep>\w://[^/\s:@]*:)[^@/\s]+(?=@)"),  # user:password@host
     re.compile(
         r"(?P<keep>[?&;\s](?:sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|x-goog-signature|"
-        r"x-goog-credential|awsaccesskeyid|token|access_token|accountkey|sharedaccesssignature)=)[^&;\s'\"]+",
+        r"x-goog-credential|awsaccesskeyid|token|access_token|accountkey|client_secret|client_assertion|"
+        r"sharedaccesssignature)=)[^&;\s'\"]+",
         re.IGNORECASE,
     ),
     re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(?P<keep>\bdapi)[0-9a-f]{8,}\b"),
+    re.compile(r"(?P<keep>\beyJ)[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
 )
 
 _INNER = re.compile(r"(?:accountkey=|sig=|^\w+ +)([^;&\s]+)", re.IGNORECASE)
@@ -30,7 +32,8 @@ _SECRET_NAMES = re.compile(
 _SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_CLIENT_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN",
+    "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_PASSWORD", "IDENTITY_HEADER",
+    "MSI_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN",
 )  # fmt: skip
 
 

@@ -292,7 +292,8 @@ class Trial:
         kind = classify(error)
         if kind is Kind.REFUSED and is_expired(error) and not self._is_renewed:
             self._is_renewed = True  # once
-            self._store._renew(self._connection)
+            # The first operation of all made the connection itself.
+            self._store._renew(self._connection or self._store._connection.peek())
             self._connection = self._store._connection.peek()
             return
         retry = self._store._retry

@@ -20,7 +20,8 @@ class Stream:
     may be given; if one stream has a `proportion`, all have.
 
     Raises:
-        ValueError: neither `remote` nor `local` is given, or weights contradict each other or are out of range.
+        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or weights contradict each
+            other or are out of range.
     """
 
     remote: str | None = None
@@ -37,6 +38,8 @@ class Stream:
     """Samples that an epoch takes of the stream, from 0: more than it has are taken again."""
     version: int | None = None
     """Version to read; by default the newest when first used."""
+    tag: str | None = None
+    """Name of the version to read, instead of its number: the version that has it when first used."""
     download_retry: int | None = None
     """Attempts per shard."""
     download_timeout: float | None = None
@@ -73,7 +76,9 @@ class Stream:
             for name in ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
             if getattr(self, name) is not None
         }
-        return StreamOptions(remote=self.remote, local=self.local, version=self.version, **(defaults | own))
+        return StreamOptions(
+            remote=self.remote, local=self.local, version=self.version, tag=self.tag, **(defaults | own)
+        )
 
 
 def _check_number(name: str, value: Any, low: int, *, is_whole: bool) -> None:

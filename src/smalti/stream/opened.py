@@ -210,6 +210,11 @@ def _distinct(numbers: Ids) -> list[int]:
     return sorted(set(numbers.tolist())) or [0]
 
 
+def _as_before(options: StreamOptions, version: int) -> StreamOptions:
+    """What was asked for, in the version that was found; a set without versions has number 0."""
+    return replace(options, version=version, tag=None) if version else options
+
+
 def open_streams(
     options: Sequence[StreamOptions], before: OpenStreams | None = None, *, cache_limit: int | None = None
 ) -> OpenStreams:
@@ -223,7 +228,7 @@ def open_streams(
         return OpenStreams(options, cache_limit)
     then = [each.manifest for each in before.sets]
     opened = OpenStreams(
-        [replace(each, version=was.version or each.version) for each, was in zip(options, then, strict=True)],
+        [_as_before(each, was.version) for each, was in zip(options, then, strict=True)],
         cache_limit,
     )
     for was, each in zip(then, opened.sets, strict=True):

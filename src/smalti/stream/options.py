@@ -17,6 +17,8 @@ class StreamOptions:
     """Split to read, such as `train`; None for the whole set."""
     version: int | None = None
     """Version to read; None for the newest."""
+    tag: str | None = None
+    """Its name, instead of its number: what it means when the set is opened."""
     download_retry: int = 2
     """Attempts per shard."""
     download_timeout: float = 60.0
@@ -35,6 +37,8 @@ class StreamOptions:
     def __post_init__(self) -> None:
         if self.remote is None and self.local is None:
             raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
+        if self.version is not None and self.tag is not None:
+            raise ValueError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
 
     @property
     def root(self) -> str:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.shard_table import kinds_of, sizes_of, without_hash
+from smalti.catalog.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.errors import IndexFileError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable
 from smalti.format.logical import LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
 from smalti.stream.options import StreamOptions
+from smalti.stream.tagged import asked_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,16 @@ class ShardSet:
     def num_samples(self) -> int:
         """Samples of all shards."""
         return int(self.shard_sizes.sum())
+
+    @property
+    def num_bytes_each(self) -> ShardBytes:
+        """Bytes of every shard with those beside it, which come and go with it."""
+        main, *beside = (bytes_of(shards) for shards in (self.shards, *(each.shards for each in self.added)))
+        return ShardBytes(
+            main.raw + sum(each.raw for each in beside),
+            main.stored + sum(each.stored for each in beside),
+            main.zipped + sum(each.zipped for each in beside),
+        )
 
     @cached_property
     def logical(self) -> LogicalTypes | None:
@@ -126,7 +137,7 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
 
     Raises:
         StoreNotFound: no data set there.
-        VersionNotFound: no such version or split.
+        VersionNotFound: no such version, tag or split.
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted.
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, is of a logical type that this
@@ -173,22 +184,22 @@ def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """The manifest at the root, or, as MosaicML lays splits out, below the split's own folder."""
     try:
-        manifest = load_manifest(store, version=options.version)
+        manifest = load_manifest(store, version=asked_version(store, options.version, options.tag))
     except (VersionNotFound, StoreNotFound) as missing:
         if options.split is None:
             raise
         try:
-            return _find_below(store, options.split, options.version)
+            return _find_below(store, options.split, options)
         except StoreNotFound:
-            if options.version is None:
+            if options.version is None and options.tag is None:
                 raise
             raise missing from None  # the set is here, and has no such version
     if options.split is not None and not any(manifest.partitions):
-        return _find_below(store, options.split, options.version)
+        return _find_below(store, options.split, options)
     return manifest, store, manifest.select(options.split)
 
 
-def _find_below(store: Store, split: str, version: int | None) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
+def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     below = store.child(split)
-    manifest = load_manifest(below, version=version)
+    manifest = load_manifest(below, version=asked_version(below, options.version, options.tag))
     return manifest, below, manifest.shards

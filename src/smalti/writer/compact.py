@@ -2,36 +2,30 @@
 
 1. Shards that lie side by side, of one split and written alike, are put together where they are small; the others stay.
 2. Each is verified while it is read, and its samples are copied as they lie there. In memory are shards on their way.
-3. The row hash of what was written must be that of what was read, or nothing is published.
-4. Somebody who appended meanwhile keeps what was appended: the version is made anew after it. Any other version that
-   came between ends it with `CommitConflict`, and what was written is removed.
+3. What lies beside shards with further columns is put together at the same places, so that it goes on lying beside.
+4. The row hash of what was written must be that of what was read, or nothing is published.
+5. What is known of source files is kept: shards of which it is known are put together with such ones alone.
+6. Somebody who appended meanwhile keeps what was appended: the version is made anew after it. Any other version that
+   came between and has not the same shards and columns ends it with `CommitConflict`, and what was written is removed.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from smalti.catalog import Draft, Manifest, in_progress, load_manifest, new_write_id
-from smalti.catalog.checked_shards import open_checked
 from smalti.catalog.publishing import replace_content
-from smalti.catalog.sidecars import after_compaction
-from smalti.errors import CatalogError, CommitConflict
-from smalti.format import ShardBuilder, ShardInfo, ShardOptions, parse_byte_count
-from smalti.format.row_hash import MODULUS
+from smalti.catalog.sidecars import aligned_shards, columns_of, sources_of
+from smalti.catalog.source_files import ToldSources, read_told, store_sources
+from smalti.errors import CatalogError, CommitConflict, SmaltiError
+from smalti.format import ShardInfo, parse_byte_count
 from smalti.storage import Place, Store, open_store
-from smalti.writer.queue import UploadOptions
-from smalti.writer.uploader import ShardUploader
+from smalti.writer.beside import store_columns
+from smalti.writer.copying import ShardCopier
+from smalti.writer.small_shards import Run, SmallShards
 
 _REBASES = 10
 _DEFAULT_LIMIT = 1 << 26
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Shards [begin, end) of a version, which become one run of full ones."""
-
-    begin: int
-    end: int
 
 
 def compact(
@@ -51,30 +45,31 @@ def compact(
 
     Raises:
         StoreNotFound: there is no set.
-        CatalogError: the set has no versions, is of a text format, or has added columns beside its shards; or what was
-            written is not what was read.
+        CatalogError: the set has no versions; or what was written is not what was read.
+        IndexFileError: the tables of added columns or of source files cannot be trusted.
         ChecksumMismatch: a shard is damaged; nothing was published.
         CommitConflict: somebody replaced the content meanwhile; nothing of ours is visible.
         CommitUnknown: the store stopped answering while publishing; nothing was removed.
         StoreError: the store failed; nothing was published.
     """
     store = open_store(place)
-    manifest = load_manifest(store)
-    _check_compactable(store, manifest)
-    limit = _limit(manifest, size_limit)
-    small = limit // 2 if below is None else parse_byte_count(below, what="`below`")
-    runs = list(_runs(manifest.shards, small, limit))
+    base = _Base.of(store, load_manifest(store))
+    limit = _limit(base.manifest, size_limit)
+    small = SmallShards(
+        limit // 2 if below is None else parse_byte_count(below, what="`below`"), limit, base.knows_files_of
+    )
+    runs = list(small.runs(base.manifest.shards, base.beside))
     if not runs:
-        return manifest
-    work = _Compaction(store, new_write_id(), limit, on_shard)
+        return base.manifest
+    work = _Compaction(store, new_write_id(), base, runs, on_shard)
     in_progress.begin(store, work.write_id)
     try:
-        shards = work.rewritten(manifest, runs)
+        work.copy(limit)
     except BaseException:
         work.abort()
         raise
     try:
-        published = _publish(store, work.write_id, manifest, shards)
+        published = work.publish()
     except CommitConflict:  # after any other fault a version may name what was written; else a vacuum removes it
         work.abort()
         raise
@@ -82,12 +77,31 @@ def compact(
     return published
 
 
-def _check_compactable(store: Store, manifest: Manifest) -> None:
-    if not manifest.version:
-        raise CatalogError(f"{store.url} is a plain MDS set without versions; write it anew with Smalti first")
-    if any(kind.meta is not None for kind in manifest.shards[:1]):
-        raise CatalogError(f"{store.url} has shards of text; only MDS shards can be put together")
-    after_compaction(manifest)
+@dataclass(frozen=True)
+class _Base:
+    """The version that is compacted, with all that lies beside its shards."""
+
+    manifest: Manifest
+    beside: tuple[Sequence[ShardInfo], ...]
+    """Of each entry of added columns, a shard for each of the version's."""
+    told: ToldSources | None
+    """What is known of its source files."""
+
+    @classmethod
+    def of(cls, store: Store, manifest: Manifest) -> "_Base":
+        if not manifest.version:
+            raise CatalogError(f"{store.url} is a plain MDS set without versions; write it anew with Smalti first")
+        beside = tuple(aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars))
+        return cls(manifest, beside, _told(store, manifest))
+
+    def knows_files_of(self, shard: ShardInfo) -> bool:
+        """Whether it is known which source files the samples of a shard came from."""
+        return self.told is not None and self.told.table.tells_of(shard)
+
+
+def _told(store: Store, manifest: Manifest) -> ToldSources | None:
+    entry = sources_of(manifest.sidecars)
+    return None if entry is None else read_told(store, entry, manifest.shards)
 
 
 def _limit(manifest: Manifest, size_limit: int | str | None) -> int:
@@ -96,104 +110,109 @@ def _limit(manifest: Manifest, size_limit: int | str | None) -> int:
     return max((shard.size_limit or 0 for shard in manifest.shards), default=0) or _DEFAULT_LIMIT
 
 
-def _runs(shards: Sequence[ShardInfo], small: int, limit: int) -> Iterator[_Run]:
-    """Neighbours that are small, and that are fewer shards afterwards."""
-    begin = 0
-    for alike, group in itertools.groupby(shards, key=lambda shard: _alike(shard, small)):
-        sizes = [shard.raw.num_bytes for shard in group]
-        if alike is not None and len(sizes) > 1 and -(-sum(sizes) // limit) < len(sizes):
-            yield _Run(begin, begin + len(sizes))
-        begin += len(sizes)
-
-
-def _alike(shard: ShardInfo, small: int) -> tuple[object, ...] | None:
-    """Equal for small shards that can be put together; None for those that stay."""
-    if shard.raw.num_bytes >= small:
-        return None
-    return shard.partition, shard.schema, shard.compression, shard.hash_names
-
-
 class _Compaction:
     """What one compaction writes."""
 
     def __init__(
-        self, store: Store, write_id: str, limit: int, on_shard: Callable[[int, int], None] | None = None
+        self,
+        store: Store,
+        write_id: str,
+        base: _Base,
+        runs: Sequence[Run],
+        on_shard: Callable[[int, int], None] | None = None,
     ) -> None:
         self.write_id = write_id
         self._store = store
-        self._limit = limit
+        self._base = base
+        self._runs = runs
         self._on_shard = on_shard
-        self._uploaders: list[ShardUploader] = []
+        self._copier = ShardCopier(store, write_id, self._count)
         self._done = 0
+        self._total = sum(run.end - run.begin for run in runs) * (1 + len(base.beside))
+        self._made: list[list[list[ShardInfo]]] = []
+        """Of the version's shards, and of each row beside them: what was made of each run."""
 
-    def rewritten(self, manifest: Manifest, runs: Sequence[_Run]) -> tuple[ShardInfo, ...]:
-        """The shards of the version with full ones in place of the runs."""
-        total = sum(run.end - run.begin for run in runs)
-        shards: list[ShardInfo] = []
-        at = 0
-        for number, run in enumerate(runs):
-            shards += manifest.shards[at : run.begin]
-            shards += self._joined(manifest.shards[run.begin : run.end], number, total)
-            at = run.end
-        return (*shards, *manifest.shards[at:])
+    def copy(self, limit: int) -> None:
+        """Write the full shards."""
+        main, beside = self._base.manifest.shards, self._base.beside
+        self._made = [[] for _ in range(1 + len(beside))]
+        for number, run in enumerate(self._runs):
+            self._made[0].append(self._copier.joined(main[run.begin : run.end], f"{number:05d}", limit))
+            for row, shards in enumerate(beside, 1):
+                some = self._copier.joined(shards[run.begin : run.end], f"{number:05d}-{row}", None)
+                self._made[row].append(some)
+                if [shard.samples for shard in some] != [shard.samples for shard in self._made[0][-1]]:
+                    raise SmaltiError(
+                        f"shards {run.begin} to {run.end - 1} of {self._store.url} and those beside them were cut at "
+                        "other samples; nothing was published. This is a fault of Smalti"
+                    )
+
+    def publish(self) -> Manifest:
+        """The version with these shards in place of those of the base, and with what was appended since."""
+        store, base = self._store, self._base.manifest
+        shards = self._rewritten(0, base.shards)
+        columns = self._columns()
+        newest, told = base, self._base.told
+        for _ in range(_REBASES):
+            draft = Draft(
+                write_id=self.write_id,
+                schema=newest.schema,
+                shards=(*shards, *newest.shards[len(base.shards) :]),
+                lineage=newest.lineage,
+                metadata=newest.metadata,
+                logical=newest.logical,
+                row_hash=newest.row_hash,
+                sidecars=(*self._sources(told), *columns),
+            )
+            try:
+                return replace_content(store, draft, based_on=newest.version)
+            except CommitConflict:
+                newest = load_manifest(store)
+                if not self._still_fits(newest):
+                    raise
+                told = _told(store, newest)
+        raise CommitConflict(f"{store.url}: a compaction was overtaken {_REBASES} times; nothing of it is visible")
 
     def abort(self) -> None:
         """Remove what was written, and the marker if nothing is left."""
-        left = [key for uploader in self._uploaders for key in uploader.abort()]
-        if not left:
+        if not self._copier.abort():
             in_progress.end(self._store, self.write_id)
 
-    def _joined(self, shards: Sequence[ShardInfo], number: int, total: int) -> list[ShardInfo]:
-        first = shards[0]
-        prefix = f"{self.write_id}/{number:05d}"
-        options = ShardOptions(first.compression, first.hash_names, self._limit)
-        uploader = ShardUploader(
-            self._store,
-            prefix if first.partition is None else f"{first.partition}/{prefix}",
-            ShardBuilder(first.schema, options, allow_unsafe_types=True),
-            partition=first.partition,
-            uploads=UploadOptions(hash_rows=True),
-        )
-        self._uploaders.append(uploader)
-        read = 0
-        for shard in shards:
-            with open_checked(self._store, shard) as opened:
-                samples = opened.stored_samples()
-                read += samples.row_hash()
-                uploader.write_encoded(samples.lengths, samples.content)
-                del samples
-            self._done += 1
-            if self._on_shard is not None:
-                self._on_shard(self._done, total)
-        made = uploader.finish()
-        found = sum(shard.samples for shard in made), (uploader.row_hash or 0) % MODULUS
-        if found != (sum(shard.samples for shard in shards), read % MODULUS):
-            raise CatalogError(
-                f"{self._store.locate(prefix)}: the samples that were written are not those that were read from "
-                f"{first.raw.basename} and the {len(shards) - 1} shards after it; nothing was published. This is a "
-                "fault of Smalti or of this machine's memory"
-            )
-        return made
+    def _still_fits(self, newest: Manifest) -> bool:
+        """Whether a version begins with the shards that were put together, and has the same columns beside them."""
+        base = self._base.manifest
+        same_columns = columns_of(newest.sidecars) == columns_of(base.sidecars)
+        return same_columns and tuple(newest.shards[: len(base.shards)]) == tuple(base.shards)
 
+    def _rewritten(self, row: int, shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
+        """The shards of a row with full ones in place of the runs."""
+        found: list[ShardInfo] = []
+        at = 0
+        for run, made in zip(self._runs, self._made[row], strict=True):
+            found += [*shards[at : run.begin], *made]
+            at = run.end
+        return (*found, *shards[at:])
 
-def _publish(store: Store, write_id: str, base: Manifest, shards: tuple[ShardInfo, ...]) -> Manifest:
-    """The version with these shards in place of those of `base`, and with what was appended since."""
-    newest = base
-    for _ in range(_REBASES):
-        draft = Draft(
-            write_id=write_id,
-            schema=newest.schema,
-            shards=(*shards, *newest.shards[len(base.shards) :]),
-            lineage=newest.lineage,
-            metadata=newest.metadata,
-            logical=newest.logical,
-            row_hash=newest.row_hash,
-            sidecars=after_compaction(newest),
-        )
-        try:
-            return replace_content(store, draft, based_on=newest.version)
-        except CommitConflict:
-            newest = load_manifest(store)
-            if tuple(newest.shards[: len(base.shards)]) != tuple(base.shards):
-                raise
-    raise CommitConflict(f"{store.url}: a compaction was overtaken {_REBASES} times; nothing of it is visible")
+    def _columns(self) -> list[dict[str, Any]]:
+        """The entries of added columns, whose tables are in the store."""
+        entries = columns_of(self._base.manifest.sidecars)
+        found = []
+        for row, (entry, shards) in enumerate(zip(entries, self._base.beside, strict=True), 1):
+            key = f"{self.write_id}/columns-{row}.arrow"
+            made = store_columns(self._store, key, self._rewritten(row, shards), entry.columns, entry.logical)
+            found.append(made.to_json())
+        return found
+
+    def _sources(self, told: ToldSources | None) -> list[Mapping[str, Any]]:
+        """The entry of source files, whose table is in the store; none where nothing is known."""
+        if told is None:
+            return []
+        shards = self._base.manifest.shards
+        groups = ((shards[run.begin : run.end], made) for run, made in zip(self._runs, self._made[0], strict=True))
+        moved = ToldSources(told.table.moved(groups), told.recipe, told.row_hash)
+        return [store_sources(self._store, moved, self.write_id)]
+
+    def _count(self) -> None:
+        self._done += 1
+        if self._on_shard is not None:
+            self._on_shard(self._done, self._total)

@@ -73,6 +73,7 @@ def azurite(certificate=None):
     argv = ["node", str(program), "--blobHost", "127.0.0.1", "--inMemoryPersistence", "--disableTelemetry", "--silent"]
     argv += ["--skipApiVersionCheck"]
     if certificate is not None:
-        argv += ["--cert", str(certificate.chain), "--key", str(certificate.key)]
+        # Tokens are looked at over https alone: for whom, from whom and until when, but not who signed them.
+        argv += ["--cert", str(certificate.chain), "--key", str(certificate.key), "--oauth", "basic"]
     with running(lambda port: [*argv, "--blobPort", str(port)]) as port:
         yield Azurite("https" if certificate else "http", port)

@@ -1,0 +1,148 @@
+"""A shard set kept up to date with prepared images: only rows that are new or changed are written into shards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smalti.catalog import Manifest, history, load_manifest, new_write_id, rollback
+from smalti.catalog.header import Header, read_header
+from smalti.errors import StoreNotFound
+from smalti.spark.incremental import reshard_files
+from smalti.spark.prepared_rows import read_rows
+from smalti.spark.prepared_table import PreparedTable
+from smalti.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RECIPE = "prepared 1"  # another number when the same table would give other rows
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How rows become shards."""
+
+    columns: Mapping[str, str | None]
+    """Name to encoding, of the table's columns to store; `path` among them."""
+    compression: str | None = None
+    """Of shard files; none by default, because JPEG does not get smaller."""
+    hashes: tuple[str, ...] = ("xxh3_64",)
+    """Checksums of shard files."""
+    size_limit: int | str | None = 1 << 26
+    """Largest shard before compression."""
+
+    def lineage(self, table: PreparedTable) -> dict[str, Any]:
+        """What a version says of itself that holds the rows of this table in such shards."""
+        how = {**vars(self), "columns": dict(self.columns), "hashes": list(self.hashes)}
+        return {"rows": table.digest, "sharding": how}
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """What `reshard_prepared` made, and how much of it was there."""
+
+    manifest: Manifest
+    converted: int
+    """Images that were written from the prepared table."""
+    kept_shards: int
+    """Shards of the version before that are in this one too, by name."""
+
+
+def find_version(
+    table: PreparedTable,
+    out: str | Path,
+    sharding: Sharding,
+    *,
+    write_id: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Manifest | None:
+    """The newest version that holds the rows of this table in such shards; None if there is none. Needs no Spark.
+
+    If others came after it, it is rolled back to: the same shards and digest under a new number.
+
+    Args:
+        table: from `update_prepared`.
+        out: the root of the set.
+        sharding: how its rows are to lie in shards.
+        write_id: a version that was written under this id will do too.
+        storage_options: credentials and endpoint of the store.
+
+    Raises:
+        CatalogError: as for `rollback`.
+    """
+    store, wanted = open_store(out, storage_options), sharding.lineage(table)
+
+    def is_wanted(version: Manifest | Header) -> bool:
+        same = all(version.lineage.get(name) == fact for name, fact in wanted.items())
+        return same or (bool(write_id) and version.write_id == write_id)
+
+    newest = _newest(store)
+    if newest is None or is_wanted(newest):
+        return newest
+    for info in reversed(history(store)):
+        if not info.is_expired and is_wanted(read_header(store, info.version)):
+            return rollback(store, info.version)
+    return None
+
+
+def reshard_prepared(
+    spark: "SparkSession",
+    table: PreparedTable,
+    out: str | Path,
+    sharding: Sharding,
+    *,
+    rewrite: bool = False,
+    lineage: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Resharded:
+    """The version that holds exactly the rows of a prepared table; only new and changed ones are written. Blocks.
+
+    Args:
+        spark: the session.
+        table: from `update_prepared`.
+        out: the root of the set: a path or URL that all executors can write to.
+        sharding: how rows become shards; another way writes all of them again.
+        rewrite: write all of them again now.
+        lineage: kept in the manifest.
+        metadata: kept in the manifest.
+        storage_options: credentials and endpoint of the stores, that of the table too.
+
+    Raises:
+        As `reshard_files`.
+    """
+    newest, converted = _newest(open_store(out, storage_options)), 0
+    # What was written before a rewrite is not built on; what came after it is.
+    generation = new_write_id() if rewrite else str(newest.lineage.get("generation", "")) if newest else ""
+
+    def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+        nonlocal converted
+        converted = len(paths)
+        return read_rows(session, table, only=paths, storage_options=storage_options)
+
+    manifest = reshard_files(
+        spark,
+        table.source_files(),
+        out,
+        prepare=prepare,
+        recipe=[_RECIPE, generation],
+        columns=sharding.columns,
+        compression=sharding.compression,
+        hashes=sharding.hashes,
+        size_limit=sharding.size_limit,
+        partition_by="split",
+        lineage={**sharding.lineage(table), "generation": generation, **dict(lineage or {})},
+        metadata=metadata,
+        storage_options=storage_options,
+    )
+    before = {shard.raw.basename for shard in newest.shards} if newest is not None else set()
+    kept = before & {shard.raw.basename for shard in manifest.shards}
+    return Resharded(manifest, converted, len(kept))
+
+
+def _newest(store: Store) -> Manifest | None:
+    try:
+        return load_manifest(store)
+    except StoreNotFound:
+        return None

@@ -1,0 +1,222 @@
+"""Who names versions, puts small shards together, and lays columns beside shards."""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import groupby
+from typing import Any
+
+from smalti.catalog import Draft, Manifest, in_progress, load_manifest, publishing, tag, untag
+from smalti.catalog.manifest import digest_of
+from smalti.catalog.sidecars import ColumnsEntry, columns_of
+from smalti.catalog.stored import check_stored
+from smalti.catalog.table import emit_table
+from smalti.catalog.tags import version_of_tag
+from smalti.errors import (
+    CommitConflict,
+    CommitUnknown,
+    IndexFileError,
+    SmaltiError,
+    StoreError,
+    StoreNotFound,
+    VersionNotFound,
+)
+from smalti.format import Schema, ShardInfo
+from smalti.spark import basing
+from tests.sim.actors import BODY, Stage, read_all, remove, shard_of, upload
+from tests.sim.oracle import TTL, BrokenPromiseError, Job
+from tests.sim.store import SimClock, SimStore
+from tests.sim.world import DAY, Actor
+
+ADDED = Schema.from_columns({"extra": "int32"})
+
+
+def tagger(stage: Stage) -> Callable[[Actor], None]:
+    """Names a version, perhaps gives the name to another, perhaps takes it away after days."""
+
+    def work(actor: Actor) -> None:
+        store, tags, world = stage.store(actor), stage.oracle.tags, stage.world
+        actor.lag = world.dice.choice((0.0, 10.0))
+        for _ in range(world.dice.choice((1, 2))):
+            number = world.dice.randint(1, min(2, len(stage.oracle.versions)) or 1)
+            move, before = world.dice.random() < 0.3, tags.changes
+            if move:
+                tags.begin_to_change()
+            try:
+                made = tag(store, tags.name, number, move=move)
+            except SmaltiError as error:
+                world.say(actor, f"has no tag: {type(error).__name__}")
+            else:
+                world.say(actor, f"has a tag of version {made}")
+                tags.told(made, moved=move, before=before)
+        world.sleep(actor, world.dice.choice((1.0, 30.0, 5 * DAY)))
+        if world.dice.random() < 0.4:
+            before = tags.changes
+            tags.begin_to_change()
+            try:
+                untag(store, tags.name)
+            except SmaltiError as error:
+                world.say(actor, f"could not take the tag away: {type(error).__name__}")
+            else:
+                tags.told(None, moved=True, before=before)
+
+    return work
+
+
+def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
+    """Opens the version that has the name, and reads all of it."""
+
+    def work(actor: Actor) -> None:
+        store, tags = stage.store(actor), stage.oracle.tags
+        number, changes = tags.version, tags.changes
+        if number is None:
+            return
+        try:
+            read_all(store, load_manifest(store, version=version_of_tag(store, tags.name)))
+        except (StoreNotFound, VersionNotFound, IndexFileError) as error:
+            if tags.changes == changes:
+                raise BrokenPromiseError(f"version {number} has a tag, and cannot be read: {error}") from error
+        except StoreError:
+            return
+
+    return work
+
+
+def in_world(store: SimStore, draft: Draft, **options: Any) -> Manifest:
+    """The real `replace_content`, by the clock of whoever holds the store."""
+    return publishing.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
+
+
+replace_content = in_world
+
+
+def compactor(stage: Stage, name: str) -> Callable[[Actor], None]:
+    """Puts neighbours of one split together, and publishes them in place of those; after whoever appended meanwhile."""
+
+    def work(actor: Actor) -> None:
+        store, since, write_id = stage.store(actor), stage.world.now, f"{name}-0"
+        base = _newest(store)
+        if base is None or columns_of(base.sidecars) or len(base.shards) < 2:
+            return
+        made: list[ShardInfo] = []
+
+        def publish() -> Manifest:
+            in_progress.begin(store, write_id)
+            made.extend(_put_together(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}", since))
+            _nap(stage, actor)
+            return publish_compacted(store, base, made, write_id)
+
+        error = _published(stage, actor, Job(name, "compact", ()), publish)
+        if isinstance(error, stage.habits.cleans_up_after):
+            remove(store, [shard for shard in made if write_id in shard.raw.basename])
+
+    return work
+
+
+def _newest(store: SimStore) -> Manifest | None:
+    try:
+        return load_manifest(store)
+    except StoreError:
+        return None
+
+
+def _nap(stage: Stage, actor: Actor) -> None:
+    stage.world.sleep(actor, stage.world.dice.choice((0.0, 0.0, 2.0, 9 * DAY)))
+
+
+def _published(stage: Stage, actor: Actor, job: Job, publish: Callable[[], Manifest]) -> SmaltiError | None:
+    """Publish, and note what was told; the error, if there was one."""
+    stage.oracle.jobs[job.name], since = job, stage.world.now
+    try:
+        made = publish()
+    except SmaltiError as error:
+        stage.world.say(actor, f"failed: {type(error).__name__}")
+        if isinstance(error, CommitUnknown):
+            job.unknown += 1
+        else:
+            stage.oracle.check_refusal(job, actor.name, since)
+        return error
+    stage.world.say(actor, f"was told version {made.version}")
+    job.told.append(made.version)
+    in_progress.end(stage.store(actor), f"{job.name}-0")
+    return None
+
+
+def _put_together(stage: Stage, store: SimStore, base: Manifest, folder: str, since: float) -> list[ShardInfo]:
+    """One shard of each run of neighbours of a split; written as the rest of a set is."""
+    made = []
+    for split, group in groupby(base.shards, key=lambda shard: shard.partition or ""):
+        shards = list(group)
+        if len(shards) == 1:
+            made += shards
+            continue
+        names = [shard.raw.basename for shard in shards]
+        try:
+            for name in names:
+                store.get(name)
+        except StoreNotFound as error:
+            if stage.world.now - since < TTL:
+                raise BrokenPromiseError(f"what is put together was gone: {error}") from error
+            raise
+        samples = sum(shard.samples for shard in shards)
+        joined = shard_of(f"{folder}/shard.{len(made):05d}.mds", samples=samples, split=split)
+        stage.oracle.contents[joined.raw.basename] = stage.oracle.samples_of(names)
+        upload(store, joined.raw.basename)
+        made.append(joined)
+    return made
+
+
+def publish_compacted(store: SimStore, base: Manifest, made: Sequence[ShardInfo], write_id: str) -> Manifest:
+    """As `smalti.writer.compact` does it: what was appended meanwhile comes after it."""
+    newest = base
+    for _ in range(4):
+        shards = (*made, *newest.shards[len(base.shards) :])
+        draft = Draft(write_id, newest.schema, shards, newest.lineage, newest.metadata)
+        try:
+            return replace_content(store, draft, based_on=newest.version)
+        except CommitConflict:
+            newest = load_manifest(store)
+            if tuple(newest.shards[: len(base.shards)]) != tuple(base.shards) or newest.sidecars:
+                raise
+    raise CommitConflict("overtaken too often")
+
+
+def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
+    """Lays a column beside the shards of the newest version."""
+
+    def work(actor: Actor) -> None:
+        store, write_id = stage.store(actor), f"{name}-0"
+        base = _newest(store)
+        if base is None or columns_of(base.sidecars):
+            return
+
+        def publish() -> Manifest:
+            in_progress.begin(store, write_id)
+            added = _beside(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}")
+            entry = _entry(store, added, write_id)
+            check_stored(store, added, write_id)
+            _nap(stage, actor)
+            draft = Draft(write_id, base.schema, base.shards, sidecars=(entry.to_json(),))
+            return basing.publish_from(store, base, draft, operation="add_columns")
+
+        _published(stage, actor, Job(name, "add_columns", ()), publish)
+
+    return work
+
+
+def _beside(stage: Stage, store: SimStore, base: Manifest, folder: str) -> list[ShardInfo]:
+    added = []
+    for place, shard in enumerate(base.shards):
+        key = f"{folder}/shard.{place:05d}.mds"
+        beside = shard_of(key, samples=shard.samples, split=shard.partition or "", schema=ADDED)
+        stage.oracle.contents[beside.stored.basename] = stage.oracle.samples_of([shard.stored.basename])
+        upload(store, beside.stored.basename)
+        added.append(beside)
+    return added
+
+
+def _entry(store: SimStore, added: Sequence[ShardInfo], write_id: str) -> ColumnsEntry:
+    table, key = emit_table(added), f"{write_id}/columns.arrow"
+    store.put(key, table)
+    return ColumnsEntry(
+        ADDED.columns(), key, sha256(table).hexdigest(), digest_of(added), num_bytes=len(BODY) * len(added)
+    )

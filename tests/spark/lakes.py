@@ -1,0 +1,34 @@
+"""Real tables of Delta and Iceberg, written without a JVM by delta-rs and PyIceberg."""
+
+import os
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+
+def lake(name):
+    """The library of this name; where it is not installed the test is skipped, but in CI."""
+    if find_spec(name) is None and not os.environ.get("CI"):
+        pytest.skip(f"needs {name}")
+    return import_module(name)
+
+
+@contextmanager
+def iceberg_catalog(folder):
+    """A catalog of tables below a folder, with the database `db`."""
+    lake("pyiceberg")
+    catalog = import_module("pyiceberg.catalog.sql").SqlCatalog(
+        "lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
+    )
+    catalog.create_namespace("db")
+    try:
+        yield catalog
+    finally:
+        catalog.engine.dispose()
+
+
+def data_files(table):
+    """The files that a scan of an Iceberg table reads, as Spark Connect would name them."""
+    return [task.file.file_path for task in table.scan().plan_files()]

@@ -1,0 +1,111 @@
+"""Who gives tokens: the endpoint of App Service's managed identities, over http, and Microsoft Entra's, over https."""
+
+import base64
+import json
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+STORAGE = "https://storage.azure.com"
+DAY = 86400
+
+
+class IdentityServer(ThreadingHTTPServer):
+    """Gives tokens that Azurite takes, and keeps what it was asked.
+
+    `good_for` has the seconds that the next tokens are really good for, one each, then a day; `says` how long they are
+    said to be. `refusal` is a status and a text for everybody.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, secret, certificate=None):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.secret = secret
+        self.good_for: list[float] = []
+        self.says: float | None = None
+        self.refusal: tuple[int, str] | None = None
+        self.refusals = -1  # how many; all
+        self.asked: list[str] = []
+        self.given: list[str] = []
+        scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.chain, certificate.key)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+            scheme = "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.shutdown()
+        self.server_close()
+
+    def token(self):
+        """A token, and until when it is said to be good."""
+        now, good = time.time(), self.good_for.pop(0) if self.good_for else DAY
+        claims = {
+            "aud": STORAGE,
+            "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
+            "iat": int(now) - 600,
+            "nbf": int(now) - 600,
+            "exp": now + good,
+        }
+        parts = [{"alg": "none", "typ": "JWT"}, claims]
+        texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+        self.given.append(".".join([*texts, f"signature{len(self.given)}"]))
+        return self.given[-1], now + (good if self.says is None else self.says)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        query = parse_qs(urlsplit(self.path).query)
+        is_known = self.headers.get("X-IDENTITY-HEADER") == self.server.secret and query["resource"] == [STORAGE]
+        self.answer(is_known, f"{self.path} {self.headers.get('X-IDENTITY-HEADER')}")
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        form = {name: values[0] for name, values in parse_qs(body).items()}
+        is_known = self.server.secret in (form.get("client_secret"), form.get("client_assertion"))
+        self.answer(is_known and form["scope"] == f"{STORAGE}/.default", f"{self.path} {body}")
+
+    def answer(self, is_known, told):
+        server = self.server
+        server.asked.append(told)
+        if server.refusal and server.refusals:
+            server.refusals -= 1
+            status, text = server.refusal
+            return self.send(
+                status, {"error": "invalid_client", "error_description": f"{text} {told}", "message": told}
+            )
+        if not is_known:
+            return self.send(401, {"error": "invalid_client", "error_description": f"AADSTS7000215: {told}"})
+        token, until = server.token()
+        return self.send(
+            200,
+            {
+                "access_token": token,
+                "expires_on": str(int(until)),
+                "expires_in": int(until - time.time()),
+                "resource": STORAGE,
+                "token_type": "Bearer",
+            },
+        )
+
+    def send(self, status, answer):
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
