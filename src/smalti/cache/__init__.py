@@ -9,15 +9,12 @@ from smalti.cache.bound import least_bytes
 from smalti.cache.options import CacheOptions
 from smalti.cache.shards import ShardCache, Source
 from smalti.cache.statistics import CacheStats, Counters, StepWaits, stats_of
-from smalti.cache.turns import Seat, Side
 
 __all__ = [
     "CacheOptions",
     "CacheStats",
     "Counters",
-    "Seat",
     "ShardCache",
-    "Side",
     "Source",
     "StepWaits",
     "Uses",

@@ -80,13 +80,6 @@ class Agenda:
                 found = self._lookup(shards, begin)
             return found
 
-    def needed_between(self, first: int, place: tuple[int, int]) -> set[int]:
-        """The shards whose uses are known from step `first` on, before the step and the shard of `place`."""
-        with self._lock:
-            shards, steps = self._keys >> _STEP_BITS, self._keys & ((1 << _STEP_BITS) - 1)
-            is_before = (steps < place[0]) | ((steps == place[0]) & (shards < place[1]))
-            return set(shards[(steps >= first) & is_before].tolist())
-
     def _set(self, future: Iterator[Uses] | None) -> None:
         self._future, self._keys, self._num_ahead = future, np.zeros(0, np.int64), 0
 

@@ -194,8 +194,6 @@ class Fetcher:
         else:
             self._tidy(wanted, targets)
             return found
-        if not ahead:
-            keeper.await_turn(wanted.number, visit.deadline)
         size = sum(file.raw.num_bytes for file in files)
         with DiskFaults(wanted.what, targets[0].parent, size, self._facts(files[0])):
             for _ in range(REMADE_FOLDERS):

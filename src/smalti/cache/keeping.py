@@ -10,35 +10,26 @@ Intended behaviour; anything else is a bug:
 4. A shard that is fetched ahead gets the room that it would get when its turn comes, and before that none: what is
    needed sooner is never given up for it. A shard that is needed now is fetched whatever there is room for.
 5. Nothing but files in the cache's own folders can go.
-6. A reader that is ahead of others of its order is as one that fetches ahead: it waits until there is room that nobody
-   needs before, for as long as they go on, and fetches what they need meanwhile. Who is furthest behind never waits.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from smalti.cache.agenda import NEVER, Agenda
 from smalti.cache.contents import BUDGET_LOCK, Contents, Known, is_held, lock_of, reap, scan, target_of
-from smalti.cache.leases import Lease, Needs, first_lines, needed_by_others
+from smalti.cache.leases import Lease, Needs, needed_by_others
 from smalti.cache.locking import FileLock
 from smalti.cache.owners import Owners, owners_in
 from smalti.cache.statistics import Counters
-from smalti.cache.turns import MOST_APART, Place, Seat, Side, Standing, Turns
 from smalti.errors import StoreTimeout
 from smalti.storage.retry import Deadline
 
 _LONGEST_PAUSE = 0.004  # seconds between two tries to get a folder's lock, which nobody holds for long
-_PATIENCE_SECONDS = 5.0  # with readers that are behind and stay where they are
-_PATIENCE_SHARE = 4  # of the time that a shard has, the part in which its turn is awaited
-_LOOK_SECONDS = 0.05  # between two looks whether there is room now, where nobody has moved
-_NAP_SECONDS = 0.01  # between two looks whether somebody has
 
 
 class NoRoom(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
@@ -55,10 +46,6 @@ class Places:
     """Whose the files of each folder are."""
     held: Callable[[int], int]
     """Bytes that a shard's copies take."""
-    copies: Callable[[int], tuple[Path, ...]]
-    """Where they are; nothing for a shard that is read where it lies."""
-    ahead: Callable[[list[int]], None]
-    """Has shards fetched ahead."""
 
 
 @dataclass
@@ -76,27 +63,6 @@ class _Group:
     def use(self) -> int:
         """The step at which anybody needs it."""
         return min(self.own_use, self.soonest)
-
-
-@dataclass(frozen=True)
-class _Sight:
-    """What is seen under the lock when it is to be decided about a shard."""
-
-    found: list[Contents]
-    others: list[list[Needs]]
-    """What other processes need; both by folder."""
-    standing: Standing | None
-    """What the readers of this order need, where there are others near."""
-    shard: int
-    step: int
-    """The step that needs the shard, or the one at hand where nobody knows."""
-    floor: int
-
-    @property
-    def turn(self) -> Place:
-        """When the shard is needed, to compare with what others need."""
-        is_rough = self.standing is not None and not self.standing.is_exact
-        return self.step, -1 if is_rough else self.shard
 
 
 class Keeper:
@@ -123,15 +89,6 @@ class Keeper:
         self._order = 0
         self._soon: dict[int, tuple[Path, ...]] = {}
         self._last_used: dict[int, int] = {}
-        self._turns: Turns | None = None
-        self._place: Place | None = None
-        self._reads_batches = False
-        self._left_behind: list[tuple[Seat, Place]] = []
-
-    def take_seat(self, side: Side | None) -> None:
-        """Who it is among the readers of its order; None where nobody knows."""
-        self._turns = Turns(side, self.agenda) if side is not None and self.limit is not None else None
-        self._place, self._left_behind = None, []
 
     def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, ahead: bool) -> None:
         """Reserves what a fetch will keep; for one that is ahead of its turn, makes room for it or refuses it.
@@ -145,36 +102,26 @@ class Keeper:
         if not ahead:  # comes on top while it is in flight, and what goes for it goes when it is here
             lock.reserve(num_bytes)
             return
+        step, floor = self._turn_of(shard)
         with self._locked(deadline, f"room for shard {shard}"):
-            sight = self._see(shard)
-            over = self._over(sight, num_bytes, lock.path)
-            victims = self._victims(sight, over) if over > 0 else []
-            if victims is None:
-                raise self._no_room(sight)
+            found = self._look()
+            coming = self._coming(found, lock.path, step, shard)
+            over = sum(each.kept for each in found) + coming + num_bytes - self.limit
+            victims = []
+            if over > 0 and self._comes_before(step, shard, found):
+                raise self._no_room(step, floor)
+            if over > 0:
+                groups = self._groups(found, step, shard, but=shard)
+                while over > 0:
+                    victim = max(groups, key=self._rank, default=None)
+                    if victim is None or self._is_needed_before(victim, step, floor):
+                        raise self._no_room(step, floor)
+                    groups.remove(victim)
+                    victims.append(victim)
+                    over -= sum(victim.files.values())
             for victim in victims:
                 self._evict(victim)
             lock.reserve(num_bytes)
-
-    def await_turn(self, shard: int, deadline: Deadline) -> None:
-        """Waits while a shard that is asked for would take the room of what slower readers of its order need before."""
-        if self._turns is None:
-            return
-        patience = Deadline(deadline.left() / _PATIENCE_SHARE)
-        behind, still = list[tuple[Seat, Place]](), patience
-        while not patience.passed():
-            with self._locked(deadline, f"room for shard {shard}"):
-                sight = self._see(shard)
-                others = self._behind(sight) if self._is_early(sight) else []
-                missing = self._missing_before(sight) if others else []
-            if not others or others == self._left_behind:
-                return
-            if others != behind:
-                behind, still = others, Deadline(min(_PATIENCE_SECONDS, patience.left()))
-            if still.passed():
-                self._left_behind = others  # nobody waits for them again until they move
-                return
-            self._places.ahead(missing[:1])  # what comes after it has room when it is on its way
-            self._nap()
 
     @contextmanager
     def publishing(self, shard: int, num_bytes: int, lock: FileLock | None, deadline: Deadline) -> Iterator[None]:
@@ -182,20 +129,21 @@ class Keeper:
         if self.limit is None:
             yield
             return
+        step, after = self._now(shard)
         with self._locked(deadline, f"room for shard {shard}"):
-            sight = self._see(shard)
-            over = sum(each.kept for each in sight.found) + num_bytes - self.limit
+            found = self._look()
+            over = sum(each.kept for each in found) + num_bytes - self.limit
             if over > 0:
-                self._free(self._groups(sight, self._now(sight)), over)
+                self._free(self._groups(found, step, after, but=shard), over)
             if lock is not None:
                 lock.reserve(0)
             yield
 
     def relieve(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
         """Lets so many bytes go because the disk is full; how many went."""
+        step, after = self._now(shard)
         with self._locked(deadline, f"room for shard {shard}"):
-            sight = self._see(shard)
-            return self._free(self._groups(sight, self._now(sight)), num_bytes)
+            return self._free(self._groups(self._look(), step, after, but=shard), num_bytes)
 
     def others_fetch(self, shard: int) -> bool:
         """Whether something else is being fetched into these folders now."""
@@ -213,8 +161,8 @@ class Keeper:
         if self.limit is None or not shards:
             return
         uses = self.agenda.next_use(np.array(shards, np.int64))
-        self._soon = {shard: tuple(files(shard)) for shard in shards}
         needed: dict[Path, dict[str, int]] = {root: {} for root in self._places.roots()}
+        self._soon = {shard: tuple(files(shard)) for shard in shards}
         for shard, use in zip(shards, uses.tolist(), strict=True):
             for path in self._soon[shard]:
                 for root, names in needed.items():
@@ -222,28 +170,14 @@ class Keeper:
                         names[str(path.relative_to(root))] = self.agenda.floor if use == NEVER else use
         with self._turn:
             for root, names in needed.items():
-                seat = self._turns.side.seat if self._turns is not None else None
-                needs = Needs(self.agenda.order, self.agenda.floor, names, self._place, seat)
+                needs = Needs(self.agenda.order, self.agenda.floor, names)
                 self._leases.setdefault(root, Lease(root)).renew(needs)
 
-    def reached(self, step: int, own: int | None = None) -> None:
-        """Every step before this one is over; this reader is at step `own`, -1 where it reads no more."""
+    def reached(self, step: int) -> None:
+        """Every step before this one is over."""
         self.agenda.reached(step)
-        if own is not None:
-            is_exact = self._reads_batches and self._turns is not None and self._turns.side.is_single
-            self._place = None if own < 0 else (own, 0 if is_exact else -1)
-        self._tell()
-
-    def at(self, shard: int) -> None:
-        """This reader is over with all shards of its step that are before this one."""
-        place = self._place
-        if place is not None and self._turns is not None and self._turns.side.is_single:
-            self._place, self._reads_batches = (place[0], shard), True
-            self._tell()
-
-    def _tell(self) -> None:
         for lease in list(self._leases.values()):
-            lease.reached(self.agenda.floor, self._place)
+            lease.reached(step)
 
     def close(self) -> None:
         """Needs nothing any more."""
@@ -252,134 +186,54 @@ class Keeper:
                 lease.close()
             self._leases.clear()
 
-    def _no_room(self, sight: _Sight) -> NoRoom:
+    def _no_room(self, step: int, floor: int) -> NoRoom:
         # Halfway, and halfway again: asking at every step would keep the folder's lock busy.
-        self.full_until = sight.floor + max(1, (sight.step - sight.floor) // 2)
+        self.full_until = floor + max(1, (step - floor) // 2)
         return NoRoom()
 
-    def _see(self, shard: int) -> _Sight:
-        others = []
-        for root in self._places.roots():
-            lease = self._leases.get(root)
-            others.append(needed_by_others(root, lease.name if lease else None))
-        standing, floor = self._standing(others), self.agenda.floor
-        use = NEVER
-        if standing is not None:
-            use = standing.uses([shard])[0]
-        elif self.agenda.is_known:
-            use = int(self.agenda.next_use(np.array([shard]))[0])
-        return _Sight(self._look(), others, standing, shard, floor if use == NEVER else use, floor)
-
-    def _standing(self, others: list[list[Needs]]) -> Standing | None:
-        if self._turns is None or self._place is None:
-            return None
-        return self._turns.standing(self._beside(others), self._place)
-
-    def _beside(self, others: list[list[Needs]]) -> list[tuple[Seat, Place]]:
-        """Who else reads this order, and where it is; a process tells it in each of its folders."""
-        each = ([(told.seat, told.place) for told in of_root if self._is_beside(told)] for of_root in others)
-        return cast("list[tuple[Seat, Place]]", next((found for found in each if found), []))
-
-    def _is_beside(self, needs: Needs) -> bool:
-        return (
-            self._turns is not None and self._place is not None and needs.order == self.agenda.order
-            and needs.seat is not None and needs.place is not None
-            and abs(needs.place[0] - self._place[0]) <= MOST_APART
-        )  # fmt: skip
-
-    def _behind(self, sight: _Sight) -> list[tuple[Seat, Place]]:
-        """Those that are not at the turn of the shard yet."""
-        found = [(seat, place) for seat, place in self._beside(sight.others) if place < sight.turn]
-        return sorted(found, key=lambda each: (each[0].rank, each[0].worker))
-
-    def _nap(self) -> None:
-        """Until one of the others has moved, or something else may have changed."""
-        soon, roots = Deadline(_LOOK_SECONDS), self._places.roots()
-        before = [first_lines(root) for root in roots]
-        while not soon.passed():
-            time.sleep(_NAP_SECONDS)
-            if before != [first_lines(root) for root in roots]:
-                return
-
-    def _is_early(self, sight: _Sight) -> bool:
-        """Whether to fetch the shard now takes the room of something that another reader needs before."""
-        standing, copies = sight.standing, self._places.copies(sight.shard)
-        if standing is None or not standing.is_one_job or not copies or not standing.needed_before(sight.turn):
-            return False
-        if any(copies[0] in each.copies or lock_of(copies[0]) in each.locks for each in sight.found):
-            return False  # somebody else has fetched it, or is at it
-        over = self._over(sight, self._places.held(sight.shard), lock_of(copies[0]))
-        return over > 0 and self._victims(sight, over) is None
-
-    def _over(self, sight: _Sight, num_bytes: int, own: Path) -> int:
-        """Bytes that have to go before so many more can come."""
-        limit = self.limit if self.limit is not None else NEVER
-        return sum(each.kept for each in sight.found) + self._coming(sight, own) + num_bytes - limit
-
-    def _victims(self, sight: _Sight, over: int) -> list[_Group] | None:
-        """What goes for a shard that is ahead of its turn; None where something would that is needed before."""
-        if self._comes_before(sight):
-            return None
-        groups, victims = self._groups(sight, sight.turn), list[_Group]()
-        while over > 0:
-            victim = max(groups, key=self._rank, default=None)
-            if victim is None or self._is_needed_before(victim, sight):
-                return None
-            groups.remove(victim)
-            victims.append(victim)
-            over -= sum(victim.files.values())
-        return victims
-
-    def _coming(self, sight: _Sight, own: Path) -> int:
+    def _coming(self, found: list[Contents], own: Path, step: int, shard: int) -> int:
         """Bytes of what is being fetched into the folders, beside what has the lock `own`.
 
         A fetch that has not asked for room yet, or never will, takes what its shard takes; unless it is ahead of its
         turn, and will be asked to wait for this one.
         """
         owners, total = self._places.owners(), 0
-        here = {path for each in sight.found for path in each.copies}
-        for each in sight.found:
+        here = {path for each in found for path in each.copies}
+        for each in found:
             for lock, size in each.coming.items():
                 ids = owners_in(target_of(lock), owners) if lock != own else []
                 if each.locks.get(lock) == 0 and ids and target_of(lock) not in here:
-                    use = self._first_use(sight, ids)
-                    is_sooner = use == NEVER or (use, ids[0]) < (sight.step, sight.shard)
-                    total += max(size, self._places.held(ids[0])) if is_sooner else size
+                    use = int(self.agenda.next_use(np.array(ids, np.int64)).min())
+                    total += (
+                        max(size, self._places.held(ids[0])) if use == NEVER or (use, ids[0]) < (step, shard) else size
+                    )
                 elif lock != own:
                     total += size
         return total
 
-    def _first_use(self, sight: _Sight, shards: list[int]) -> int:
-        if sight.standing is not None:
-            return min(sight.standing.uses(shards))
-        return int(self.agenda.next_use(np.array(shards, np.int64)).min())
-
-    def _comes_before(self, sight: _Sight) -> bool:
+    def _comes_before(self, step: int, shard: int, found: list[Contents]) -> bool:
         """Whether something that is needed sooner is neither here nor on its way: the room is for that."""
-        return bool(self._missing_before(sight))
+        soon = dict(self._soon)
+        if not soon:
+            return False
+        here = {path for each in found for path in each.copies}
+        coming = {lock for each in found for lock in each.locks}
+        for other, use in zip(soon, self.agenda.next_use(np.array(list(soon), np.int64)).tolist(), strict=True):
+            files = soon[other]
+            if (use, other) < (step, shard) and files and not (here.issuperset(files) or lock_of(files[0]) in coming):
+                return True
+        return False
 
-    def _missing_before(self, sight: _Sight) -> list[int]:
-        """What is needed before this shard, as far as it is known, and is neither here nor on its way."""
-        owners = self._places.owners()
-        files = [*(path for each in sight.found for path in each.copies)]
-        files += [target_of(lock) for each in sight.found for lock in each.locks]
-        there = {number for path in files for number in owners_in(path, owners)}
-        return [each for each in self._sooner(sight) if each not in there and self._places.copies(each)]
-
-    def _sooner(self, sight: _Sight) -> list[int]:
-        """The shards that are needed before this one, as far as they are known, first needed first."""
-        if sight.standing is not None:
-            return sight.standing.needed_before(sight.turn)
-        soon = list(self._soon)
-        uses = self.agenda.next_use(np.array(soon, np.int64)).tolist() if soon else []
-        places = sorted(zip(uses, soon, strict=True))
-        return [shard for use, shard in places if (use, shard) < (sight.step, sight.shard)]
-
-    def _now(self, sight: _Sight) -> Place:
+    def _now(self, shard: int) -> tuple[int, int]:
         """The step at hand, and the shard whose turn it is in it: this one, or nobody knows which."""
-        if sight.standing is not None:
-            return -1, -1  # each tells what is over
-        return sight.floor, sight.shard if sight.step == sight.floor and not self.agenda.is_of_many else -1
+        step, floor = self._turn_of(shard)
+        return floor, shard if step == floor and not self.agenda.is_of_many else -1
+
+    def _turn_of(self, shard: int) -> tuple[int, int]:
+        """The step that needs a shard, and the one at hand; they are the same where nobody knows."""
+        floor = self.agenda.floor
+        use = int(self.agenda.next_use(np.array([shard]))[0]) if self.agenda.is_known else NEVER
+        return (floor if use == NEVER else use), floor
 
     @contextmanager
     def _locked(self, deadline: Deadline, what: str) -> Iterator[None]:
@@ -411,28 +265,25 @@ class Keeper:
             went += self._evict(victim)
         return went
 
-    def _groups(self, sight: _Sight, after: Place) -> list[_Group]:
-        """What could go, all but the shard in sight, each with the step that needs it behind a place."""
+    def _groups(self, found: list[Contents], step: int, shard: int, *, but: int) -> list[_Group]:
+        """What could go, all `but` one, each with the step that needs it after the turn of `shard` at `step`."""
         owners = self._places.owners()
         groups: dict[object, _Group] = {}
-        for root, contents, others in zip(self._places.roots(), sight.found, sight.others, strict=True):
+        for root, contents in zip(self._places.roots(), found, strict=True):
+            lease = self._leases.get(root)
+            others = needed_by_others(root, lease.name if lease else None)
             soonest, inside = self._soonest(others), len(f"{root}/")
             for path, size in {**contents.copies, **contents.bad}.items():
                 ids = owners_in(path, owners)
-                if sight.shard in ids:
+                if but in ids:
                     continue
                 group = groups.setdefault(tuple(ids) or path, _Group(ids, {}))
                 group.files[path] = size
                 group.soonest = min(group.soonest, soonest.get(str(path)[inside:], NEVER))
         known = [(group, shard_id) for group in groups.values() for shard_id in group.shards]
         if known and self.agenda.is_known:
-            shards = [shard_id for _, shard_id in known]
-            uses = (
-                sight.standing.uses(shards, after)
-                if sight.standing is not None
-                else self.agenda.use_from(np.array(shards, np.int64), *after).tolist()
-            )
-            for (group, _), use in zip(known, uses, strict=True):
+            uses = self.agenda.use_from(np.array([shard_id for _, shard_id in known], np.int64), step, shard)
+            for (group, _), use in zip(known, uses.tolist(), strict=True):
                 group.own_use = min(group.own_use, use)
         return list(groups.values())
 
@@ -440,8 +291,6 @@ class Keeper:
         """The step, counted as here, at which any of the others needs a file."""
         soonest: dict[str, int] = {}
         for needs in others:
-            if self._is_beside(needs):
-                continue  # its needs are known better than by what it told
             behind = 0 if needs.order == self.agenda.order else self.agenda.floor - needs.floor
             for name, step in needs.soon.items():
                 if step >= needs.floor:
@@ -454,17 +303,15 @@ class Keeper:
             return group.use, False, min(group.shards, default=0)
         return NEVER, not group.shards, -max((self._last_used.get(shard, 0) for shard in group.shards), default=0)
 
-    def _is_needed_before(self, group: _Group, sight: _Sight) -> bool:
+    def _is_needed_before(self, group: _Group, step: int, floor: int) -> bool:
         """Whether something that may go at a later step is needed until then, or there is a doubt."""
-        if group.soonest <= sight.step:
+        if group.soonest <= step:
             return True
         if not group.shards:
             return False
-        if sight.standing is not None:
-            return min(sight.standing.uses(group.shards)) != group.own_use
         if not self.agenda.is_known:
             return True
-        return bool(self.agenda.use_from(np.array(group.shards, np.int64), sight.floor, -1).min() != group.own_use)
+        return bool(self.agenda.use_from(np.array(group.shards, np.int64), floor, -1).min() != group.own_use)
 
     def _evict(self, group: _Group) -> int:
         went = 0

@@ -14,11 +14,6 @@ from pathlib import Path
 
 from smalti.cache.contents import LEASES, is_held
 from smalti.cache.locking import forget_held, hold
-from smalti.cache.turns import Place, Seat
-
-_SEAT_NUMBERS = 3
-_FIRST_LINE = 63  # bytes
-_TRIES = 5  # to get a file that nobody takes for a dead one's
 
 
 @dataclass(frozen=True)
@@ -31,10 +26,6 @@ class Needs:
     """The step that it is at; told at each."""
     soon: Mapping[str, int] = field(default_factory=dict)
     """Names below the folder, and the step that needs each; told now and then, so that some may be over."""
-    place: Place | None = None
-    """Where it is, beside others of the same order; told at each shard. None: it does not read now, or has no seat."""
-    seat: Seat | None = None
-    """Which of the order's readers it is."""
 
 
 class Lease:
@@ -48,20 +39,18 @@ class Lease:
 
     def renew(self, needs: Needs) -> None:
         """Says what is needed. What cannot be said is not said."""
-        seat = None if needs.seat is None else [needs.seat.rank, needs.seat.worker, needs.seat.num_workers]
-        told = {"order": needs.order, "soon": dict(needs.soon), "seat": seat}
-        text = _first_line(needs.floor, needs.place) + json.dumps(told).encode() + b"\n"
+        text = _floor_line(needs.floor) + json.dumps({"order": needs.order, "soon": dict(needs.soon)}).encode()
         with suppress(OSError):
             if self._descriptor < 0 or not (self._folder / self.name).exists():
                 self._open()
-            os.pwrite(self._descriptor, text, 0)  # who looks meanwhile reads to the end of the line
-            os.ftruncate(self._descriptor, len(text))
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text, 0)
 
-    def reached(self, floor: int, place: Place | None = None) -> None:
-        """Says at which step it is, and at which place."""
+    def reached(self, floor: int) -> None:
+        """Says at which step it is."""
         if self._descriptor >= 0 and self._pid == os.getpid():
             with suppress(OSError):
-                os.pwrite(self._descriptor, _first_line(floor, place), 0)
+                os.pwrite(self._descriptor, _floor_line(floor), 0)
 
     def close(self) -> None:
         """Needs nothing any more."""
@@ -77,29 +66,14 @@ class Lease:
 
     def _open(self) -> None:
         self.close()
-        for _ in range(_TRIES):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            needed_by_others(self._folder.parent)  # forgets the dead
-            self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
-            self._descriptor = _locked_new(self._folder / self.name)
-            if self._descriptor >= 0:
-                return
-
-
-def _locked_new(path: Path) -> int:
-    """A new file that is held locked; -1 if somebody looked just then, and took it for a dead one's."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
-    try:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        needed_by_others(self._folder.parent)  # forgets the dead
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
+        descriptor = os.open(self._folder / self.name, flags, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.stat()
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError | FileNotFoundError):
-            return -1
-        raise
-    hold(descriptor)
-    return descriptor
+        hold(descriptor)
+        self._descriptor = descriptor
 
 
 def needed_by_others(root: Path, mine: str | None = None) -> list[Needs]:
@@ -116,15 +90,6 @@ def needed_by_others(root: Path, mine: str | None = None) -> list[Needs]:
     return needed
 
 
-def first_lines(root: Path) -> list[bytes]:
-    """Where the holders of all leases are, to see whether somebody has moved."""
-    found = []
-    for path in leases_of(root):
-        with suppress(OSError), path.open("rb", buffering=0) as file:
-            found.append(file.read(_FIRST_LINE))
-    return found
-
-
 def leases_of(root: Path) -> list[Path]:
     """The files of all leases on the folder, of living processes and of dead ones."""
     try:
@@ -133,27 +98,17 @@ def leases_of(root: Path) -> list[Path]:
         return []
 
 
-def _first_line(floor: int, place: Place | None) -> bytes:
-    # Always as long: it is written over the one before.
-    return b"%020d %020d %020d\n" % (floor, *((-1, -1) if place is None else place))
+def _floor_line(floor: int) -> bytes:
+    return b"%020d\n" % floor  # always as long: it is written over the one before
 
 
 def _told(path: Path) -> Needs:
     try:
-        first, told, *_ = path.read_bytes().split(b"\n", 2)
-        floor, step, shard = map(int, first.split())
-        found = json.loads(told)
-        order, soon, seat = found["order"], found["soon"], found["seat"]
+        first, _, rest = path.read_bytes().partition(b"\n")
+        floor, found = int(first), json.loads(rest)
+        order, soon = found["order"], found["soon"]
         if type(order) is str and isinstance(soon, dict):
-            known = {name: use for name, use in soon.items() if type(use) is int}
-            return Needs(order, floor, known, None if step < 0 else (step, shard), _seat(seat))
+            return Needs(order, floor, {name: step for name, step in soon.items() if type(step) is int})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass  # it is being renewed at this moment, or nothing of ours
     return Needs()
-
-
-def _seat(told: object) -> Seat | None:
-    if isinstance(told, list) and len(told) == _SEAT_NUMBERS and all(type(each) is int for each in told):
-        seat = Seat(*told)
-        return seat if seat.num_workers > 0 else None
-    return None

@@ -38,7 +38,6 @@ from smalti.cache.options import CacheOptions, detect_open_limit
 from smalti.cache.owners import Owners
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
-from smalti.cache.turns import Side
 from smalti.cache.verified import Verified
 from smalti.catalog.shard_table import bytes_of
 from smalti.errors import SmaltiError, StoreError, StoreTimeout
@@ -81,7 +80,6 @@ class ShardCache:
 
     _tally: threading.Lock
     _asked: int
-    _soon: set[int]
 
     def __init__(self, *sources: Source, limit: int | None = None) -> None:
         self._sources, self._limit = sources, limit
@@ -119,16 +117,9 @@ class ShardCache:
         with self._tally:
             self._asked += len(shard_ids)
         begin, waits = time.perf_counter(), not all(map(self._open.__contains__, shard_ids))
-        found = [self._take_in_turn(shard_id) for shard_id in shard_ids]
+        found = list(map(self._take, shard_ids))
         self.counters.waited(time.perf_counter() - begin if waits else 0.0)
-        if self._limit is not None and shard_ids:
-            self._keeper.get().at(shard_ids[-1] + 1)
         return found
-
-    def _take_in_turn(self, shard_id: int) -> AnyShard:
-        if self._limit is not None and shard_id not in self._open:
-            self._keeper.get().at(shard_id)
-        return self._take(shard_id)
 
     def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
         """What will be asked for from now on, here and by other ranks of this host, counted in steps.
@@ -137,30 +128,18 @@ class ShardCache:
         """
         keeper = self._keeper.get()
         keeper.agenda.plan(future, order, is_of_many=is_of_many)
-        keeper.take_seat(None)
         keeper.full_until = 0
 
-    def take_seat(self, side: Side) -> None:
-        """Who reads here among all who read what was planned; to be told after the plan, and before it is read."""
-        self._keeper.get().take_seat(side)
-
-    def leave_seat(self) -> None:
-        """Nothing of the plan is read here any more."""
+    def reached(self, step: int) -> None:
+        """All steps of the plan before this one are over."""
         keeper = self._keeper.get()
-        keeper.reached(keeper.agenda.floor, -1)
-
-    def reached(self, step: int, own: int | None = None) -> None:
-        """All steps of the plan before this one are over; what is read here is step `own`, or a later one."""
-        keeper = self._keeper.get()
-        keeper.reached(step, own)
-        if self._limit is not None:
-            self._forget_gone()
+        keeper.reached(step)
         if step < keeper.full_until:
             return
         jobs = self._jobs.peek()
         later = jobs.later() if jobs is not None else []
-        if later:
-            self._ahead(shard_id for shard_id in later if shard_id in self._soon)
+        if jobs is not None and later:
+            jobs.ahead([shard_id for shard_id in later if shard_id not in self._open])
 
     def settle(self, step: int = 0) -> None:
         """Adds what this process counted for itself to what all have counted; `step` is the first not over."""
@@ -175,9 +154,6 @@ class ShardCache:
         """
         if self._limit is not None:
             shard_ids = self._in_turn(shard_ids)
-        self._ahead(shard_ids)
-
-    def _ahead(self, shard_ids: Iterable[int]) -> None:
         wanted = [shard_id for shard_id in shard_ids if shard_id not in self._open]
         if wanted:
             self._jobs.get().ahead(wanted)
@@ -186,8 +162,7 @@ class ShardCache:
         """These and what had no room before, first needed first. Others are told of them, and maps of what went go."""
         keeper = self._keeper.get()
         self._forget_gone()
-        wanted = sorted({*shard_ids, *self._soon.intersection(self._jobs.get().later())})
-        self._soon = set(wanted)
+        wanted = sorted({*shard_ids, *self._jobs.get().later()})
         uses = keeper.agenda.next_use(np.array(wanted, np.int64)) if keeper.agenda.is_known else np.zeros(len(wanted))
         keeper.renew(wanted, self._copies)
         return [wanted[place] for place in np.argsort(uses, kind="stable").tolist()]
@@ -243,7 +218,6 @@ class ShardCache:
         self._paths: dict[int, tuple[Path, ...]] = {}
         self._tables: list[Owners] | None = None
         self._asked, self._tally = 0, threading.Lock()
-        self._soon = set()  # what was looked up here, and not for others
         self._keeper: PerProcess[Keeper] = PerProcess(self._make_keeper)
         self._max_open: int | None = None
 
@@ -255,12 +229,7 @@ class ShardCache:
         return self._max_open
 
     def _make_keeper(self) -> Keeper:
-        return Keeper(
-            self._limit,
-            Places(self._roots, self._owners, self._held, self._copies, self._ahead),
-            self.counters,
-            self._forget,
-        )
+        return Keeper(self._limit, Places(self._roots, self._owners, self._held), self.counters, self._forget)
 
     def _roots(self) -> list[Path]:
         return sorted({root for fetcher in self._fetchers for root in fetcher.roots()})

@@ -4,18 +4,16 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import Seat, Side, Uses
+from smalti.cache import Uses
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.passes import Pass
 from smalti.dataset.reading import Planned, Reading
 from smalti.order import EpochPlan
 from smalti.stream import OpenStreams
-from smalti.stream.joined import JoinedCache
 
 Ints = NDArray[np.int64]
 _AT_ONCE = 1 << 16  # samples that are looked up together
@@ -51,21 +49,6 @@ def _of_host(reading: Reading, first: int, stop: int) -> tuple[Ints, Ints]:
     return ids[is_sample], steps[is_sample]
 
 
-def _needed(reading: Reading, stream: OpenStreams, first: int, stop: int) -> list[list[Ints]]:
-    """For each step of [first, stop), by rank of the host, the shards that it needs."""
-    world = reading.division.world
-    of_ranks = [replace(reading.division, world=replace(world, host_rank=rank)) for rank in range(world.ranks_on_host)]
-    taken = [division.steps(first, stop) for division in of_ranks]
-    return [[_shards_at(reading, stream, step.lookup) for step in steps] for steps in zip(*taken, strict=True)]
-
-
-def _shards_at(reading: Reading, stream: OpenStreams, positions: Ints) -> Ints:
-    ids = reading.plan.ids_at(positions)
-    shards = np.unique(stream.shards_of(ids[ids >= 0]))
-    cache = stream.cache
-    return cache.beside.with_neighbours(shards)[0] if isinstance(cache, JoinedCache) else shards
-
-
 def order_name(reading: Reading) -> str:
     """Equal for readers that count the same steps of the same order: ranks and workers of a job."""
     world = reading.division.world
@@ -82,8 +65,6 @@ def planned_ahead(
     cache = stream.cache
     side_by_side = reading.division.world.ranks_on_host > 1
     cache.plan(uses(reading, stream), order_name(reading), is_of_many=side_by_side)
-    seat = Seat(reading.division.world.host_rank, worker, num_workers)
-    cache.take_seat(Side(seat, partial(_needed, reading, stream), is_single=num_readers == 1))
 
     def looked_up(first: int, stop: int) -> list[Planned]:
         planned = reading.steps(first, stop, num_workers)
@@ -97,9 +78,7 @@ def planned_ahead(
         while current:
             upcoming: list[Planned] | None = None
             for place, (step, ids) in enumerate(current, start=1):
-                # Others may be at earlier ones since; of our own, those that as many threads have begun.
-                own = max(worker, step.step - (num_readers - 1) * num_workers)
-                cache.reached(max(0, step.step - num_all + 1), own)
+                cache.reached(max(0, step.step - num_all + 1))  # others may be at those since
                 over = step.step + 1
                 yield step, ids
                 if upcoming is None and place >= num_readers:
@@ -109,7 +88,6 @@ def planned_ahead(
             cache.settle(over)
             current = upcoming or []
     finally:
-        cache.leave_seat()
         cache.settle(over)
 
 
