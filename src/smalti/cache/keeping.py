@@ -161,8 +161,8 @@ class Keeper:
         if self.limit is None or not shards:
             return
         uses = self.agenda.next_use(np.array(shards, np.int64))
+        self._soon = {shard: tuple(files(shard)) for shard in shards}  # the roots are known after that
         needed: dict[Path, dict[str, int]] = {root: {} for root in self._places.roots()}
-        self._soon = {shard: tuple(files(shard)) for shard in shards}
         for shard, use in zip(shards, uses.tolist(), strict=True):
             for path in self._soon[shard]:
                 for root, names in needed.items():

@@ -15,6 +15,8 @@ from pathlib import Path
 from smalti.cache.contents import LEASES, is_held
 from smalti.cache.locking import forget_held, hold
 
+_TRIES = 5  # to get a file that nobody takes for a dead one's
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -39,12 +41,12 @@ class Lease:
 
     def renew(self, needs: Needs) -> None:
         """Says what is needed. What cannot be said is not said."""
-        text = _floor_line(needs.floor) + json.dumps({"order": needs.order, "soon": dict(needs.soon)}).encode()
+        text = _floor_line(needs.floor) + json.dumps({"order": needs.order, "soon": dict(needs.soon)}).encode() + b"\n"
         with suppress(OSError):
             if self._descriptor < 0 or not (self._folder / self.name).exists():
                 self._open()
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text, 0)
+            os.pwrite(self._descriptor, text, 0)  # who looks meanwhile reads to the end of the line
+            os.ftruncate(self._descriptor, len(text))
 
     def reached(self, floor: int) -> None:
         """Says at which step it is."""
@@ -66,14 +68,29 @@ class Lease:
 
     def _open(self) -> None:
         self.close()
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        needed_by_others(self._folder.parent)  # forgets the dead
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
-        descriptor = os.open(self._folder / self.name, flags, 0o600)
+        for _ in range(_TRIES):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            needed_by_others(self._folder.parent)  # forgets the dead
+            self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
+            self._descriptor = _locked_new(self._folder / self.name)
+            if self._descriptor >= 0:
+                return
+
+
+def _locked_new(path: Path) -> int:
+    """A new file that is held locked; -1 if somebody looked just then, and took it for a dead one's."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        hold(descriptor)
-        self._descriptor = descriptor
+        path.stat()
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            return -1
+        raise
+    hold(descriptor)
+    return descriptor
 
 
 def needed_by_others(root: Path, mine: str | None = None) -> list[Needs]:
@@ -104,8 +121,8 @@ def _floor_line(floor: int) -> bytes:
 
 def _told(path: Path) -> Needs:
     try:
-        first, _, rest = path.read_bytes().partition(b"\n")
-        floor, found = int(first), json.loads(rest)
+        first, told, *_ = path.read_bytes().split(b"\n", 2)
+        floor, found = int(first), json.loads(told)
         order, soon = found["order"], found["soon"]
         if type(order) is str and isinstance(soon, dict):
             return Needs(order, floor, {name: step for name, step in soon.items() if type(step) is int})

@@ -134,6 +134,8 @@ class ShardCache:
         """All steps of the plan before this one are over."""
         keeper = self._keeper.get()
         keeper.reached(step)
+        if self._limit is not None:
+            self._forget_gone()
         if step < keeper.full_until:
             return
         jobs = self._jobs.peek()
