@@ -98,7 +98,7 @@ def _rest(verdict: Verdict) -> Iterator[str]:
     requests = ", ".join(f"{name} {number:,}" for name, number in verdict.store["requests"].items())
     yield from (
         "",
-        "By least squares, after a quarter of the time.",
+        "By least squares, after a quarter of the time and one fault of each kind.",
         "",
         f"The store sent {verdict.store['bytes_sent'] / _MB:.1f} MB of objects and was started "
         f"{verdict.store['starts']} times; "

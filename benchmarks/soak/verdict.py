@@ -99,7 +99,7 @@ def judge(soak: Soak, shm: Path) -> Verdict:
     ]
     _judge_ledgers(verdict, soak)
     _judge_bounds(verdict, soak)
-    verdict.held, problems = judge_held(soak.held, verdict.seconds)
+    verdict.held, problems = judge_held(soak.held, verdict.seconds, settled_at(soak.planted))
     verdict.problems += problems
     _judge_versions(verdict, soak)
     _judge_store(verdict, soak)
@@ -206,13 +206,27 @@ def _has_lost_its_lock(soak: Soak, at: float) -> bool:
     return any(each.kind in _WITHOUT_LOCK and each.begin <= at <= each.begin + _LOCK_SECONDS for each in soak.planted)
 
 
-def judge_held(held: dict[str, list[Held]], seconds: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Memory and descriptors of processes that lived all the time: after a quarter, and at the end."""
+def settled_at(planted: Sequence[Planted]) -> float:
+    """When every kind of fault had been there once; what a process imports and keeps for one is no leak."""
+    first: dict[str, float] = {}
+    for each in planted:
+        first.setdefault(each.kind, each.begin)
+    return max(first.values(), default=0.0)
+
+
+def judge_held(
+    held: dict[str, list[Held]], seconds: float, settled: float = 0.0
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Memory and descriptors of processes that lived all the time: after a quarter, and at the end.
+
+    Where every kind of fault has been there later than that, from then on, but for the last half in any case.
+    """
     found, problems = {}, []
     for name, looks in held.items():
         if len(looks) < 8:
             continue
-        warm = looks[len(looks) // 4 :]
+        begin = min(max(looks[len(looks) // 4].at, settled), looks[len(looks) // 2].at)
+        warm = [look for look in looks if look.at >= begin]
         first, last = warm[: len(warm) // 3], warm[-(len(warm) // 3) :]
         memory = median(each.anonymous for each in warm)
         per_minute = slope([((each.at - warm[0].at) / 60, float(each.anonymous)) for each in warm])
@@ -227,6 +241,7 @@ def judge_held(held: dict[str, list[Held]], seconds: float) -> tuple[dict[str, d
             "bytes_per_minute": per_minute,
             "growth_in_ten_minutes": growth,
             "judged": is_judged,
+            "megabytes": [round(look.anonymous / 1e6, 1) for look in looks],
         }
         if is_judged and after > before + _MOST_DESCRIPTORS:
             problems.append(f"{name}: {before} descriptors after a quarter of the time, {after} at the end")

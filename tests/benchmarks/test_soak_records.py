@@ -12,7 +12,7 @@ from benchmarks.soak.journal import Journal, Tail
 from benchmarks.soak.judging import Kill, judge_errors
 from benchmarks.soak.processes import Held, slope
 from benchmarks.soak.samples import Expected, SetOf, text_of, write_set
-from benchmarks.soak.verdict import count_faults, judge_held, left_memory
+from benchmarks.soak.verdict import count_faults, judge_held, left_memory, settled_at
 from benchmarks.soak.watch import Bound, leftovers, look, together
 from smalti.dataset import open_dataset
 
@@ -204,6 +204,15 @@ def test_a_flat_process_holds_what_it_held():
 
 def test_a_process_that_grows_by_two_percent_in_ten_minutes_is_noticed():
     _, problems = judge_held(looks(lambda at: 100_000_000 + 2_000_000 * at // 600, lambda at: 30), 600)
+    assert ["memory grows" in problem for problem in problems] == [True]
+
+
+def test_what_a_process_keeps_after_the_first_fault_of_each_kind_is_no_growth_and_what_comes_later_is():
+    planted = [Planted(kind, begin, frozenset(), begin + 3) for kind, begin in [("a", 5), ("b", 200), ("a", 400)]]
+    assert settled_at(planted) == 200
+    _, problems = judge_held(looks(lambda at: 100_000_000 + 5_000_000 * (at >= 190), lambda at: 30), 600, 200)
+    assert problems == []
+    _, problems = judge_held(looks(lambda at: 100_000_000 + 5_000_000 * (at >= 400), lambda at: 30), 600, 200)
     assert ["memory grows" in problem for problem in problems] == [True]
 
 
