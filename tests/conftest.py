@@ -37,7 +37,8 @@ SLOW_TO_START = {"spark", "azurite_http", "azurite_https", "gcs_url", "sftp"}
 def pytest_collection_modifyitems(items):
     """Leaves out of the inner loop what waits for one of those to start."""
     for item in items:
-        if SLOW_TO_START.intersection(getattr(item, "fixturenames", ())):
+        waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
+        if waits or item.get_closest_marker("process") is not None:
             item.add_marker(pytest.mark.slow)
 
 
