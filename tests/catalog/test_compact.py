@@ -21,6 +21,7 @@ from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from smalti.writer.compact import compact
+from tests.catalog.meeting import Meeting
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -117,18 +118,6 @@ def test_added_columns_whose_table_is_gone_are_not_left_behind(store, make_draft
 
 
 # ---------------------------------------------------------------------- beside others, and when it fails
-
-
-class Meeting(MemoryStore):
-    """Does something of the test's just before the compaction's version is put."""
-
-    meanwhile = None
-
-    def put_if_absent(self, key, data):
-        if b'"compact"' in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        super().put_if_absent(key, data)
 
 
 def test_what_is_appended_meanwhile_is_kept(make_draft):

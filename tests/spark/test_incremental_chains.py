@@ -17,6 +17,7 @@ from smalti.spark.sidecar import add_columns, drop_columns
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import ShardUploader, UploadOptions, compact
+from tests.catalog.meeting import Meeting
 from tests.spark.test_incremental import CHANGES, Converter, names, rows_of, small_set, stored_rows, wanted_rows
 
 SCHEMA = Schema.from_columns({"path": "str", "number": "int32", "text": "str"})
@@ -51,18 +52,6 @@ def in_order(store, manifest):
         with open_checked(store, info) as shard:
             found += [tuple(shard[number].values()) for number in range(len(shard))]
     return found
-
-
-class Meeting(MemoryStore):
-    """Does something of the test's just before a compaction's version is put, once."""
-
-    meanwhile = None
-
-    def put_if_absent(self, key, data):
-        if b'"compact"' in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        super().put_if_absent(key, data)
 
 
 def a_set_of_small_shards(store=None):

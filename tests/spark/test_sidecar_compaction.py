@@ -15,6 +15,7 @@ from smalti.spark.sidecar import add_columns, drop_columns
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
+from tests.catalog.meeting import Meeting
 from tests.shard_sets import sample, write_set
 
 ADDED = {"double": "int", "word": "str"}
@@ -119,18 +120,6 @@ def test_splits_stay_apart_and_are_read_joined(tmp_path):
     assert [(dataset[number]["id"], dataset[number]["square"]) for number in range(4)] == [
         (4, 16), (5, 25), (6, 36), (7, 49),
     ]  # fmt: skip
-
-
-class Meeting(MemoryStore):
-    """Does something of the test's just before the compaction's version is put."""
-
-    meanwhile = None
-
-    def put_if_absent(self, key, data):
-        if b'"compact"' in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        super().put_if_absent(key, data)
 
 
 def in_memory(store):

@@ -1,7 +1,8 @@
 """Finding and opening versions; nothing is listed, nothing is written."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
@@ -158,14 +159,16 @@ def history(place: Place) -> list[VersionInfo]:
                 f"{store.url} holds no shard set: {INDEX} is not there; check the address", key=INDEX, url=store.url
             )
         return []
-    found = [newest.header.info()]
     expired = set(newest.header.expired)
-    for version in range(newest.header.version - 1, 0, -1):
-        try:
-            found.append(read_header(store, version).info(is_expired=version in expired))
-        except StoreNotFound:  # noqa: PERF203 -- removed by a clean-up
-            continue
-    return found[::-1]
+    found = [header.info(is_expired=header.version in expired) for header in headers_before(store, newest.header)]
+    return [*found[::-1], newest.header.info()]
+
+
+def headers_before(store: Store, newest: Header) -> Iterator[Header]:
+    """Of the versions before this one, newest first, each read when it is asked for; not those a clean-up removed."""
+    for version in range(newest.version - 1, 0, -1):
+        with suppress(StoreNotFound):
+            yield read_header(store, version)
 
 
 def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:

@@ -77,7 +77,7 @@ def write_prepared(
         if rows == 0:
             raise BadImageError("there is not one image to prepare: the frame is empty")
     except BaseException:
-        _remove(store, write_id)
+        delete_folder(store, write_id)
         raise
     parts = [part for _, answer in answers if (part := answer["part"]) is not None]
     previous = _load(store)
@@ -91,7 +91,7 @@ def write_prepared(
     }
     store.put(_REPORT, json.dumps(report, indent=1).encode())
     if previous and previous["previous"]:
-        _remove(store, previous["previous"])
+        delete_folder(store, previous["previous"])
     return _report(store, report)
 
 
@@ -163,10 +163,10 @@ def _merge(counts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]
     return {split: dict(sorted(merged[split].items())) for split in sorted(merged)}
 
 
-def _remove(store: Store, write_id: str) -> None:
-    """Best effort: what stays behind is named by no report, and the caller has something more important to say."""
+def delete_folder(store: Store, name: str) -> None:
+    """Best effort: what stays behind is named by nothing, and the caller has something more important to say."""
     with contextlib.suppress(StoreError):
-        for item in store.list(write_id):
+        for item in store.list(name):
             store.delete(item.key)
 
 
@@ -224,6 +224,22 @@ def write_part(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
     return rows
 
 
+def local_part(store: Store, part: str, folder: Path) -> Path:
+    """A part as a file here: itself where the store is a folder, else fetched into `folder`.
+
+    Raises:
+        StoreNotFound: it is gone.
+    """
+    file = store.local_path(part)
+    if file is None:
+        file = folder / "part.parquet"
+        with file.open("wb") as out:
+            store.fetch(part, out)
+    elif not file.is_file():
+        raise StoreNotFound(f"{file} is gone, or is on another machine; use storage that all workers share", key=part)
+    return file
+
+
 def _part_reader(store: Store) -> Any:
     """What each task does to read: the Parquet files that its rows name."""
 
@@ -231,13 +247,7 @@ def _part_reader(store: Store) -> Any:
         rows = sorted((row["place"], row["key"]) for batch in batches for row in batch.to_pylist())
         for _, key in rows:
             with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
-                file = store.local_path(key)
-                if file is None:
-                    file = Path(folder) / "part.parquet"
-                    with file.open("wb") as out:
-                        store.fetch(key, out)
-                elif not file.is_file():
-                    raise StoreNotFound(f"{file} is gone, or is on another machine; use storage that all workers share")
+                file = local_part(store, key, Path(folder))
                 yield from pq.ParquetFile(file).iter_batches(batch_size=_READ_ROWS)
 
     return task

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from smalti.errors import FormatError, StoreNotFound
 from smalti.spark.image_folder import ImageFolder
 from smalti.spark.prepare import PrepareOptions
+from smalti.spark.prepared import local_part
 from smalti.spark.prepared_newest import show_table
 from smalti.spark.prepared_parts import ROW, digests_of
-from smalti.spark.prepared_rows import local_part
 from smalti.spark.prepared_table import PreparedPart, PreparedTable
 from smalti.spark.prepared_update import recipe_of, table_of
 from smalti.storage import open_store

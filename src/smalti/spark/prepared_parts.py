@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smalti.catalog.source_files import ipc_file
 from smalti.spark.prepared import part_writer, write_part
 from smalti.spark.prepared_rows import read_part, wanted_in
 from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable
@@ -37,7 +37,8 @@ def recording_writer(store: Store) -> Work:
                 yield batch
 
         answer = inner(watched(), attempt)
-        return {**answer, "digests": _pack(pa.Table.from_pylist(seen, pa.schema(list(ROW)[:2])))}
+        digests = pa.Table.from_pylist(seen, pa.schema(list(ROW)[:2]))
+        return {**answer, "digests": base64.b64encode(ipc_file(digests)).decode()}
 
     return work
 
@@ -82,10 +83,3 @@ def join_small(store: Store, table: PreparedTable, folder: str) -> PreparedTable
     files = table.files.set_column(FILES.get_field_index("part"), FILES.field("part"), moved)
     kept = {part: facts for part, facts in table.parts.items() if part not in small}
     return replace(table, files=files, parts={**kept, key: joined})
-
-
-def _pack(table: pa.Table) -> str:
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return base64.b64encode(sink.getvalue()).decode()

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from smalti.errors import StoreNotFound
 from smalti.spark.failures import carried
 from smalti.spark.prepare import for_spark, prepared_schema
+from smalti.spark.prepared import local_part
 from smalti.spark.prepared_table import PreparedTable
 from smalti.storage import Store, open_store
 
@@ -102,18 +102,6 @@ def read_part(store: Store, part: str, wanted: Wanted) -> Iterator[pa.RecordBatc
             found = batch.filter(pc.is_in(batch.column("path"), paths))
             if found.num_rows:
                 yield _relabelled(found, wanted)
-
-
-def local_part(store: Store, part: str, folder: Path) -> Path:
-    """A part as a file here: itself where the store is a folder, else fetched into `folder`."""
-    file = store.local_path(part)
-    if file is None:
-        file = folder / "part.parquet"
-        with file.open("wb") as out:
-            store.fetch(part, out)
-    elif not file.is_file():
-        raise StoreNotFound(f"{file} is gone, or is on another machine; use storage that all workers share", key=part)
-    return file
 
 
 def _relabelled(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:

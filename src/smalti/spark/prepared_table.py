@@ -9,7 +9,6 @@ decoded again. What makes and replaces tables is in `prepared_update`, what read
 """
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smalti.catalog.source_files import ipc_file
 from smalti.errors import FormatError, StoreNotFound
 from smalti.spark.source_table import SourceFile
 from smalti.storage import Store, open_store
@@ -107,11 +107,7 @@ class PreparedTable:
     def emit(self) -> bytes:
         """The Arrow file."""
         facts = {"name": self.name, "parts": {key: [part.rows, part.num_bytes] for key, part in self.parts.items()}}
-        table = self.files.replace_schema_metadata({_FACTS: json.dumps(facts)})
-        sink = io.BytesIO()
-        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(table)
-        return sink.getvalue()
+        return ipc_file(self.files.replace_schema_metadata({_FACTS: json.dumps(facts)}))
 
 
 def find_table(
@@ -136,18 +132,15 @@ def load_table(store: Store, name: str) -> PreparedTable | None:
         files = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         facts = json.loads((files.schema.metadata or {})[_FACTS])
         files.validate(full=True)
-        if not files.schema.equals(FILES) or facts["name"] != name:
-            raise FormatError(
-                f"{store.locate(key)} is not the table {name}; delete it, and the images are prepared again"
-            )
+        is_named = files.schema.equals(FILES) and facts["name"] == name
         parts = {part: PreparedPart(rows, num_bytes) for part, (rows, num_bytes) in facts["parts"].items()}
-        unknown = set(pc.unique(files.column("part").drop_null()).to_pylist()) - parts.keys()
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
-        if isinstance(error, FormatError):
-            raise
+    except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise FormatError(
             f"{store.locate(key)} is no table of prepared images; delete it, and they are prepared again"
         ) from error
+    if not is_named:
+        raise FormatError(f"{store.locate(key)} is not the table {name}; delete it, and the images are prepared again")
+    unknown = set(pc.unique(files.column("part").drop_null()).to_pylist()) - parts.keys()
     if unknown:
         raise FormatError(f"{store.locate(key)} names rows in {min(unknown)}, which is none of its parts")
     return PreparedTable(store.url, name, files.replace_schema_metadata(None), parts)

@@ -8,7 +8,6 @@
 Whoever is killed leaves the old table as it was, and at worst parts that no table names.
 """
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import new_write_id
-from smalti.errors import StoreError
 from smalti.spark.image_folder import ImageFile, ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_images, validation_files
+from smalti.spark.prepared import delete_folder
 from smalti.spark.prepared_newest import newest_table, point_at, show_table
 from smalti.spark.prepared_parts import ROW, join_small, recording_writer, rows_written
 from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable, load_table
@@ -105,7 +104,7 @@ def bring_table_up_to_date(
             raise bad_images(list(table.bad), of=len(marks))
         table = join_small(store, table, write_id)
     except BaseException:
-        _remove(store, write_id)
+        delete_folder(store, write_id)
         raise
     show_table(store, table, recipe)
     gone = 0 if base is None else len(set(base.files.column("path").to_pylist()) - marks.keys())
@@ -176,10 +175,3 @@ def _check_policy(answers: Answers, options: PrepareOptions, *, of: int) -> None
     bad = sorted((path, reason) for _, answer in answers for path, reason in answer["bad"])
     if bad and options.on_bad_image == "fail":
         raise bad_images(bad, of=of)
-
-
-def _remove(store: Store, write_id: str) -> None:
-    """Best effort: what stays behind is named by no table, and the caller has something more important to say."""
-    with contextlib.suppress(StoreError):
-        for item in store.list(write_id):
-            store.delete(item.key)

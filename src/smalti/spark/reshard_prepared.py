@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smalti.catalog import Manifest, history, load_manifest, new_write_id, rollback
+from smalti.catalog import Manifest, load_manifest, new_write_id, rollback
 from smalti.catalog.header import Header, read_header
+from smalti.catalog.reading import headers_before
 from smalti.errors import StoreNotFound
 from smalti.spark.incremental import reshard_files
 from smalti.spark.prepared_rows import read_rows
@@ -80,9 +81,12 @@ def find_version(
     newest = _newest(store)
     if newest is None or is_wanted(newest):
         return newest
-    for info in reversed(history(store)):
-        if not info.is_expired and is_wanted(read_header(store, info.version)):
-            return rollback(store, info.version)
+    if not newest.version:  # a plain MDS set
+        return None
+    last = read_header(store, newest.version)
+    for header in headers_before(store, last):
+        if header.version not in last.expired and is_wanted(header):
+            return rollback(store, header.version)
     return None
 
 
