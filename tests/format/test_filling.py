@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.format.filling import ShardMemory
+from smalti.format.filling import ShardMemory, SpareMemory
 
 
 def address(view):
@@ -55,6 +55,21 @@ def test_memory_is_lent_again_when_the_last_view_is_gone_and_never_before():
     view = memory.close(third, b"")
     assert address(view) == place
     assert bytes(memory.close(second, b"")) == b"SECOND"
+
+
+def test_memory_of_one_builder_serves_the_next_ones_that_it_is_large_enough_for():
+    spare = SpareMemory()
+    places = []
+    for limit in (100, 100, 50):
+        memory = ShardMemory(front=10, limit=limit, spare=spare)
+        shard = memory.lend()
+        shard.append(b"sample")
+        view = memory.close(shard, b"head ")
+        assert bytes(view) == b"head sample"
+        places.append(address(view))
+        del shard, view
+    assert places[0] == places[1] == places[2]
+    assert len(spare.take(1000)) == 1000
 
 
 def test_shard_is_sealed_once():

@@ -9,7 +9,7 @@ import numpy as np
 from smalti.errors import SchemaError
 from smalti.format.cutting import ShardCutter
 from smalti.format.filled import FilledShard
-from smalti.format.filling import FillingShard, ShardMemory
+from smalti.format.filling import FillingShard, ShardMemory, SpareMemory
 from smalti.format.rows import LongWay, short_way
 from smalti.format.schema import Schema
 from smalti.format.sealing import FilledMds, Lengths, Sealer, ShardOptions
@@ -29,8 +29,21 @@ class ShardBuilder:
     The same samples and options give the same bytes, in whatever calls and batches they arrive.
     """
 
-    def __init__(self, schema: Schema, options: ShardOptions, *, allow_unsafe_types: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        options: ShardOptions,
+        *,
+        allow_unsafe_types: bool = False,
+        spare: SpareMemory | None = None,
+    ) -> None:
         """Check the options and start with an empty shard.
+
+        Args:
+            schema: The columns.
+            options: Of the shard files.
+            allow_unsafe_types: Whether columns may be `pkl`.
+            spare: Memory that builders use in turn, in a process that makes many of them.
 
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
@@ -46,7 +59,7 @@ class ShardBuilder:
         overhead, limit = 8 + len(self._sealer.config), self._sealer.size_limit
         self._cutter = ShardCutter(overhead, limit)
         least = sum(4 if size is None else size for size in schema.sizes)
-        self._memory = ShardMemory(overhead + 4 * ((limit or MAX_FILE_BYTES) // (least + 4) + 1), limit)
+        self._memory = ShardMemory(overhead + 4 * ((limit or MAX_FILE_BYTES) // (least + 4) + 1), limit, spare)
         self._filling: FillingShard | None = None
         self._lengths = array("q")
         self._num_shards = 0

@@ -6,6 +6,7 @@ again: the first touch of fresh memory costs more than the copy into it.
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,24 @@ _MAX_FRONT_BYTES = 1 << 25
 _MAX_SPARE = 2
 
 Memory = np.ndarray[Any, "np.dtype[np.uint8]"]
+
+
+class SpareMemory:
+    """Memory of shards that are stored, kept for later ones; of one builder, or of several in turn."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Memory] = deque(maxlen=_MAX_SPARE)
+        self.keep = self._pieces.append
+        """Take a piece that nobody can see any more."""
+
+    def take(self, num_bytes: int) -> Memory:
+        """At least so many bytes, touched before if there are any such."""
+        while self._pieces:
+            with suppress(IndexError):  # another thread was faster
+                memory = self._pieces.pop()
+                if len(memory) >= num_bytes:
+                    return memory
+        return np.empty(num_bytes, np.uint8)
 
 
 class FillingShard:
@@ -75,29 +94,26 @@ class FillingShard:
 class ShardMemory:
     """Memory for the shards of one builder, lent out shard by shard and taken back when nobody can see it any more."""
 
-    def __init__(self, front: int, limit: int | None) -> None:
+    def __init__(self, front: int, limit: int | None, spare: SpareMemory | None = None) -> None:
         """Lend nothing yet.
 
         Args:
             front: The most bytes that will stand in front of samples.
             limit: The largest shard file in bytes; None for no limit.
+            spare: What earlier builders left; by default nothing.
         """
         self._front = min(front, _MAX_FRONT_BYTES)
         self._size = min(self._front + (limit or _START_BYTES), _START_BYTES)
-        self._spare: deque[Memory] = deque(maxlen=_MAX_SPARE)
+        self._spare = spare or SpareMemory()
 
     def lend(self) -> FillingShard:
         """Memory for the next shard."""
-        try:
-            memory = self._spare.pop()
-        except IndexError:
-            memory = np.empty(self._size, np.uint8)
-        return FillingShard(memory, self._front)
+        return FillingShard(self._spare.take(self._size), self._front)
 
     def close(self, shard: FillingShard, head: bytes) -> memoryview:
         """The file: `head`, then the samples; read-only. When the last view of it is gone its memory is lent again."""
         content, memory = shard.close(head)
         if len(memory) <= self._size:
             # Every view, however derived, keeps `content` alive: it is the object behind the memoryview.
-            weakref.finalize(content, self._spare.append, memory).atexit = False
+            weakref.finalize(content, self._spare.keep, memory).atexit = False
         return memoryview(content).toreadonly()

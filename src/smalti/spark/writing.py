@@ -12,12 +12,16 @@ from smalti.catalog.row_hash import row_hash_text
 from smalti.catalog.shard_table import ShardTable
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format.filling import SpareMemory
 from smalti.spark.columns import ColumnPlan, plan_table
 from smalti.spark.routing import ERROR, PATH, by_split, check_split, without_bad_images
 from smalti.spark.tasks import Answers, Attempt
 from smalti.spark.transform import Transform, TransformRun
 from smalti.storage import Store
 from smalti.writer import ShardUploader, UploadOptions
+
+_SPARE = SpareMemory()
+"""Of this worker process: Spark gives it one task after the other."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class TaskWriter:
         if found is None:
             plan = self._plan
             check_split(plan.partition_by, split, len(self._uploaders))
-            builder = ShardBuilder(schema, plan.options)
+            builder = ShardBuilder(schema, plan.options, spare=_SPARE)
             prefix = plan.prefix(split, self._attempt)
             found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=plan.uploads)
             self._uploaders[split] = found
