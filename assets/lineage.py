@@ -3,7 +3,7 @@
 Stages hand over addresses, versions and digests, never data: a DataFrame or tensor does not go through Dagster.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -39,21 +39,31 @@ def passed_before(context: dg.AssetCheckExecutionContext, content: str) -> str |
     What is named by its digest does not change, so that a check of all of it need not be made twice; but it is when a
     person executes the check by itself, without the asset.
     """
+    for run_id, metadata in _passed(context):
+        if metadata.get("content") == content:
+            return str(metadata.get(CHECKED_IN, run_id))
+    return None
+
+
+def passed_last(context: dg.AssetCheckExecutionContext) -> Mapping[str, Any] | None:
+    """The metadata of the last time that this check was made and passed; None as for `passed_before`."""
+    return next((metadata for _, metadata in _passed(context) if CHECKED_IN not in metadata), None)
+
+
+def _passed(context: dg.AssetCheckExecutionContext) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run and metadata of the times that this check passed, newest first; none for a check executed by itself."""
     [spec] = context.check_specs
     event = latest(context.instance, spec.asset_key.to_user_string(), run_id=context.run.run_id)
     if event is None or event.run_id != context.run.run_id:
-        return None
+        return
     records = context.instance.event_log_storage.get_asset_check_execution_history(spec.key, limit=_RECENT)
     for record in records:
         made = record.event.dagster_event if record.event is not None else None
         if made is None or made.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             continue
         check = made.asset_check_evaluation_data
-        known = check.metadata.get("content")
-        if check.passed and known is not None and known.value == content:
-            first = check.metadata.get(CHECKED_IN)
-            return str(first.value) if first is not None else record.run_id
-    return None
+        if check.passed:
+            yield record.run_id, {name: value.value for name, value in check.metadata.items()}
 
 
 def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ order, so that shards may be read one after the other, in whatever order the tab
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError
+from smalti.format import ShardInfo
 from smalti.images import decode_rgb
 from smalti.spark.prepared_table import PreparedTable
 from smalti.storage import Store
@@ -30,12 +31,21 @@ class SplitSums:
     rows: int = 0
     hash_sum: int = 0
     labels: Counter[int] = field(default_factory=Counter)
+    decoded: int = 0
+    """Rows whose image was decoded, or did not decode."""
     unreadable: list[str] = field(default_factory=list)
     """Paths of images that do not decode; the first few."""
 
 
-def sums_of_shards(store: Store, manifest: Manifest) -> dict[str, SplitSums]:
-    """The sums of every shard of a version, each image decoded in full.
+def sums_of_shards(
+    store: Store, manifest: Manifest, *, decodes: Callable[[ShardInfo], bool] = lambda _: True
+) -> dict[str, SplitSums]:
+    """The sums of every shard of a version.
+
+    Args:
+        store: of the set.
+        manifest: of the version.
+        decodes: of which shards each image is to be decoded in full; by default of all.
 
     Raises:
         FormatError: a shard is not what its manifest says.
@@ -46,7 +56,10 @@ def sums_of_shards(store: Store, manifest: Manifest) -> dict[str, SplitSums]:
     try:
         for number, info in enumerate(manifest.shards):
             shard = cache.shard(number)
-            _add(sums[str(info.partition)], shard.batch(np.arange(len(shard))))
+            part, batch = sums[str(info.partition)], shard.batch(np.arange(len(shard)))
+            _add(part, batch)
+            if decodes(info):
+                _decode(part, batch)
     finally:
         cache.close()
     return sums
@@ -57,11 +70,26 @@ def _add(sums: SplitSums, batch: Mapping[str, Any]) -> None:
         sums.rows += 1
         sums.hash_sum += row_hash(bytes(image), int(label), path)
         sums.labels[int(label)] += 1
+
+
+def _decode(sums: SplitSums, batch: Mapping[str, Any]) -> None:
+    for image, path in zip(batch["image"], batch["path"], strict=True):
+        sums.decoded += 1
         try:
             decode_rgb(bytes(image))
         except BadImageError:
             if len(sums.unreadable) < _MAX_NAMED:
                 sums.unreadable.append(path)
+
+
+def not_in(manifest: Manifest) -> Callable[[ShardInfo], bool]:
+    """Whether a shard is none of this version's, byte for byte."""
+    known = {_content(info) for info in manifest.shards}
+    return lambda info: not info.raw.hashes or _content(info) not in known
+
+
+def _content(info: ShardInfo) -> tuple[Any, ...]:
+    return info.raw.basename, info.raw.num_bytes, *sorted(info.raw.hashes.items())
 
 
 def row_hash(image: bytes, label: int, path: str) -> int:

@@ -45,6 +45,8 @@ class Graph:
     data: Path
     checks_made: set[str] = field(default_factory=set)
     """Names of those of the last run that did not point to an earlier run."""
+    decoded: int | None = None
+    """Images that the last run's checks decoded; None if they pointed to an earlier run."""
 
     @property
     def storage(self) -> StorageResource:
@@ -77,6 +79,8 @@ class Graph:
         checks = done.get_asset_check_evaluations()
         assert all(check.passed for check in checks)
         self.checks_made = {check.check_name for check in checks if CHECKED_IN not in check.metadata}
+        decoded = [check.metadata["decoded"].value for check in checks if "decoded" in check.metadata]
+        self.decoded = sum(map(int, decoded)) if decoded else None
         return {name: self.facts(name) for name in ("raw_images", "preprocessed_images", "mds_shards")}
 
     def facts(self, asset: str) -> dict[str, Any]:

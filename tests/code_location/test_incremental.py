@@ -80,6 +80,7 @@ def test_a_night_after_five_of_twenty_photos_changed_prepares_five_and_writes_fi
         graph = Graph(instance, tmp_path / "photos", tmp_path / "data")
         first = graph.run()
         assert (first["preprocessed_images"]["prepared"], first["mds_shards"]["images_written"]) == (20, 20)
+        assert graph.decoded == 20
         before = names(graph)
         for number in range(5):
             draw(graph.photos, f"daisy/{number:02}.jpg", number=100 + number)
@@ -88,6 +89,8 @@ def test_a_night_after_five_of_twenty_photos_changed_prepares_five_and_writes_fi
     rows, shards = second["preprocessed_images"], second["mds_shards"]
     assert (rows["prepared"], rows["kept"], rows["removed"]) == (5, 15, 0)
     assert (shards["version"], shards["images_written"]) == (2, 5)
+    new = [shard for shard in graph.manifest.shards if shard.raw.basename not in before]
+    assert graph.decoded == sum(shard.samples for shard in new) < 20
     assert shards["shards_kept"] == len(before & names(graph)) > 0
     options = PrepareOptions(size=16, validation_fraction=0.25)
     full = write_prepared(prepare_images(session, list_images(str(graph.photos)), options), tmp_path / "full")

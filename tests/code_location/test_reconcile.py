@@ -1,6 +1,7 @@
 """The checks of the shard set, on sets that were made wrong on purpose."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from assets.mds_shards import COLUMNS, SHARDS, hashes_verify, no_class_vanished
-from assets.reconcile import row_hash, sums_of_shards, sums_of_table
+from assets.reconcile import not_in, row_hash, sums_of_shards, sums_of_table
 from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
@@ -81,6 +82,18 @@ def test_an_image_that_does_not_decode_is_named(storage: StorageResource) -> Non
     broken = noise[: len(noise) // 2] + noise[-2:]  # header and end mark are there: the writer lets it through
     manifest = publish_set(storage, {"train": [row(0), {"image": broken, "label": 1, "path": "roses/broken.jpg"}]})
     assert sums_of_shards(storage.store(SHARDS), manifest)["train"].unreadable == ["roses/broken.jpg"]
+
+
+def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage: StorageResource) -> None:
+    first = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2)]})
+    train, validation = first.shards
+    moved = replace(validation, raw=replace(validation.raw, basename="validation/other/shard.00000.mds"))
+    flipped = replace(train, raw=replace(train.raw, hashes={"xxh3_64": "0" * 16}))
+    unhashed = replace(train, raw=replace(train.raw, hashes={}))
+    is_new = not_in(first)
+    assert [is_new(info) for info in (train, validation, moved, flipped, unhashed)] == [False, False, True, True, True]
+    sums = sums_of_shards(storage.store(SHARDS), first, decodes=lambda info: info.partition == "train")
+    assert {split: (part.rows, part.decoded) for split, part in sums.items()} == {"train": (2, 2), "validation": (1, 0)}
 
 
 def test_a_class_that_vanished_from_a_split_is_named(storage: StorageResource) -> None:
