@@ -6,8 +6,10 @@ import os
 import pytest
 
 from smalti import add_columns
+from smalti.catalog import tag
 from smalti.cli import main
 from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 
 
@@ -52,6 +54,14 @@ def test_a_reader_under_a_limit_shows(cache, capsys):
     dataset.close()
     _, said = run(capsys, "ls", "--local", local)
     assert "0 readers under a limit" in said.out
+
+
+def test_verify_looks_at_the_version_that_a_tag_names(cache, capsys):
+    remote, local, _ = cache
+    tag(remote, "read")
+    write_set(remote, 1, exist_ok=True)
+    assert "version 2: 0 copies" in run(capsys, "verify", remote, "--local", local)[1].out
+    assert "version 1: 25 copies" in run(capsys, "verify", remote, "--tag", "read", "--local", local)[1].out
 
 
 def test_verify_names_and_removes_what_is_damaged(cache, capsys):

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from smalti import add_columns
+from smalti.catalog import tag
 from smalti.cli import main
 from tests.faults.f_sets import copies, read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
@@ -37,6 +38,20 @@ def test_a_program_gets_the_same_as_json(root, capsys):
 def test_a_cache_that_is_too_small_is_said_to_be(root, capsys):
     assert main(["plan", root, "--batch", "10", "--cache", "1kb"]) == 0
     assert "a cache of 1.0 KiB is too small for what is mixed, " in capsys.readouterr().out
+
+
+def test_a_plan_is_of_the_version_that_a_tag_names(tmp_path, capsys):
+    root = str(write_set(tmp_path / "set", 10))
+    tag(root, "ten")
+    write_set(root, 1, exist_ok=True)
+    assert main(["plan", root, "--batch", "1"]) == 0
+    assert "set      1 samples in" in capsys.readouterr().out
+    assert main(["plan", root, "--batch", "1", "--tag", "ten"]) == 0
+    assert "set      10 samples in" in capsys.readouterr().out
+    assert main(["plan", root, "--batch", "1", "--tag", "twenty"]) == 1
+    assert "has no tag 'twenty'; its tags: 'ten'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", root, "--batch", "1", "--tag", "ten", "--at", "1"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from smalti.cache import inspecting
 from smalti.cache.options import detect_cache_folder
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.sidecars import aligned_shards, columns_of
+from smalti.catalog.tags import chosen_version
+from smalti.cli.asked import add_version_choice
 from smalti.format import ShardInfo
 from smalti.storage import Store, open_store
 
@@ -29,7 +31,7 @@ def add_cache_commands(commands: Any) -> None:
         command = below.add_parser(name, help=text, description=text)
         if name == "verify":
             command.add_argument("url", help="URL or folder of the shard set")
-            command.add_argument("--at", type=int, help="version (default: the newest)", metavar="N")
+            add_version_choice(command)
             command.add_argument("--remove", action="store_true", help="remove copies that are damaged")
         else:
             command.add_argument("--digest", default="", help="only data sets whose digest begins so")
@@ -53,7 +55,7 @@ def _ls(chosen: argparse.Namespace) -> int:
 
 def _verify(chosen: argparse.Namespace) -> int:
     store = open_store(chosen.url)
-    manifest = load_manifest(store, version=chosen.at)
+    manifest = load_manifest(store, version=chosen_version(store, chosen.at, chosen.tag))
     good = 0
     problems: list[tuple[str, str]] = []
     for digest, shards in _with_columns(store, manifest):

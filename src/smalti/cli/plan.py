@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from smalti.cli.asked import add_version_choice
 from smalti.dataset import open_dataset
 from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
 from smalti.errors import SchemaError
@@ -21,7 +22,7 @@ def add_plan_command(commands: Any) -> None:
     text = "what an epoch costs on a world: steps, padding, traffic, cache, memory, mixing"
     command = commands.add_parser("plan", help=text, description=text)
     command.add_argument("url", help="URL or folder of the shard set")
-    command.add_argument("--at", type=int, help="version (default: the newest)", metavar="N")
+    add_version_choice(command)
     command.add_argument("--split", help="split to read (default: all)")
     command.add_argument("--world", type=_world, default=(1, 1), help="hosts and ranks of each, such as 2x8")
     command.add_argument("--batch", type=_count, required=True, help="samples per rank and step")
@@ -40,6 +41,7 @@ def _plan(chosen: argparse.Namespace) -> int:
     dataset = open_dataset(
         chosen.url,
         version=chosen.at,
+        tag=chosen.tag,
         split=chosen.split,
         shuffle=not chosen.no_shuffle,
         num_canonical_nodes=chosen.canonical_nodes,

@@ -9,6 +9,7 @@ from typing import Any
 
 from smalti.catalog import diff, history, load_manifest, rollback, tag, tags, untag, vacuum, verify
 from smalti.catalog.tags import chosen_version
+from smalti.cli.asked import add_version_choice
 from smalti.storage import open_store
 from smalti.writer import compact
 
@@ -18,7 +19,7 @@ Shown = Callable[[int, int], None]
 def add_version_commands(commands: Any) -> None:
     """Adds the commands that look at versions and change them to the parser's."""
     show = _command(commands, "show", _show, "what a version holds: columns, splits, shards, bytes, digest")
-    _which(show)
+    add_version_choice(show)
     _command(commands, "history", _history, "all versions, oldest first")
     which = _command(commands, "diff", _diff, "what changed from one version to another; a tag can stand for a version")
     which.add_argument("a", help="version or tag", type=_version_or_tag)
@@ -29,7 +30,7 @@ def add_version_commands(commands: Any) -> None:
         _verify,
         "check every shard of a version: there, whole, with the declared hashes and samples",
     )
-    _which(check)
+    add_version_choice(check)
     check.add_argument("--sizes", action="store_true", help="compare sizes alone, and read no shard")
     back = _command(commands, "rollback", _rollback, "publish an earlier version again, as the newest")
     back.add_argument("--at", type=int, required=True, help="version", metavar="N")
@@ -59,12 +60,6 @@ def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int],
     command.add_argument("--json", action="store_true", help="print one JSON document")
     command.set_defaults(run=run)
     return command
-
-
-def _which(command: Any) -> None:
-    one = command.add_mutually_exclusive_group()
-    one.add_argument("--at", type=int, help="version (default: the newest)", metavar="N")
-    one.add_argument("--tag", help="the version of this name")
 
 
 def _show(chosen: argparse.Namespace) -> int:
