@@ -6,6 +6,7 @@ The same for `smalti.torch.train`: tests/torch/train/test_processes.py.
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ GRACE_SECONDS = 20.0  # a third of Kubernetes's default
 THREADS = {"num_workers": 2, "worker_kind": "thread"}
 PROCESSES = {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": "fork"}
 ALONE: dict[str, object] = {}
+_SHARER = re.compile(
+    r"Traceback \(most recent call last\):\n  File .*resource_sharer.*\n(?: .*\n)+"
+    r"(?:ConnectionReset|EOF|BrokenPipe)Error.*\n"
+)
+"""CPython's, in a worker whose parent ends while it takes a batch from it: no fault, and nobody can keep it quiet."""
 
 
 def live(root, folder, way, saves, step):
@@ -40,7 +46,7 @@ def live(root, folder, way, saves, step):
             assert process.stdout.readline()
         process.terminate()
         _, said = process.communicate(timeout=GRACE_SECONDS)
-    assert (said, process.returncode) == ("", 143)
+    assert (_SHARER.sub("", said), process.returncode) == ("", 143)
 
 
 @pytest.mark.parametrize(("saves", "ways"), [("handler", (THREADS, PROCESSES)), ("flag", (PROCESSES, ALONE))])

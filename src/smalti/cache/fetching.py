@@ -276,7 +276,9 @@ class Fetcher:
     def _attempts(self, wanted: Wanted, missing: list[WantedFile], use: Use, visit: Visit) -> Any:
         is_near = self._store.local_path(missing[0].stored.basename) is not None
         attempt, faults = 0, 0
-        patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE)
+        # Counted from when it was wanted: who waited for another process that gave up need not be as patient again.
+        waited = visit.deadline.seconds - visit.deadline.left()
+        patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE - waited)
         with _Staging() as staging:
             while True:
                 attempt += 1

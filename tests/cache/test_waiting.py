@@ -1,0 +1,31 @@
+"""Who waits for another process that fetches the same shard."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from smalti.cache.contents import lock_of
+from smalti.cache.locking import FileLock
+from smalti.errors import ShardNotFound
+from smalti.storage.retry import Deadline
+from smalti.testing import MemoryStore
+from tests.cache.conftest import DIGEST
+
+
+@pytest.mark.slow
+def test_a_shard_that_another_process_did_not_find_is_not_waited_for_once_more(fill, make_cache, tmp_path):
+    """Four workers that are patient one after the other outlast every deadline, and the last says the wrong thing."""
+    store = MemoryStore()
+    infos = fill(store)
+    info = infos[2]
+    del store.objects[info.stored.basename]
+    cache = make_cache(store, infos, timeout=10.0)  # a second of which is patience
+    target = tmp_path / "cache" / DIGEST / info.raw.basename
+    target.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(lock_of(target), Deadline(5), "the other process"):
+            waiting = pool.submit(cache.shard, 2)
+            time.sleep(1.5)
+        assert isinstance(waiting.exception(timeout=20), ShardNotFound)
+    assert len([call for call in store.calls if call.op == "fetch"]) == 2, "as often as `download_retry` says"
