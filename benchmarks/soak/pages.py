@@ -46,8 +46,9 @@ def _jobs(verdict: Verdict) -> Iterator[str]:
         "## Who read",
         "",
         "A: 2 ranks (1 or 3 after some restarts) with 2 forked workers each. B: 1 rank with spawned workers. steady: "
-        "one process from start to end, 2 threads, opens the newest version for each epoch. A and B read one mixture "
-        "(MDS, MDS with zstd, JSONL); all share one cache folder. Bytes fetched are those that lives could still tell.",
+        "one process from start to end, 2 threads and one heap of malloc, opens the newest version for each epoch. A "
+        "and B read one mixture (MDS, MDS with zstd, JSONL); all share one cache folder. Bytes fetched are those that "
+        "lives could still tell.",
         "",
         "| who | samples | epochs | lives | ends | errors | longest wait | longest gap | fetched / least |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

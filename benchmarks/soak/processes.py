@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 MARK = "SMALTI_SOAK"
 _KIB = 1024
 
@@ -65,15 +63,12 @@ def held(pid: int, at: float) -> Held | None:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """The median of the slopes between any two points (Theil and Sen); 0 where there are not two.
-
-    What grows all the time has it; what makes one step and then stays has none.
-    """
-    x, y = np.array(points, float).reshape(-1, 2).T
-    first, second = np.triu_indices(len(points), 1)
-    apart = x[second] - x[first]
-    rises = (y[second] - y[first])[apart > 0] / apart[apart > 0]
-    return float(np.median(rises)) if rises.size else 0.0
+    """Of the line through the points by least squares; 0 where there are not two."""
+    if len(points) < 2:
+        return 0.0
+    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
 
 
 def send(pid: int, number: int) -> bool:
