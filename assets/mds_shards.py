@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -17,7 +17,6 @@ from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, load_manifest, verify
 from smalti.errors import StoreNotFound, VersionNotFound
-from smalti.format import ShardInfo
 from smalti.spark.prepared_table import PreparedTable, find_table
 from smalti.spark.reshard_prepared import Resharded, Sharding, find_version, reshard_prepared
 
@@ -194,7 +193,7 @@ def every_row_is_in_the_shards(context: dg.AssetCheckExecutionContext, storage: 
     if run := passed_before(context, content):
         return _known(run, content)
     wanted = sums_of_table(prepared)
-    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=_undecoded(context, storage))
+    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=not_in(_passed_last(context, storage)))
     rows = [_compare(split, wanted.get(split), found.get(split)) for split in sorted({*wanted, *found})]
     unreadable = [path for part in found.values() for path in part.unreadable]
     return dg.AssetCheckResult(
@@ -211,16 +210,16 @@ def every_row_is_in_the_shards(context: dg.AssetCheckExecutionContext, storage: 
     )
 
 
-def _undecoded(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> Callable[[ShardInfo], bool]:
-    """Whether a shard is new since this check passed the last time."""
-    last = passed_last(context)
-    if last is None or "version" not in last:
-        return lambda _: True
+def _passed_last(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> Manifest | None:
+    """The version for which this check passed the last time; None if there is none, or it is not there any more."""
+    facts = passed_last(context)
+    if facts is None or "version" not in facts:
+        return None
     try:
-        passed = load_manifest(storage.store(SHARDS), version=int(last["version"]))
+        manifest = load_manifest(storage.store(SHARDS), version=int(facts["version"]))
     except (StoreNotFound, VersionNotFound):  # vacuumed since, or another data root
-        return lambda _: True
-    return not_in(passed) if passed.digest == last["digest"] else lambda _: True
+        return None
+    return manifest if manifest.digest == facts["digest"] else None
 
 
 def _known(run: str, content: str) -> dg.AssetCheckResult:

@@ -82,9 +82,9 @@ def _decode(sums: SplitSums, batch: Mapping[str, Any]) -> None:
                 sums.unreadable.append(path)
 
 
-def not_in(manifest: Manifest) -> Callable[[ShardInfo], bool]:
-    """Whether a shard is none of this version's, byte for byte."""
-    known = {_content(info) for info in manifest.shards}
+def not_in(manifest: Manifest | None) -> Callable[[ShardInfo], bool]:
+    """Whether a shard is none of this version's, byte for byte; every one is, where there is no version."""
+    known = {_content(info) for info in manifest.shards} if manifest is not None else set()
     return lambda info: not info.raw.hashes or _content(info) not in known
 
 

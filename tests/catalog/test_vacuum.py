@@ -19,6 +19,7 @@ from smalti.format import emit_index
 from smalti.storage import LocalStore, ObjectInfo
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
+from tests.catalog.meeting import Meeting
 
 DAY = 86400.0
 
@@ -304,20 +305,14 @@ def test_a_kept_version_that_cannot_be_read_stops_it(store, make_draft):
 # ---------------------------------------------------------------------- beside others
 
 
-class Meeting(Aging):
-    """Does something of the test's just before the vacuum's own version is put."""
+class BeforeVacuum(Meeting, Aging):
+    """Just before the vacuum's own version is put."""
 
-    meanwhile = None
-
-    def put_if_absent(self, key, data):
-        if b'"vacuum"' in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        super().put_if_absent(key, data)
+    before = b'"vacuum"'
 
 
 def test_a_rollback_that_comes_first_keeps_its_version(make_draft):
-    store = Meeting()
+    store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     store.meanwhile = lambda: rollback(store, 1)
@@ -329,7 +324,7 @@ def test_a_rollback_that_comes_first_keeps_its_version(make_draft):
 
 
 def test_an_append_that_comes_first_is_kept(make_draft):
-    store = Meeting()
+    store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     store.meanwhile = lambda: publish(store, make_draft(store, 4, write_id="cccc"), mode="append")
@@ -339,7 +334,7 @@ def test_an_append_that_comes_first_is_kept(make_draft):
 
 
 def test_a_tag_that_comes_first_keeps_its_version(make_draft):
-    store = Meeting()
+    store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     store.meanwhile = lambda: tag(store, "best", 1)
@@ -349,7 +344,7 @@ def test_a_tag_that_comes_first_keeps_its_version(make_draft):
 
 
 def test_two_at_once_remove_the_same(make_draft):
-    store = Meeting()
+    store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     store.meanwhile = lambda: vacuum(store, dry_run=False)
@@ -359,7 +354,7 @@ def test_two_at_once_remove_the_same(make_draft):
 
 
 def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_draft):
-    store = Meeting()
+    store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
 

@@ -6,7 +6,6 @@ again: the first touch of fresh memory costs more than the copy into it.
 
 import weakref
 from collections import deque
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,20 @@ class SpareMemory:
 
     def __init__(self) -> None:
         self._pieces: deque[Memory] = deque(maxlen=_MAX_SPARE)
-        self.keep = self._pieces.append
-        """Take a piece that nobody can see any more."""
+
+    def keep(self, memory: Memory) -> None:
+        """Take a piece that nobody can see any more; on any thread."""
+        self._pieces.append(memory)
 
     def take(self, num_bytes: int) -> Memory:
         """At least so many bytes, touched before if there are any such."""
-        while self._pieces:
-            with suppress(IndexError):  # another thread was faster
+        while True:
+            try:
                 memory = self._pieces.pop()
-                if len(memory) >= num_bytes:
-                    return memory
-        return np.empty(num_bytes, np.uint8)
+            except IndexError:
+                return np.empty(num_bytes, np.uint8)
+            if len(memory) >= num_bytes:
+                return memory
 
 
 class FillingShard:
