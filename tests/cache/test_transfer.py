@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from smalti.cache.transfer import PART_BYTES, stream, stream_parts
+from smalti.cache.transfer import PART_BYTES, cut, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.retry import Deadline
 from smalti.testing import MemoryStore
@@ -37,7 +37,7 @@ class Counting(MemoryStore):
 
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
-    return stream_parts(store, key, num_bytes, at_once=at_once, deadline=Deadline(seconds))
+    return stream_parts(store, key, cut(num_bytes, 0, at_once), deadline=Deadline(seconds))
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])

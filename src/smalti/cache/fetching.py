@@ -21,7 +21,7 @@ from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
-from smalti.cache.transfer import PART_BYTES, stream, stream_parts
+from smalti.cache.transfer import PART_BYTES, cut, stream, stream_parts
 from smalti.cache.writing import CheckedFile, DiskFaults, is_full
 from smalti.errors import (
     ChecksumMismatch,
@@ -32,7 +32,7 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FileInfo, ShardInfo, parse_compression, verify_file
+from smalti.format import FIRST_BYTES, FileInfo, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
 from smalti.storage.retry import Deadline, jitter
@@ -81,6 +81,11 @@ class WantedFile:
     def num_bytes_kept(self, *, keep_zip: bool) -> int:
         """Bytes that it takes here."""
         return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
+
+    @property
+    def is_readable_early(self) -> bool:
+        """Whether its first bytes can be told from others while the rest is on its way."""
+        return self.zip is None and self.raw.first_hash is not None
 
     @property
     def num_bytes_needed(self) -> int:
@@ -321,6 +326,8 @@ class Fetcher:
         target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         with staging.cleared_on_error(stored, unpacked):
+            if visit.lock is not None and file.is_readable_early:
+                visit.lock.say(stored.name)
             self._download(file, stored, visit)
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
             if file.zip is None:
@@ -362,7 +369,8 @@ class Fetcher:
     def _chunks(self, file: WantedFile, visit: Visit, parts: int) -> Generator[bytes]:
         key, size = file.stored.basename, file.stored.num_bytes
         if parts > 1 and file.stored.hashes and size > PART_BYTES:
-            return stream_parts(self._store, key, size, at_once=parts, deadline=visit.deadline)
+            first = FIRST_BYTES if file.is_readable_early else 0
+            return stream_parts(self._store, key, cut(size, first, parts), deadline=visit.deadline)
         stall = self._options.download_timeout / self._options.download_retry
         return stream(self._store, key, deadline=visit.deadline, stall=stall)
 

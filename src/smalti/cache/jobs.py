@@ -10,6 +10,8 @@ prefetch, are daemons, and end when they have been idle for a while.
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
 from smalti.cache.keeping import NoRoom
@@ -19,6 +21,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 IDLE_SECONDS = 5.0
+FIRST_LOOK_SECONDS, MOST_LOOK_SECONDS = 0.001, 0.01
+"""Between two looks at a shard that is on its way."""
 
 
 class Work(Protocol[T_co]):
@@ -36,6 +40,17 @@ class Job(Generic[T]):
         self.running = False
         self.result: T | None = None
         self.error: BaseException | None = None
+
+
+def _looked(early: Callable[[], T | None], job: Job[T], end: float) -> T | None:
+    """What `early` gives before the job is done or it is too late."""
+    pause = FIRST_LOOK_SECONDS
+    while not job.done.wait(min(pause, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
+        found = early()
+        if found is not None:
+            return found
+        pause = min(1.5 * pause, MOST_LOOK_SECONDS)
+    return None
 
 
 class Jobs(Generic[T]):
@@ -56,8 +71,13 @@ class Jobs(Generic[T]):
         self._idle = 0
         self._closed = False
 
-    def obtain(self, shard_id: int, timeout: float) -> T:
+    def obtain(self, shard_id: int, timeout: float, early: Callable[[], T | None] | None = None) -> T:
         """The shard, brought by this thread unless another one is at it already.
+
+        Args:
+            shard_id: Its id.
+            timeout: Seconds that another thread may take.
+            early: Looked at again and again while another thread brings it: what serves as well, once there is such.
 
         Raises:
             TimeoutError: the other thread did not finish within `timeout` seconds.
@@ -66,8 +86,10 @@ class Jobs(Generic[T]):
         end = time.monotonic() + timeout
         while True:
             job, is_mine = self._claim(shard_id)
-            if is_mine:
+            if is_mine and not (early is not None and self._started(shard_id, job)):
                 self._run(shard_id, job, keep_error=False)
+            elif early is not None and (found := _looked(early, job, end)) is not None:
+                return found
             elif not job.done.wait(max(0.0, end - time.monotonic())):
                 raise TimeoutError
             if job.error is None:
@@ -78,6 +100,15 @@ class Jobs(Generic[T]):
             if is_mine or isinstance(job.error, Exception):
                 raise job.error
             # The other thread was interrupted (Ctrl-C reaches one thread only); that says nothing about the shard.
+
+    def _started(self, shard_id: int, job: Job[T]) -> bool:
+        """Whether a thread of its own is at it now: there may be no memory for one."""
+        work = partial(self._run, shard_id, job, keep_error=False)
+        try:
+            threading.Thread(target=work, name="smalti-fetch", daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     def _claim(self, shard_id: int) -> tuple[Job[T], bool]:
         """The job of a shard, and whether it is the caller's to run."""

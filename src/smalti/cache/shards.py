@@ -6,6 +6,7 @@ Intended behaviour; anything else is a bug:
    The two files of a text shard (CSV, JSONL and the like) come under one lock, and each is verified by itself.
 2. No byte is read before the file has its declared size and hashes: checked while it streams, or once for a file
    that was there already, by this process or one that it was forked from or with (again when it has changed since).
+   The first bytes of a file on its way may be read before it is whole, once they have the declared hash of theirs.
 3. A file appears under its name whole, by rename; a process killed at any moment leaves temporaries that the next one
    removes, and nothing else.
 4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
@@ -21,9 +22,9 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache.agenda import Uses
+from smalti.cache.early import Arriving, may_be_first
 from smalti.cache.fetching import Fetcher, Wanted, num_bytes_held
 from smalti.cache.jobs import Jobs
 from smalti.cache.keeping import Keeper, Places
@@ -90,8 +92,13 @@ class ShardCache:
             self._check_limit(limit)
         self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
-    def shard(self, shard_id: int) -> AnyShard:
+    def shard(self, shard_id: int, last: int | None = None) -> AnyShard:
         """The open shard; blocks until it is here and verified, `download_timeout` seconds at most.
+
+        Args:
+            shard_id: Its id.
+            last: The last of its samples that is needed. Where these lie in its first bytes, and the manifest has a
+                hash of them, they are waited for alone: other samples of the result raise `FormatError`.
 
         Raises:
             ShardNotFound: the store no longer has it.
@@ -103,21 +110,21 @@ class ShardCache:
         """
         with self._tally:
             self._asked += 1
-        return self._take(shard_id)
+        return self._take(shard_id, last)
 
-    def _take(self, shard_id: int) -> AnyShard:
+    def _take(self, shard_id: int, last: int | None = None) -> AnyShard:
         found = self._open.get(shard_id)
         if found is not None:
             self._used[shard_id] = True
             return found
-        return self._obtain(shard_id)
+        return self._obtain(shard_id, last)
 
-    def shards(self, shard_ids: Sequence[int]) -> list[AnyShard]:
-        """The open shards that one batch needs; as `shard` for each."""
+    def shards(self, shard_ids: Sequence[int], last: Callable[[], Iterable[int]] | None = None) -> list[AnyShard]:
+        """The open shards that one batch needs; as `shard` for each. `last` gives the last sample needed of each."""
         with self._tally:
             self._asked += len(shard_ids)
         begin, waits = time.perf_counter(), not all(map(self._open.__contains__, shard_ids))
-        found = list(map(self._take, shard_ids))
+        found = list(map(self._take, shard_ids, last() if waits and last is not None else repeat(None)))
         self.counters.waited(time.perf_counter() - begin if waits else 0.0)
         return found
 
@@ -274,7 +281,7 @@ class ShardCache:
     def _make_jobs(self) -> Jobs[AnyShard]:
         return Jobs(self._bring, self._pace.get())
 
-    def _obtain(self, shard_id: int) -> AnyShard:
+    def _obtain(self, shard_id: int, last: int | None) -> AnyShard:
         if not 0 <= shard_id < len(self):
             urls = ", ".join(source.store.url for source in self._sources)
             raise IndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
@@ -282,7 +289,8 @@ class ShardCache:
         timeout = source.options.download_timeout
         begin, missing = time.perf_counter_ns(), self._is_missing(shard_id)
         try:
-            return self._jobs.get().obtain(shard_id, timeout + GRACE_SECONDS)
+            early = self._early(shard_id, last) if missing and last is not None else None
+            return self._jobs.get().obtain(shard_id, timeout + GRACE_SECONDS, early)
         except SmaltiError as error:
             # A fresh one for each consumer: threads that raise one object mix up their tracebacks.
             raise type(error)(error.message, **error.facts) from error
@@ -296,6 +304,15 @@ class ShardCache:
         finally:
             waited = (time.perf_counter_ns() - begin) // 1000
             self.counters.add(hits=-1 if missing else 0, wait_microseconds=waited)
+
+    def _early(self, shard_id: int, last: int) -> Callable[[], AnyShard | None] | None:
+        """Gives the shard as soon as its samples up to `last` are here, if that can be before all of it is."""
+        number, source, place = self._find(shard_id)
+        info = source.shards[place]
+        if not may_be_first(info, last):
+            return None
+        (target,) = self._fetchers[number].copies(info)
+        return Arriving(target, info, last, allow_unsafe_types=source.allow_unsafe_types).look
 
     def _is_missing(self, shard_id: int) -> bool:
         return not all(map(os.path.exists, self._copies(shard_id)))

@@ -3,6 +3,8 @@
 import queue
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, BinaryIO, cast
 
 from smalti.errors import SmaltiError, StoreError, StoreTimeout
@@ -88,9 +90,9 @@ def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Gener
 class _Parts:
     """The parts of an object, asked for by some threads, not far ahead of the one that takes them."""
 
-    def __init__(self, num_bytes: int, at_once: int) -> None:
-        self.count = -(-num_bytes // PART_BYTES)
-        self._num_bytes, self._at_once = num_bytes, at_once
+    def __init__(self, spans: list[tuple[int, int]], at_once: int) -> None:
+        self.count = len(spans)
+        self._spans, self._at_once = spans, at_once
         self._changed = threading.Condition()
         self._here: dict[int, bytes | BaseException] = {}
         self._asked = self._taken = 0
@@ -98,9 +100,9 @@ class _Parts:
 
     def serve(self, store: Store, key: str) -> None:
         while (number := self._next()) is not None:
-            begin = number * PART_BYTES
+            begin, end = self._spans[number]
             # One byte more than the last: an object that is longer than it should be is noticed.
-            end = begin + PART_BYTES if number < self.count - 1 else self._num_bytes + 1
+            end += number == self.count - 1
             part: bytes | BaseException
             try:
                 part = store.get_range(key, begin, end)
@@ -135,7 +137,24 @@ class _Parts:
             self._changed.notify_all()
 
 
-def stream_parts(store: Store, key: str, num_bytes: int, *, at_once: int, deadline: Deadline) -> Generator[bytes]:
+@dataclass(frozen=True)
+class Cut:
+    """How an object is cut into parts."""
+
+    spans: list[tuple[int, int]]
+    """Begin and end of each part, in order."""
+    at_once: int
+    """Requests under way at once, and parts in memory."""
+
+
+def cut(num_bytes: int, first: int, at_once: int) -> Cut:
+    """An object of so many bytes; the first ones in a small part for each request, so that all fetch these together."""
+    small = -(-first // at_once) if first else PART_BYTES
+    ends = [*range(small, first, small), *range(first or PART_BYTES, num_bytes, PART_BYTES), num_bytes]
+    return Cut(list(pairwise([0, *ends])), at_once)
+
+
+def stream_parts(store: Store, key: str, parts: Cut, *, deadline: Deadline) -> Generator[bytes]:
     """As `stream`, by several ranged requests at once: what one connection cannot do for a large object.
 
     Nothing compares the parts to each other: for objects whose hash is known.
@@ -143,23 +162,22 @@ def stream_parts(store: Store, key: str, num_bytes: int, *, at_once: int, deadli
     Args:
         store: Where it lies.
         key: Its name.
-        num_bytes: Its size.
-        at_once: Requests under way at once, and parts in memory.
+        parts: What to ask for.
         deadline: For the whole object. That a part stalls the store notices, which knows the bytes of it.
     """
-    parts = _Parts(num_bytes, at_once)
+    coming = _Parts(parts.spans, parts.at_once)
     received = 0
     try:
-        for _ in range(min(at_once, parts.count)):
-            _start(parts.serve, store, key)
-        for _ in range(parts.count):
-            part = parts.take(deadline.left())
+        for _ in range(min(parts.at_once, coming.count)):
+            _start(coming.serve, store, key)
+        for _ in range(coming.count):
+            part = coming.take(deadline.left())
             if part is None or deadline.passed():
                 raise _stalled(store, key, received, deadline, deadline.seconds)
             yield _checked(part, store, key)
             received += len(cast("bytes", part))
     finally:
-        parts.close()
+        coming.close()
 
 
 def _start(work: Callable[[Store, str], None], store: Store, key: str) -> None:

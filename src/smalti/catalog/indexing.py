@@ -4,15 +4,18 @@ They are copies: the truth is `_versions/`. A publisher that dies before or betw
 name shards that are still there; the next publisher brings them up to date.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from smalti.catalog.firsts import told_firsts
 from smalti.catalog.header import INDEX, Header, read_header, read_manifest
 from smalti.catalog.index_replacing import version_of_index
-from smalti.catalog.index_writing import put_index
+from smalti.catalog.index_writing import MANY_SHARDS, put_index
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.peeking import EXTRA, peek_index
 from smalti.catalog.shard_table import sizes_of
 from smalti.errors import StoreNotFound
+from smalti.format import ShardInfo
 from smalti.storage import Store
 
 INDEX_FORMAT = 1
@@ -55,11 +58,16 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
         extra["logical"] = dict(manifest.logical)
     for split in manifest.partitions:
         below = manifest.select(split)
-        own = extra | {"split": split, "rows": int(sizes_of(below).sum())}
+        own = extra | {"split": split, "rows": int(sizes_of(below).sum())} | _firsts(below)
         put_index(store, f"{split}/{INDEX}", below, {EXTRA: own}, f"{split}/")
     for split in sorted(stale):
         _remove_older(store, f"{split}/{INDEX}", manifest.version)
-    put_index(store, INDEX, manifest.shards, {EXTRA: extra})
+    put_index(store, INDEX, manifest.shards, {EXTRA: extra | _firsts(manifest.shards)})
+
+
+def _firsts(shards: Sequence[ShardInfo]) -> dict[str, Any]:
+    """Larger sets are opened by their shard table, which has them."""
+    return told_firsts(shards) if len(shards) < MANY_SHARDS else {}
 
 
 def _remove_older(store: Store, key: str, version: int) -> None:

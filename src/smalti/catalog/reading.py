@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
+from smalti.catalog.firsts import with_firsts
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
 from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
 from smalti.catalog.peeking import EXTRA, Peek, peek_index
@@ -133,11 +134,7 @@ def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
     if newest.index is not None and newest.header is None:
         return _load_plain(store, newest)
     if newest.header is None:
-        raise StoreNotFound(
-            f"{store.url} holds no shard set: neither {INDEX} nor {header_key(1)} is there; check the address",
-            key=INDEX,
-            url=store.url,
-        )
+        raise no_shard_set(store)
     raise VersionNotFound(
         f"{store.url} has versions 1 to {newest.header.version}; {version} is not one of them", version=version
     )
@@ -155,13 +152,20 @@ def history(place: Place) -> list[VersionInfo]:
     newest = find_newest(store, lenient=True)
     if newest.header is None:
         if newest.index is None:
-            raise StoreNotFound(
-                f"{store.url} holds no shard set: {INDEX} is not there; check the address", key=INDEX, url=store.url
-            )
+            raise no_shard_set(store)
         return []
     expired = set(newest.header.expired)
     found = [header.info(is_expired=header.version in expired) for header in headers_before(store, newest.header)]
     return [*found[::-1], newest.header.info()]
+
+
+def no_shard_set(store: Store) -> StoreNotFound:
+    """The error for a place at which `find_newest` found nothing; for the caller to raise."""
+    return StoreNotFound(
+        f"{store.url} holds no shard set: neither {INDEX} nor {header_key(1)} is there; check the address",
+        key=INDEX,
+        url=store.url,
+    )
 
 
 def headers_before(store: Store, newest: Header) -> Iterator[Header]:
@@ -214,7 +218,9 @@ def _shown_by(newest: Newest, store: Store) -> Manifest | None:
         return None  # it is a copy for others; the truth is below `_versions/`
     found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
     is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
-    return make_manifest(header, found) if is_whole and digest_of(found) == header.digest else None
+    if not is_whole or digest_of(found) != header.digest:
+        return None
+    return make_manifest(header, with_firsts(found, newest.extra or {}))
 
 
 def _split_of(shard: ShardInfo, header: Header) -> str | None:
@@ -231,7 +237,7 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     else:
         # What was too large to be read to look at it had its size looked at as well.
         top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
-        shards = tuple(shards_of(top, where=where)[0])
+        shards = with_firsts(shards_of(top, where=where)[0], newest.extra or {})
         digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(

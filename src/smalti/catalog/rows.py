@@ -26,15 +26,15 @@ class Rows:
         self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._texts: dict[int, str] = {}
 
-    def checked(self, row: tuple[Any, ...], number: int) -> ShardInfo:
-        """The shard of one row: the values of all columns, in their order.
+    def checked(self, row: tuple[Any, ...], number: int, first: int | None = None) -> ShardInfo:
+        """The shard of one row: the values of all columns, in their order; `first` is the hash of its first bytes.
 
         Raises:
             IndexFileError: its content cannot be trusted; the message has the row's number.
         """
         where = f"{self.where}, row {number}"
         try:
-            return self._shard(row, where)
+            return self._shard(row, where, first)
         except FormatError:
             raise
         except (SchemaError, CatalogError) as error:
@@ -50,7 +50,7 @@ class Rows:
         said = row[1:] if row[12:13] != ("mds",) else row[1:12]  # what only text shards have, MDS shards say nothing in
         return repr((schema, *said))
 
-    def _shard(self, row: tuple[Any, ...], where: str) -> ShardInfo:
+    def _shard(self, row: tuple[Any, ...], where: str, first: int | None) -> ShardInfo:
         schema, partition, samples, *files = row[:9]
         compression, hash_names, size_limit = row[9:12]
         kind, newline, separator = texts = row[12:15] or ("mds", None, None)
@@ -58,7 +58,7 @@ class Rows:
         names = self._common.get((compression, hash_names, size_limit))
         if names is None:
             names = self._read_common(compression, hash_names, size_limit, where)
-        raw = _file(*files[:3], where=where)
+        raw = _file(*files[:3], where=where, first=first)
         meta, zip_meta = (
             (_file(*row[15:18], where=where), _file(*row[18:21], where=where, limit=MAX_STORED_BYTES))
             if len(row) > 15
@@ -124,10 +124,17 @@ def parse_hashes(text: str | None) -> dict[str, str]:
 
 
 def _file(
-    name: str | None, num_bytes: int | None, hashes: str | None, *, where: str, limit: int = MAX_FILE_BYTES
+    name: str | None,
+    num_bytes: int | None,
+    hashes: str | None,
+    *,
+    where: str,
+    limit: int = MAX_FILE_BYTES,
+    first: int | None = None,
 ) -> FileInfo | None:
     if name is None:
         return None
-    file = FileInfo(name, -1 if num_bytes is None else num_bytes, parse_hashes(hashes))
+    unsigned = None if first is None else first % (1 << 64)
+    file = FileInfo(name, -1 if num_bytes is None else num_bytes, parse_hashes(hashes), unsigned)
     file.check(where, limit=limit)
     return file

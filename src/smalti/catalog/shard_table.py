@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.columns import Columns, Texts
+from smalti.catalog.columns import Columns, Numbers, Texts
 from smalti.catalog.rows import Rows
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, ShardInfo
@@ -38,6 +38,8 @@ class TableContent:
     """The same content in another process; what is pickled instead of it, if there is such a way."""
     emitted: bytes | None = None
     """The table's file, where this process made it of shards."""
+    firsts: Numbers | None = None
+    """Hashes of the first bytes of the shards, with a sign; None where no shard has one."""
 
     @property
     def size(self) -> int:
@@ -63,11 +65,15 @@ class TableContent:
                 f"{str(error)[:200]}",
                 where=self.rows.where,
             ) from error
-        return [self.rows.checked(row, number) for number, row in enumerate(values, begin)]
+        firsts = [None] * len(values) if self.firsts is None else self.firsts.rows(begin, end)
+        return [
+            self.rows.checked(row, number, first)
+            for number, (row, first) in enumerate(zip(values, firsts, strict=True), begin)
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
-            return type(self), (self.columns, self.rows, self.kinds)
+            return type(self), (self.columns, self.rows, self.kinds, None, None, self.firsts)
         return _reopened, (self.reopen, self.kinds)
 
 

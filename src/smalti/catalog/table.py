@@ -1,7 +1,8 @@
 """The table of shards as an Arrow file: a million shards are 200 MB, where JSON takes 450 and half as long again.
 
 Sets of MDS shards have layout 1. Layout 2 has further columns for the meta files, line ends and separators of text
-shards; only sets that have such shards are written so.
+shards; only sets that have such shards are written so. Either may have a column of hashes of the shards' first
+bytes, as signed numbers: who reads a shard before all of it is here checks it by these.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from smalti.catalog.arrow_file import read_arrow_file
-from smalti.catalog.columns import Columns, Numbers, Texts, Words
+from smalti.catalog.columns import Columns, Numbers, Texts, Words, numbers_of
 from smalti.catalog.manifest import check_shards
 from smalti.catalog.mapped import Buffer, State, checked_sha256, let_go, map_file
 from smalti.catalog.rows import Rows
@@ -37,6 +38,7 @@ _TEXT_COLUMNS: dict[str, type] = {
     "format": Words, "newline": Words, "separator": Words, "meta_name": Texts, "meta_bytes": Numbers,
     "meta_hashes": Texts, "zip_meta_name": Texts, "zip_meta_bytes": Numbers, "zip_meta_hashes": Texts,
 }  # fmt: skip
+_FIRST = "raw_first"
 _NO_ROWS = np.zeros(0, np.int64)
 _ROWS_AT_ONCE = 1 << 14
 _quoted = json.encoder.encode_basestring_ascii
@@ -153,7 +155,8 @@ def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_k
         )
     kinds = {**_COLUMNS, **_TEXT_COLUMNS} if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
     columns, rows = Columns.of(table, kinds), Rows(about["schemas"], what)
-    content = TableContent(columns, rows, _NO_ROWS, reopen)
+    firsts = numbers_of(table.column(_FIRST)) if _FIRST in table.column_names else None
+    content = TableContent(columns, rows, _NO_ROWS, reopen, firsts=firsts)
     if is_known or not table.num_rows:
         return content
     screened = screen(columns, table.num_rows, partial(let_go, data))
@@ -170,7 +173,8 @@ class _Filling:
         self._pa = pa
         self._schemas: dict[Schema, int] = {}
         self._pieces: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_TEXT_COLUMNS)}
-        self._has_text = False
+        self._firsts: list[Any] = []
+        self._has_text = self._has_first = False
 
     def add(self, shards: Sequence[ShardInfo]) -> None:
         """These shards behind those there are."""
@@ -184,6 +188,9 @@ class _Filling:
         self._put("hash_names", pa.array([",".join(shard.hash_names) for shard in shards], pa.string()))
         for name in ("partition", "compression", "format", "newline", "separator"):
             self._put(name, pa.array([getattr(shard, name) for shard in shards], pa.string()))
+        firsts = [_signed(shard.raw.first_hash) for shard in shards]
+        self._firsts.append(pa.array(firsts, pa.int64()))
+        self._has_first = self._has_first or any(first is not None for first in firsts)
         for name in ("raw", "zip", "meta", "zip_meta"):
             self._put_files(name, [getattr(shard, name) for shard in shards])
 
@@ -196,6 +203,8 @@ class _Filling:
             "schemas": [{"names": s.names, "encodings": s.encodings, "sizes": s.sizes} for s in self._schemas],
         }
         arrays = {name: self._joined(name, self._pieces.pop(name)) for name in names}
+        if self._has_first:
+            arrays[_FIRST] = pa.concat_arrays(self._firsts)
         return pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)})
 
     def _put(self, name: str, piece: Any) -> None:
@@ -218,6 +227,11 @@ class _Filling:
         empty = {Words: pa.string(), Texts: pa.string(), Numbers: pa.int32() if name == "schema" else pa.int64()}[kind]
         whole = pa.concat_arrays(pieces) if pieces else pa.array([], empty)
         return whole.cast(pa.dictionary(pa.int32(), pa.string())) if kind is Words else whole
+
+
+def _signed(first_hash: int | None) -> int | None:
+    """As a number of 64 bits with a sign, which is the only kind that a table has."""
+    return first_hash if first_hash is None or first_hash < 1 << 63 else first_hash - (1 << 64)
 
 
 def _hashes(file: FileInfo) -> str:

@@ -7,6 +7,7 @@ from smalti.format.decoding import decode_gathered
 from smalti.format.encoding import Encoding
 from smalti.format.filled import BuiltShard, FilledShard
 from smalti.format.hashing import (
+    FIRST_BYTES,
     HASH_NAMES,
     Hasher,
     check_hash_names,
@@ -31,6 +32,7 @@ from smalti.format.text_shard import TextShard
 from smalti.format.verifying import verify_file
 
 __all__ = [
+    "FIRST_BYTES",
     "HASH_NAMES",
     "MAX_FILE_BYTES",
     "MAX_INDEX_BYTES",

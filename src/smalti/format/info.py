@@ -31,6 +31,9 @@ class FileInfo:
     basename: str
     num_bytes: int
     hashes: Mapping[str, str] = field(default_factory=dict)
+    first_hash: int | None = field(default=None, compare=False)
+    """xxh3_64 of the first `FIRST_BYTES` bytes, by which these can be read while the rest is on its way; None where
+    nobody said it. Smalti's own, as `ShardInfo.partition` is; it follows from the bytes, so files are equal without."""
 
     def to_json(self) -> dict[str, Any]:
         """As in an index file."""

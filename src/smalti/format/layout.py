@@ -44,13 +44,14 @@ def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") ->
     return b"".join([len(lengths).to_bytes(4, "little"), table.tobytes(), config])
 
 
-def read_offsets(data: memoryview, *, samples: int, what: str) -> Offsets:
+def read_offsets(data: memoryview, *, samples: int, what: str, num_bytes: int | None = None) -> Offsets:
     """The checked table of offsets, uint32, shape (N + 1,): ordered, inside the file, covering it to its last byte.
 
     Args:
-        data: The whole file.
+        data: The whole file, or so much of its beginning that the table is in it.
         samples: How many samples the index declares.
         what: The file's name, for messages.
+        num_bytes: Of the whole file; by default those of `data`.
 
     Raises:
         FormatError: The header contradicts the index, or the offsets are not as said.
@@ -64,10 +65,11 @@ def read_offsets(data: memoryview, *, samples: int, what: str) -> Offsets:
             expected=samples,
             found=found,
         )
+    end = len(data) if num_bytes is None else num_bytes
     offsets: Offsets = np.frombuffer(data, OFFSET, samples + 1, offset=4)
-    if offsets[0] < begin or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] < begin or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
         raise FormatError(
             f"{what}: the table of sample offsets is damaged: expected rising offsets from at least {begin} to "
-            f"{len(data)}, the end of the file. Fetch it again, or run the writer again.",
+            f"{end}, the end of the file. Fetch it again, or run the writer again.",
         )
     return offsets

@@ -55,6 +55,18 @@ class MappedFile:
                 )
             return cls(mmap.mmap(file.fileno(), found, access=mmap.ACCESS_READ), name)
 
+    @classmethod
+    def open_first(cls, path: Path, *, num_bytes: int, name: str) -> "MappedFile | None":
+        """Map this many bytes of a file that grows; None as long as it is shorter.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        with path.open("rb") as file:
+            if file.seek(0, 2) < num_bytes:
+                return None
+            return cls(mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ), name)
+
 
 class Source:
     """The mapped files that a batch is read from, and in which of them each row of the batch lies.

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from smalti.errors import FormatError
 from smalti.format.batching import Arrays, Picked, gather_batch, read_batch
 from smalti.format.decoding import DECODER_ERRORS, damaged
+from smalti.format.hashing import FIRST_BYTES
 from smalti.format.info import ShardInfo
 from smalti.format.layout import read_offsets
 from smalti.format.mapping import MappedFile
@@ -55,6 +57,27 @@ class Shard:
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
         read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
         return cls(file, info, plan)
+
+    @classmethod
+    def open_first(cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False) -> "Shard | None":
+        """The shard over the first bytes of a file that is still being written, if these verify and hold sample `last`.
+
+        Samples that do not lie in them raise `FormatError`. None where they are not here yet, are not those that
+        `info.raw.first_hash` declares, or end before the sample does.
+
+        Raises:
+            FormatError: The header or the offsets contradict the index.
+            SchemaError: A column whose encoding is refused.
+            OSError: The file cannot be opened.
+        """
+        file = MappedFile.open_first(path, num_bytes=FIRST_BYTES, name=info.raw.basename)
+        if file is None or xxh3_64_intdigest(file.map) != info.raw.first_hash or 8 + 4 * info.samples > FIRST_BYTES:
+            return None
+        whole = info.raw.num_bytes
+        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path), num_bytes=whole)
+        if int(offsets[last + 1]) > FIRST_BYTES:
+            return None
+        return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types))
 
     def __len__(self) -> int:
         return self._len

@@ -1,6 +1,6 @@
 """Filled shards to finished files: the bytes around the samples, checksums, compression. Knows no encodings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from smalti.errors import SchemaError
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.filled import BuiltShard
 from smalti.format.filling import FillingShard, ShardMemory
-from smalti.format.hashing import Buffer, check_hash_names, digest_bytes
+from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_first
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
 from smalti.format.row_hash import hash_rows
@@ -66,6 +66,8 @@ class Sealer:
             data: The uncompressed file.
         """
         raw = self._describe(f"shard.{number:05}.mds", data)
+        if self.compression is None:
+            raw = replace(raw, first_hash=hash_first(data, self.hashes))
         stored: Buffer = data
         zipped, text = None, None
         if self.compression is not None:

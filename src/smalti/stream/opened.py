@@ -76,9 +76,9 @@ class OpenStreams:
         """One decoded sample, its values as their logical types have them; `sample_id` in [0, len(streams))."""
         ends = self._end_array
         number = bisect_right(ends, sample_id)
-        shard = self.cache.shard(number)
+        row = sample_id - (ends[number - 1] if number else 0)
+        shard = self.cache.shard(number, row)
         try:
-            row = sample_id - (ends[number - 1] if number else 0)
             stored = shard[row] if self._beside is None else self._joined_sample(number, row)
             return stored if self._given is None else self._given.sample(stored, sample_id)
         except FormatError as error:
@@ -144,9 +144,9 @@ class OpenStreams:
         return 1 if self._beside is None else 1 + self._beside.levels
 
     def _joined_sample(self, number: int, row: int) -> dict[str, Any]:
-        sample = self.cache.shard(number)[row]
+        sample = self.cache.shard(number, row)[row]
         for neighbour in self._beside.of_one(number) if self._beside is not None else ():
-            sample |= self.cache.shard(neighbour)[row]
+            sample |= self.cache.shard(neighbour, row)[row]
         return sample
 
     def _batch(
@@ -154,11 +154,17 @@ class OpenStreams:
     ) -> dict[str, Any]:
         """A batch out of these shards, and of those beside them."""
         which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
-        columns = batch_of(self.cache.shards(wanted), which, rows, out)
+
+        def last() -> list[int]:
+            found = np.zeros(len(wanted), np.int64)
+            np.maximum.at(found, which, rows)
+            return found.tolist()
+
+        columns = batch_of(self.cache.shards(wanted, last), which, rows, out)
         for level in range(self._files - 1):
             neighbours = self._neighbours(level, wanted)
             if neighbours:
-                columns |= batch_of(self.cache.shards(neighbours), which, rows, out)
+                columns |= batch_of(self.cache.shards(neighbours, last), which, rows, out)
         return columns
 
     def _neighbours(self, level: int, wanted: list[int]) -> list[int]:

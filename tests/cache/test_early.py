@@ -1,0 +1,196 @@
+"""The first bytes of a shard are read while the rest is on its way; see `smalti.cache.early`."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import xxhash
+
+from smalti.cache.contents import lock_of
+from smalti.errors import ChecksumMismatch, FormatError, StoreError
+from smalti.format import FIRST_BYTES, Schema, ShardBuilder, ShardOptions
+from smalti.testing import MemoryStore
+from tests.cache.conftest import DIGEST
+
+MIB = 1 << 20
+KEY = "w/shard.00000.mds"
+LATE = 5
+"""The first of the samples below that does not lie in the first bytes: they hold five and a part of the sixth."""
+
+
+class Gated(MemoryStore):
+    """Sends the first bytes of an object, and what follows when the gate is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.spans = threading.Event(), []
+
+    def get_range(self, key, begin, end):
+        self.spans.append((begin, end))
+        if end > FIRST_BYTES:
+            assert self.gate.wait(60)
+        return super().get_range(key, begin, end)
+
+    def fetch(self, key, out, *, on_chunk=None):
+        data = self.objects[key]
+        out.write(data[:FIRST_BYTES])
+        assert self.gate.wait(60)
+        out.write(data[FIRST_BYTES:])
+        return len(data)
+
+
+def text(row):
+    """A megabyte and a half, other letters for each row; twice that from row 10 on."""
+    return f"{row}" * (3 * MIB // 2)
+
+
+def built(rows=12, **options):
+    builder = ShardBuilder(Schema.from_columns({"text": "str"}), ShardOptions(size_limit=None, **options))
+    for row in range(rows):
+        builder.add({"text": text(row)})
+    (filled,) = builder.finish()
+    shard = filled.seal()
+    return shard.info.with_prefix("w"), bytes(shard.payloads[0])
+
+
+@pytest.fixture
+def gated():
+    """A store with one shard of 21 MB, and its entry."""
+    store, (info, data) = Gated(), built()
+    store.put(KEY, data)
+    return store, info
+
+
+def test_a_shard_declares_the_hash_of_its_first_bytes():
+    info, data = built()
+    assert FIRST_BYTES == 8 * MIB
+    assert info.raw.first_hash == xxhash.xxh3_64(data[: 8 * MIB]).intdigest()
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [(5, {}), (12, {"compression": "zstd"}), (12, {"hashes": ("sha256",)}), (12, {"hashes": ("sha256", "xxh3_64")})],
+    ids=["short", "compressed", "sha256", "two"],
+)
+def test_no_such_hash_where_it_would_not_serve_or_others_were_asked_for(rows, options):
+    info, _ = built(rows, **options)
+    assert info.raw.first_hash is None
+
+
+def test_samples_in_the_first_bytes_are_read_before_the_rest_is_here(gated, make_cache):
+    store, info = gated
+    cache = make_cache(store, [info])
+    assert cache.shard(0, 4)[4] == {"text": text(4)}
+    assert cache.shards([0], lambda: [2])[0][1] == {"text": text(1)}
+    store.gate.set()
+    assert cache.shard(0)[7] == {"text": text(7)}
+    cache.close()
+
+
+def test_the_first_bytes_come_in_small_parts_and_nothing_comes_twice(gated, make_cache):
+    store, info = gated
+    cache = make_cache(store, [info])
+    cache.shard(0, 0)
+    store.gate.set()
+    cache.shard(0)
+    small = [(0, 2 * MIB), (2 * MIB, 4 * MIB), (4 * MIB, 6 * MIB), (6 * MIB, 8 * MIB)]
+    assert sorted(store.spans) == [*small, (8 * MIB, info.raw.num_bytes + 1)]
+    cache.close()
+
+
+def test_other_samples_of_a_shard_that_is_not_whole_are_refused(gated, make_cache):
+    store, info = gated
+    cache = make_cache(store, [info])
+    early = cache.shard(0, 0)
+    with pytest.raises(FormatError, match="sample 7"):
+        early[7]
+    with pytest.raises(FormatError, match="sample 7"):
+        early.batch([0, 7])
+    store.gate.set()
+    cache.close()
+
+
+def test_a_sample_behind_the_first_bytes_waits_for_all_of_it(gated, make_cache):
+    store, info = gated
+    cache = make_cache(store, [info])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.shard, 0, LATE)
+        time.sleep(0.3)
+        assert not waiting.done()
+        store.gate.set()
+        assert waiting.result(30)[LATE] == {"text": text(LATE)}
+    cache.close()
+
+
+def test_another_process_reads_what_the_first_one_fetches(gated, make_cache):
+    store, info = gated
+    mine, other = make_cache(store, [info]), make_cache(store, [info])
+    assert mine.shard(0, 0)[0] == {"text": text(0)}
+    assert other.shard(0, 3)[3] == {"text": text(3)}
+    store.gate.set()
+    assert [cache.shard(0)[7] for cache in (mine, other)] == [{"text": text(7)}] * 2
+    assert len(store.spans) == 5, "what one fetches in parts, and nothing by the other"
+    mine.close()
+    other.close()
+
+
+def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
+    store, (info, data) = Gated(), built()
+    store.put(KEY, data[: MIB + 1] + b"X" + data[MIB + 2 :])
+    cache = make_cache(store, [info], retry=1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.shard, 0, 0)
+        time.sleep(0.3)
+        assert not waiting.done()
+        store.gate.set()
+        assert isinstance(waiting.exception(30), ChecksumMismatch)
+    cache.close()
+
+
+def test_what_was_read_early_stays_right_when_the_rest_fails_and_the_next_request_says_so(make_cache):
+    store, (info, data) = Gated(), built()
+    store.put(KEY, data)
+    cache = make_cache(store, [info], retry=1)
+    early = cache.shard(0, 1)
+    store.put(KEY, data[:-1] + b"X")
+    store.gate.set()
+    with pytest.raises(ChecksumMismatch):
+        cache.shard(0)
+    assert early[1] == {"text": text(1)}
+    cache.close()
+
+
+def test_an_error_of_the_store_reaches_who_waits_for_the_first_bytes(gated, make_cache):
+    store, info = gated
+    store.plant("*", key="*.mds", error=StoreError("503 of the test"))
+    with pytest.raises(StoreError, match="503 of the test"):
+        make_cache(store, [info], retry=1).shard(0, 0)
+
+
+def test_a_lock_file_that_names_a_file_elsewhere_leads_nowhere(gated, make_cache, tmp_path):
+    store, info = gated
+    cache = make_cache(store, [info])
+    target = tmp_path / "cache" / DIGEST / info.raw.basename
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.shard, 0, LATE)
+        while not lock_of(target).exists():
+            time.sleep(0.01)
+        (tmp_path / "outside").write_bytes(store.objects[KEY][:FIRST_BYTES])
+        lock_of(target).write_text(f".{target.name}.1/../../../../outside.part")
+        other = make_cache(store, [info])
+        reading = pool.submit(other.shard, 0, 0)
+        time.sleep(0.3)
+        assert not reading.done()
+        store.gate.set()
+        assert waiting.result(30) is not None
+        assert reading.result(30)[0] == {"text": text(0)}
+
+
+def test_sets_without_such_hashes_are_read_as_ever(gated, make_cache):
+    store, info = gated
+    store.gate.set()
+    plain = replace(info, raw=replace(info.raw, first_hash=None))
+    assert plain == info, "it says nothing that the bytes do not say"
+    assert make_cache(store, [plain]).shard(0, 0)[7] == {"text": text(7)}
