@@ -10,8 +10,8 @@ import pytest
 
 from smalti.catalog.table import parse_table
 from smalti.errors import IndexFileError
-from smalti.format import FileInfo
-from tests.catalog.tables import MANY, bytes_of, edited, file, many_shards, parsed, shard, table_of
+from smalti.format import FileInfo, ShardInfo
+from tests.catalog.tables import MANY, SCHEMA, bytes_of, edited, file, many_shards, parsed, shard, table_of
 
 PLACES = (1, 16_382, 16_384, MANY - 1)
 
@@ -190,3 +190,49 @@ def test_bytes_other_than_those_that_were_published_are_refused_before_anything_
 def test_samples_are_those_of_the_column(table):
     sizes = parsed(table).sizes
     assert (sizes.dtype, sizes[:4].tolist(), sizes[1999:2002].tolist()) == (np.int64, [0, 1, 2, 3], [999, 0, 1])
+
+
+def plain(count=MANY, *, zipped=False):
+    """Shards whose names have one length and rise from row to row, as one writer's do."""
+    names = [f"w/{number // 1000:05}/shard.{number % 1000:05}.mds" for number in range(count)]
+    zips = [FileInfo(f"{name}.zstd", 100) if zipped else None for name in names]
+    packed = "zstd:7" if zipped else None
+    return [ShardInfo(SCHEMA, 1, FileInfo(name, 100), zips[at], packed) for at, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
+def test_names_that_rise_are_believed(zipped):
+    shards = plain(zipped=zipped)
+    assert parsed(table_of(shards)) == tuple(shards)
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
+@pytest.mark.parametrize(
+    ("row", "other"), [(1, 0), (MANY - 1, MANY - 2), (MANY - 1, 0), (0, MANY - 1), (1 << 14, (1 << 14) - 1)], ids=str
+)
+def test_one_name_that_stands_twice_among_names_that_rise_is_refused(zipped, row, other):
+    shards = plain(zipped=zipped)
+    name = shards[other].raw.basename
+    with pytest.raises(IndexFileError, match="listed 2 times"):
+        parsed(edited(table_of(shards), row, raw_name=name))
+
+
+def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
+    """Both columns rise, each for itself: `a.zstd` is raw in one row and compressed in another one."""
+    shards = [
+        ShardInfo(SCHEMA, 1, FileInfo("w/a", 100), FileInfo("w/b", 100), "zstd:7"),
+        ShardInfo(SCHEMA, 1, FileInfo("w/b", 100), FileInfo("w/c", 100), "zstd:7"),
+    ]
+    with pytest.raises(IndexFileError, match="listed 2 times"):
+        parsed(table_of(shards))
+
+
+def test_names_that_fall_or_differ_in_length_are_read_if_none_stands_twice():
+    shards = [*plain()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
+    assert parsed(table_of(shards)) == tuple(shards)
+
+
+@pytest.mark.parametrize("name", ["w/.//x", "w//x", "w/./x", "w/../x", "w/x/", "/w/x", "w/..", "w/x/.", "../x", "x\\y"])
+def test_an_unsafe_name_among_many_is_refused(name):
+    with pytest.raises(IndexFileError):
+        parsed(edited(table_of(plain()), 9, raw_name=name))
