@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Draft, Manifest, in_progress, publish
 from smalti.catalog.row_hash import row_hash_text
 from smalti.catalog.table import table_of
-from smalti.errors import SchemaError
-from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.errors import SchemaError, StoreError
+from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.spark.columns import plan_table
 from smalti.spark.identity import Write, identify
 from smalti.spark.learning import learn
 from smalti.spark.lineage import check_unchanged
 from smalti.spark.options import WriteOptions
-from smalti.spark.packing import delete_all, find_runs, in_order, joined_keys, pack
+from smalti.spark.packing import delete_all, find_runs, in_order, joined_keys, pack, unsynced_keys
 from smalti.spark.prepare import policy_of
 from smalti.spark.progress import Reporter, reporting
 from smalti.spark.routing import ERROR
@@ -31,6 +32,7 @@ from smalti.spark.writing import (
     write_shards,
 )
 from smalti.storage import Store
+from smalti.storage.disk import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,8 +61,10 @@ def write_frame(df: "DataFrame", plan: WritePlan, options: WriteOptions, *, run:
         plan = _complete(frame, dataclasses.replace(plan, write_id=write.write_id), write)
         if options.seed is not None:
             frame = spread(frame, options.seed, options.target_shards)
-        in_progress.begin(store, write.write_id)
-        manifest, joined = _published(frame, plan, write, options, _checked(df, run), report)
+        in_progress.begin(store, write.write_id)  # which makes the root, if it is a folder
+        with store.watched() as watch:
+            plan = dataclasses.replace(plan, disk=watch.disk)
+            manifest, joined = _published(frame, plan, write, options, _checked(df, run), report, watch)
     delete_all(store, joined)
     in_progress.end(store, write.write_id)
     return manifest
@@ -181,7 +185,13 @@ def _told(kind: tuple[str | None, Any]) -> str:
 
 
 def _published(
-    frame: "DataFrame", plan: WritePlan, write: Write, options: WriteOptions, run: Run, report: Reporter
+    frame: "DataFrame",
+    plan: WritePlan,
+    write: Write,
+    options: WriteOptions,
+    run: Run,
+    report: Reporter,
+    watch: Watch,
 ) -> tuple[Manifest, list[str]]:
     """The new version, and the objects that were joined into others."""
     answers = run(frame, plan)
@@ -196,7 +206,9 @@ def _published(
     runs = find_runs(parts, schema, plan) if options.target_shards is None else []
     ordered = in_order(parts, runs, pack(frame.sparkSession, plan, runs))
     num_shards = sum(part.count for part in parts) - sum(len(run) - 1 for run in runs)
+    joined = joined_keys(runs)
     shards = tuple(ordered) if num_shards < _MANY_SHARDS else table_of(ordered)
+    _sync(plan.store, watch, unsynced_keys(parts, runs), shards, joined)
     draft = Draft(
         write.write_id,
         schema,
@@ -208,7 +220,20 @@ def _published(
     )
     manifest = publish(plan.store, draft, mode=options.mode)
     report.finish(manifest, shards)
-    return manifest, joined_keys(runs)
+    return manifest, joined
+
+
+def _sync(store: Store, watch: Watch, unsynced: Iterator[str], shards: Sequence[ShardInfo], joined: list[str]) -> None:
+    """Make durable what tasks left to be synced here; where that fails, nothing of the write stays.
+
+    Tasks do not wait for the disk, which leaves their cores idle; what they wrote first is on it by now.
+    """
+    try:
+        while keys := list(itertools.islice(unsynced, _MANY_SHARDS)):
+            watch.sync(keys)
+    except StoreError:
+        delete_all(store, [*(file.basename for info in shards for file in info.stored_files), *joined])
+        raise
 
 
 def _columns_of(plan: WritePlan, answers: Answers) -> tuple[Schema | None, dict[str, Any]]:

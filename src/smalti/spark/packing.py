@@ -137,6 +137,15 @@ def in_order(parts: Sequence[Part], runs: Runs, joined: Sequence[ShardInfo]) -> 
             yield heads[id(part)]
 
 
+def unsynced_keys(parts: Sequence[Part], runs: Runs) -> Iterator[str]:
+    """The objects of the version that tasks left to be synced; joined ones were synced when they were put."""
+    gone = {id(part) for run in runs for part in run}
+    for part in parts:
+        if not part.is_synced:
+            for info in part.shards()[: part.count - (id(part) in gone)]:
+                yield from (file.basename for file in info.stored_files)
+
+
 def joined_keys(runs: Runs) -> list[str]:
     """The objects whose samples are in joined shards now."""
     return [file.basename for run in runs for part in run for file in part.tail.stored_files]

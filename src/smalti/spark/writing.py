@@ -1,7 +1,7 @@
 """What each task of `dataframe_to_mds` does with its rows, and what the driver makes of the tasks' answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,7 @@ from smalti.spark.routing import ERROR, PATH, by_split, check_split, without_bad
 from smalti.spark.tasks import Answers, Attempt
 from smalti.spark.transform import Transform, TransformRun
 from smalti.storage import Store
+from smalti.storage.disk import Disk
 from smalti.writer import ShardUploader, UploadOptions
 
 _SPARE = SpareMemory()
@@ -49,6 +50,8 @@ class WritePlan:
     uploads: UploadOptions = field(default_factory=lambda: UploadOptions(hash_rows=True))
     is_loose: bool = False
     """Whether nothing is published: each task's shards are to be a folder of their own right below the root."""
+    disk: Disk | None = None
+    """The disk that the driver sees: a task that sees the same leaves it to the driver to sync its shards."""
 
     def needed(self) -> tuple[str, ...]:
         """The columns that Spark sends, in order."""
@@ -81,6 +84,8 @@ class Part:
     """The last: it ends because the rows did, and may be small."""
     packed: str
     """All that the task wrote, as it answered; a hundredth of the memory that the entries take."""
+    is_synced: bool = True
+    """Whether that is on disk already; if not, `sync` of the store sees to it."""
 
     def shards(self) -> Sequence[ShardInfo]:
         """All of them, in order."""
@@ -132,6 +137,8 @@ class TaskWriter:
         self._columns = plan.columns
         self._schema = plan.schema
         self._uploaders: dict[str | None, ShardUploader] = {}
+        is_left = plan.disk is not None and plan.store.disk() == plan.disk
+        self._uploads = replace(plan.uploads, is_synced=False) if is_left else plan.uploads
         self._rows = 0
 
     def write_batch(self, split: str | None, batch: pa.RecordBatch) -> None:
@@ -164,7 +171,7 @@ class TaskWriter:
         self._rows += 1
 
     def finish(self) -> dict[str, Any]:
-        """The answer: every shard is in the store."""
+        """The answer: every shard is in the store, for good unless it says `is_synced: false`."""
         shards: list[ShardInfo] = []
         row_hash = 0
         for split in sorted(self._uploaders, key=str):
@@ -177,6 +184,8 @@ class TaskWriter:
                 f"task {self._attempt.task} read {self._rows} rows and stored {stored}; nothing was published"
             )
         answer: dict[str, Any] = {"shards": pack_shards(shards), "row_hash": row_hash_text(row_hash)}
+        if not self._uploads.is_synced:
+            answer["is_synced"] = False
         if self._plan.schema is None and self._columns is not None:
             answer |= {"encodings": self._columns.encodings, "logical": self._columns.logical}
         return answer
@@ -203,7 +212,7 @@ class TaskWriter:
             check_split(plan.partition_by, split, len(self._uploaders))
             builder = ShardBuilder(schema, plan.options, spare=_SPARE)
             prefix = plan.prefix(split, self._attempt)
-            found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=plan.uploads)
+            found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
             self._uploaders[split] = found
         return found
 
@@ -243,7 +252,8 @@ def collect_parts(answers: Answers) -> list[Part]:
         if len(table):
             for split in table.partitions or (None,):
                 shards = _of_split(table, split)
-                parts.append(Part(split, attempt.task, len(shards), shards[-1], answer["shards"]))
+                is_synced = bool(answer.get("is_synced", True))
+                parts.append(Part(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
     return sorted(parts, key=lambda part: (part.split or "", part.task))
 
 

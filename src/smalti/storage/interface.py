@@ -2,12 +2,14 @@
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.storage.disk import Disk, Watch
 from smalti.storage.keys import check_key
 
 
@@ -84,6 +86,31 @@ class Store(ABC):
     @abstractmethod
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store the bytes under the key, replacing what is there; a reader sees the old object or the new one."""
+
+    def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
+        """As `put`, but the object may be lost when the machine fails, until `sync` of its key has returned."""
+        self.put(key, data)
+
+    def sync(self, keys: Collection[str]) -> None:
+        """Return when the objects cannot be lost any more; for those that a process on an equal `disk` put unsynced.
+
+        Raises:
+            StoreError: one could not be kept, or is not there.
+        """
+        for key in keys:  # whatever was put is kept already
+            check_key(key)
+
+    def disk(self) -> Disk | None:
+        """What `sync` can reach: an object that was put where the store says the same; None where `put` keeps all."""
+        return None
+
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        """While inside, other processes may leave what they put to be synced here, if they see the same `disk`.
+
+        As `sync`, the watch's own tells errors of the disk, and those too that came while nobody had the file open.
+        """
+        yield Watch(None, self.sync)
 
     @abstractmethod
     def put_file(self, key: str, path: Path) -> None:

@@ -8,13 +8,15 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
 from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
 
@@ -22,6 +24,7 @@ CHUNK_BYTES = 1 << 20
 TEMP_SUFFIX = ".smalti-tmp"
 LOCK_SECONDS = 60.0
 """Whoever holds a folder longer than this is stuck: it is held for a look and a rename."""
+_SYNCS = 8  # at the same time: a disk takes its queue in any order it likes
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
 
@@ -76,6 +79,52 @@ class LocalStore(Store):
             file.write(data)
             _sync(file)
             self._replace(temp, path)
+
+    def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
+        """As `put`, but it does not wait for the disk, which begins to write meanwhile."""
+        path = self._writable(key)
+        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+            file.write(data)
+            file.flush()
+            begin_writing(file)
+            self._rename(temp, path)
+
+    def sync(self, keys: Collection[str]) -> None:
+        """Return when the files, and the folders that name them, are on disk.
+
+        Raises:
+            StoreError: the disk failed or is full: one of them may be lost; or it is not there.
+        """
+        if not keys:
+            return
+        folders = {folder for key in keys for folder in self._folders(self.local_path(key))}
+        with ThreadPoolExecutor(min(_SYNCS, len(keys)), thread_name_prefix="smalti-sync") as pool:
+            list(pool.map(self._sync_key, keys))
+            list(pool.map(_sync_folder, folders))
+
+    def disk(self) -> Disk | None:
+        """The disk of the root, once that is there; see `disk_of`."""
+        return disk_of(self.root)
+
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        """The disk of the root, which must be there; see `Store.watched`."""
+        disk = self.disk()
+        if disk is None:
+            yield Watch(None, self.sync)
+            return
+        with self._mapped("", "open"):
+            descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+
+            def sync(keys: Collection[str]) -> None:
+                self.sync(keys)
+                with self._mapped("", "sync"):
+                    sync_file_system(descriptor)
+
+            yield Watch(disk, sync)
+        finally:
+            os.close(descriptor)
 
     def put_file(self, key: str, path: Path) -> None:
         """Replace the object by the content of a local file."""
@@ -166,10 +215,25 @@ class LocalStore(Store):
         """Nothing to prove: a hard link never replaces a file, and a disk without hard links raises at the put."""
 
     def _replace(self, temp: Path, path: Path) -> None:
-        """Give a finished file its name, but not while `put_if_match` looks at what has that name now."""
+        """Give a finished file its name, for good."""
+        self._rename(temp, path)
+        _sync_folder(path.parent)
+
+    def _rename(self, temp: Path, path: Path) -> None:
+        """Give a file its name, but not while `put_if_match` looks at what has that name now."""
         with self._held(path.parent, fcntl.LOCK_SH):
             temp.replace(path)
-        _sync_folder(path.parent)
+
+    def _sync_key(self, key: str) -> None:
+        with self._mapped(key, "sync"):
+            sync_path(self.local_path(key))
+
+    def _folders(self, path: Path) -> Iterator[Path]:
+        """Those above a file, up to the root."""
+        for folder in path.parents:
+            yield folder
+            if folder == self.root:
+                return
 
     @contextmanager
     def _held(self, folder: Path, kind: int) -> Iterator[None]:

@@ -22,6 +22,8 @@ from smalti.format import FilledShard, ShardInfo
 from smalti.format.hashing import Buffer
 from smalti.storage import Store
 
+Put = Callable[[str, bytes | memoryview], None]
+
 
 @dataclass(frozen=True)
 class UploadOptions:
@@ -35,6 +37,8 @@ class UploadOptions:
     """Longest wait for one shard to be stored."""
     hash_rows: bool = False
     """Whether the row hash of what is written is summed up meanwhile, on the threads: 0.2 microseconds a sample."""
+    is_synced: bool = True
+    """False if somebody calls `sync` of the stores for every object before anybody counts on it."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +214,12 @@ class UploadQueue:
             raise
 
     def _put(self, store: Store, key: str, data: Buffer) -> None:
+        put = store.put if self._options.is_synced else store.put_unsynced
         for attempt in range(1, self._options.attempts + 1):
             if self._cancelled.is_set():
                 return
             try:
-                _put_checked(store, key, data)
+                _put_checked(put, store, key, data)
                 return
             except StoreAuthError:
                 raise
@@ -223,8 +228,8 @@ class UploadQueue:
                     raise
 
 
-def _put_checked(store: Store, key: str, data: Buffer) -> None:
-    store.put(key, bytes(data) if isinstance(data, bytearray) else data)
+def _put_checked(put: Put, store: Store, key: str, data: Buffer) -> None:
+    put(key, bytes(data) if isinstance(data, bytearray) else data)
     found = store.size(key)
     if found != len(data):
         raise StoreError(
