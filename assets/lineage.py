@@ -4,6 +4,7 @@ Stages hand over addresses, versions and digests, never data: a DataFrame or ten
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -33,37 +34,48 @@ def latest(instance: dg.DagsterInstance, asset: str, *, run_id: str | None = Non
     return chosen[0].event_log_entry if chosen else None
 
 
-def passed_before(context: dg.AssetCheckExecutionContext, content: str) -> str | None:
-    """The run in which this check passed for the same content, as its metadata `content` says; None if there is none.
+@dataclass(frozen=True)
+class Passes:
+    """The times that a check passed, newest first: the run, and what the check said then."""
 
-    What is named by its digest does not change, so that a check of all of it need not be made twice; but it is when a
-    person executes the check by itself, without the asset.
+    found: tuple[tuple[str, Mapping[str, Any]], ...]
+
+    def run_for(self, content: str) -> str | None:
+        """The run in which the same content passed, as the metadata `content` says; None if there is none.
+
+        What is named by its digest does not change, so that a check of all of it need not be made twice.
+        """
+        for run_id, metadata in self.found:
+            if metadata.get("content") == content:
+                return str(metadata.get(CHECKED_IN, run_id))
+        return None
+
+    @property
+    def last_made(self) -> Mapping[str, Any] | None:
+        """What the check said the last time that it was made, and did not point to an earlier run; None if never."""
+        return next((metadata for _, metadata in self.found if CHECKED_IN not in metadata), None)
+
+
+def passes_of(context: dg.AssetCheckExecutionContext) -> Passes:
+    """The times that this check passed; Dagster is asked once.
+
+    There are none for a check that a person executes by itself, without the asset: it is made again.
     """
-    for run_id, metadata in _passed(context):
-        if metadata.get("content") == content:
-            return str(metadata.get(CHECKED_IN, run_id))
-    return None
-
-
-def passed_last(context: dg.AssetCheckExecutionContext) -> Mapping[str, Any] | None:
-    """The metadata of the last time that this check was made and passed; None as for `passed_before`."""
-    return next((metadata for _, metadata in _passed(context) if CHECKED_IN not in metadata), None)
-
-
-def _passed(context: dg.AssetCheckExecutionContext) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run and metadata of the times that this check passed, newest first; none for a check executed by itself."""
     [spec] = context.check_specs
     event = latest(context.instance, spec.asset_key.to_user_string(), run_id=context.run.run_id)
     if event is None or event.run_id != context.run.run_id:
-        return
-    records = context.instance.event_log_storage.get_asset_check_execution_history(spec.key, limit=_RECENT)
-    for record in records:
+        return Passes(())
+    return Passes(tuple(_passed(context.instance, spec.key)))
+
+
+def _passed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterator[tuple[str, dict[str, Any]]]:
+    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=_RECENT):
         made = record.event.dagster_event if record.event is not None else None
         if made is None or made.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             continue
-        check = made.asset_check_evaluation_data
-        if check.passed:
-            yield record.run_id, {name: value.value for name, value in check.metadata.items()}
+        said = made.asset_check_evaluation_data
+        if said.passed:
+            yield record.run_id, {name: value.value for name, value in said.metadata.items()}
 
 
 def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.lineage import CHECKED_IN, passed_before, passed_last, upstream
+from assets.lineage import CHECKED_IN, Passes, passes_of, upstream
 from assets.preprocessed_images import PLACE, place_of, preprocessed_images
 from assets.reconcile import SplitSums, not_in, sums_of_shards, sums_of_table
 from assets.rendering import Value, table
@@ -18,7 +18,7 @@ from resources.storage import StorageResource
 from smalti.catalog import Manifest, load_manifest, verify
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.spark.prepared_table import PreparedTable, find_table
-from smalti.spark.reshard_prepared import Resharded, Sharding, find_version, reshard_prepared
+from smalti.spark.reshard_prepared import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
 
 SHARDS = "shards"
 """The shard set, below the storage root."""
@@ -69,21 +69,20 @@ def mds_shards(
     """
     rows = upstream(context, "preprocessed_images")
     prepared = prepared_table(rows, storage)
-    begin, before = time.monotonic(), newest_version(storage)
-    done = _already_there(prepared, rows, config, storage)
+    begin, target = time.monotonic(), look_at(storage.url(SHARDS), storage_options=storage.options())
+    done = _already_there(prepared, rows, config, target)
     if done is None:
         with spark.session(context.log.info) as session:
             done = reshard_prepared(
                 session,
                 prepared,
-                storage.url(SHARDS),
+                target,
                 config.sharding(),
                 rewrite=config.rewrite,
                 lineage={"preprocessed_images": prepared.name, "run": context.run.run_id},
                 metadata={"classes": rows["classes"], "counts": prepared.counts, "image_size": rows["image_size"]},
-                storage_options=storage.options(),
             )
-    news = describe_version(done, before)
+    news = describe_version(done, target.version)
     context.log.info(news)
     facts = _metadata(done, storage, time.monotonic() - begin)
     return dg.MaterializeResult(
@@ -108,26 +107,13 @@ def prepared_table(facts: Mapping[str, Any], storage: StorageResource) -> Prepar
     return found
 
 
-def newest_version(storage: StorageResource) -> int:
-    """Number of the newest version of the shard set; 0 if there is none."""
-    try:
-        return load_manifest(storage.store(SHARDS)).version
-    except StoreNotFound:
-        return 0
-
-
 def _already_there(
-    prepared: PreparedTable, rows: Mapping[str, Any], config: ShardsConfig, storage: StorageResource
+    prepared: PreparedTable, rows: Mapping[str, Any], config: ShardsConfig, target: Target
 ) -> Resharded | None:
     if config.rewrite:
         return None
-    manifest = find_version(
-        prepared,
-        storage.url(SHARDS),
-        config.sharding(),
-        write_id=config.former_write_id(rows["digest"]),
-        storage_options=storage.options(),
-    )
+    former = config.former_write_id(rows["digest"])
+    manifest = find_version(prepared, target, config.sharding(), write_id=former)
     return Resharded(manifest, converted=0, kept_shards=len(manifest.shards)) if manifest is not None else None
 
 
@@ -190,10 +176,11 @@ def every_row_is_in_the_shards(context: dg.AssetCheckExecutionContext, storage: 
     manifest = _pinned(context, storage)
     prepared = prepared_table(upstream(context, "mds_shards"), storage)
     content = f"{manifest.digest} {prepared.digest}"
-    if run := passed_before(context, content):
+    passes = passes_of(context)
+    if run := passes.run_for(content):
         return _known(run, content)
     wanted = sums_of_table(prepared)
-    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=not_in(_passed_last(context, storage)))
+    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=not_in(_passed_last(passes, storage)))
     rows = [_compare(split, wanted.get(split), found.get(split)) for split in sorted({*wanted, *found})]
     unreadable = [path for part in found.values() for path in part.unreadable]
     return dg.AssetCheckResult(
@@ -210,9 +197,9 @@ def every_row_is_in_the_shards(context: dg.AssetCheckExecutionContext, storage: 
     )
 
 
-def _passed_last(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> Manifest | None:
+def _passed_last(passes: Passes, storage: StorageResource) -> Manifest | None:
     """The version for which this check passed the last time; None if there is none, or it is not there any more."""
-    facts = passed_last(context)
+    facts = passes.last_made
     if facts is None or "version" not in facts:
         return None
     try:
@@ -254,7 +241,7 @@ def no_class_vanished(context: dg.AssetCheckExecutionContext, storage: StorageRe
     """Counts the labels that are really in the shards."""
     manifest = _pinned(context, storage)
     content = f"{manifest.digest} {','.join(manifest.metadata['classes'])}"
-    if run := passed_before(context, content):
+    if run := passes_of(context).run_for(content):
         return _known(run, content)
     found = sums_of_shards(storage.store(SHARDS), manifest, decodes=lambda _: False)
     names = manifest.metadata["classes"]

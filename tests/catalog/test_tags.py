@@ -2,13 +2,22 @@
 
 import pytest
 
-from smalti.catalog import publish
+from smalti.catalog import diff, publish, verify
 from smalti.catalog.publishing import commit_same
 from smalti.catalog.reading import find_newest
 from smalti.catalog.tags import tag, tags, untag, version_of_tag
-from smalti.errors import CatalogError, CommitConflict, IndexFileError, StoreError, VersionNotFound
+from smalti.errors import (
+    CatalogError,
+    CommitConflict,
+    IndexFileError,
+    StoreAuthError,
+    StoreError,
+    StoreNotFound,
+    VersionNotFound,
+)
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
+from smalti.testing.memory import Call
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -65,8 +74,57 @@ def test_only_a_version_that_is_there_gets_a_tag(three, version):
 
 
 def test_a_place_without_versions_has_nothing_to_tag(store):
+    store.put("index.json", b'{"shards": [], "version": 2}')  # as another writer leaves an empty set
     with pytest.raises(VersionNotFound, match="no versions"):
         tag(store, "best")
+
+
+NOTHING_THERE = "holds no shard set: neither index.json nor _versions/00000001.json is there; check the address"
+
+
+def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
+    store.put("beside/index.txt", b"something else")
+    for ask in (
+        lambda: version_of_tag(store, "best"),
+        lambda: verify(store, tag="best"),
+        lambda: diff(store, "best"),
+        lambda: tag(store, "best"),
+        lambda: untag(store, "best"),
+    ):
+        with pytest.raises(StoreNotFound, match=NOTHING_THERE):
+            ask()
+
+
+def test_of_a_set_without_this_tag_those_that_there_are_are_named(three):
+    with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: none$"):
+        version_of_tag(three, "best")
+    tag(three, "second", 2)
+    tag(three, "first", 1)
+    with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: 'first', 'second'$"):
+        version_of_tag(three, "best")
+
+
+def test_where_the_index_file_is_still_to_be_put_there_is_a_set_all_the_same(three):
+    three.delete("index.json")
+    with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: none"):
+        version_of_tag(three, "best")
+
+
+def test_who_may_not_list_is_told_that_there_is_no_such_tag(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 3))
+    store.plant("list", error=StoreAuthError("403"))
+    with pytest.raises(VersionNotFound, match=r"has no tag 'best'$"):
+        version_of_tag(store, "best")
+
+
+def test_a_tag_that_is_there_takes_one_request(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 3))
+    tag(store, "best")
+    before = len(store.calls)
+    assert version_of_tag(store, "best") == 1
+    assert store.calls[before:] == [Call("get_range", "_versions/tags/best.json")]
 
 
 def test_a_version_that_a_vacuum_removes_gets_no_tag(three):

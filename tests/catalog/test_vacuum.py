@@ -134,6 +134,18 @@ def test_a_tag_keeps_its_version_until_it_is_taken_away(store, make_draft):
 # ---------------------------------------------------------------------- writers that died, and strangers
 
 
+def test_every_header_is_read_before_the_tags_are(store, make_draft):
+    """So that a tag that comes while headers are read is seen."""
+    publish_all(store, make_draft, "aaaa", "bbbb", "cccc")
+    tag(store, "best", 1)
+    before = len(store.calls)
+    vacuum(store)
+    keys = [call.key for call in store.calls[before:]]
+    headers = [place for place, key in enumerate(keys) if key in {"_versions/00000001.json", "_versions/00000002.json"}]
+    assert len(headers) == 2
+    assert max(headers) < keys.index("_versions/tags") < keys.index("_versions/tags/best.json")
+
+
 def put_orphan(store, make_draft, name, *, marked=True):
     if marked:
         in_progress.begin(store, name)

@@ -53,6 +53,12 @@ def test_a_tag_stands_for_its_version(root, said, told):
     assert (told("diff", root, "first")["a"], told("diff", root, "first")["b"]) == (1, 2)
 
 
+def test_a_tag_at_a_wrong_address_is_told_that_there_is_no_set(root, tmp_path, capsys):
+    for command in (["show", tmp_path], ["verify", tmp_path], ["plan", tmp_path, "--batch", 1]):
+        assert main([*map(str, command), "--tag", "first"]) == 1
+        assert "holds no shard set: neither index.json nor" in capsys.readouterr().err
+
+
 def test_history_shows_operations_and_tags(root, said, told):
     said("tag", root, "best", "--at", 1)
     said("rollback", root, "--at", 1)

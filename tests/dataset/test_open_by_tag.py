@@ -8,7 +8,7 @@ import pytest
 import smalti
 from smalti import MDSWriter, Stream
 from smalti.dataset import StreamingDataset
-from smalti.errors import CursorError, VersionNotFound
+from smalti.errors import CursorError, StoreNotFound, VersionNotFound
 from tests.shard_sets import write_set
 
 
@@ -55,6 +55,13 @@ def test_an_unknown_tag_and_two_answers_are_refused(root):
     smalti.untag(root, "first")
     with pytest.raises(VersionNotFound, match="its tags: none"):
         smalti.open_dataset(root, tag="first")
+
+
+def test_a_tag_at_a_wrong_address_is_told_that_there_is_no_set(root, tmp_path):
+    wrong = str(tmp_path / "sett")
+    for options in ({}, {"split": "train"}):
+        with pytest.raises(StoreNotFound, match=r"sett holds no shard set: neither index.json nor"):
+            smalti.open_dataset(wrong, tag="first", **options)
 
 
 def test_a_dataset_and_each_stream_of_a_mixture_take_a_tag(root, tmp_path):

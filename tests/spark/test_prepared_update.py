@@ -1,7 +1,5 @@
 """Prepared images kept up to date with their folder: those of a full preparation, and no file read needlessly."""
 
-import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,79 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from smalti.errors import BadImageError, FormatError, StoreNotFound
-from smalti.images.flowers import draw_flower
 from smalti.spark.image_folder import list_images
-from smalti.spark.prepare import PrepareOptions, prepare_file
+from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared_newest import newest_table
-from smalti.spark.prepared_parts import recording_writer
 from smalti.spark.prepared_rows import read_part, wanted_in
 from smalti.spark.prepared_table import load_table
-from smalti.spark.prepared_update import PreparedUpdate, bring_table_up_to_date, recipe_of
-from smalti.spark.tasks import Attempt
-from smalti.storage import open_store
-from smalti.testing import MemoryStore
+from smalti.spark.prepared_update import recipe_of
 from smalti.testing.memory import Killed
 from tests.spark.photos import put
-
-OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
-
-
-@dataclass
-class Preparer:
-    """The whole way but Spark's own: tasks are called one after the other, five files each."""
-
-    source: Path
-    store: MemoryStore = field(default_factory=MemoryStore)
-    asked: list[str] = field(default_factory=list)
-
-    def update(self, options: PrepareOptions = OPTIONS, name: str = "") -> PreparedUpdate:
-        folder = list_images(str(self.source))
-        files = {file.path: file for file in folder.files}
-        raw = open_store(self.source)
-        self.asked = []
-
-        def prepare(paths, store):
-            self.asked = list(paths)
-            answers = []
-            for task, begin in enumerate(range(0, len(paths), 5)):
-                rows = [
-                    prepare_file(
-                        raw,
-                        {
-                            "path": path,
-                            "label": files[path].label,
-                            "class_name": folder.classes[files[path].label],
-                            "split": "stale",  # the table's counts, not this one
-                            "num_bytes": files[path].num_bytes,
-                        },
-                        options,
-                    )
-                    for path in paths[begin : begin + 5]
-                ]
-                attempt = Attempt.new(task)
-                batches = iter([pa.RecordBatch.from_pylist(rows, PREPARED)])
-                answers.append((attempt, recording_writer(store)(batches, attempt)))
-            return answers
-
-        return bring_table_up_to_date(self.store, folder, name or folder.digest[:16], options, prepare)
-
-
-PREPARED = pa.schema(
-    [
-        ("image", pa.binary()),
-        ("label", pa.int32()),
-        ("class_name", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("split", pa.string()),
-        ("path", pa.string()),
-        ("error", pa.string()),
-    ]
-)
-
-
-def photo(kind: str, number: int) -> bytes:
-    return draw_flower(kind, number=number, size=(40, 32))
+from tests.spark.preparer import OPTIONS, Preparer, photo, rows_of
 
 
 @pytest.fixture
@@ -91,17 +25,6 @@ def preparer(tmp_path: Path) -> Preparer:
         for number in range(4):
             put(tmp_path / "photos" / kind / f"{number}.jpg", photo(kind, number))
     return Preparer(tmp_path / "photos")
-
-
-def rows_of(store, table):
-    """Every row that the table names, as it can be read: path to label, split and digest of the image."""
-    rows = {}
-    for part in table.parts:
-        for batch in read_part(store, part, wanted_in(table, part)):
-            for row in batch.to_pylist():
-                assert row["path"] not in rows
-                rows[row["path"]] = (row["label"], row["split"], hashlib.sha256(row["image"]).hexdigest())
-    return rows
 
 
 def in_full(preparer, options=OPTIONS):
@@ -204,7 +127,8 @@ def test_a_bad_image_among_the_new_ones_ends_the_update_and_leaves_the_table_as_
     put(preparer.source / "roses" / "9.jpg", b"no image")
     with pytest.raises(BadImageError, match="1 of 2 files are not usable images"):
         preparer.update()
-    assert set(preparer.store.objects) == there
+    [note] = set(preparer.store.objects) - there
+    assert note.startswith("_writes/"), "a task that nobody waits for may put a part yet: whose it is stays known"
     assert newest_table(preparer.store, recipe_of(list_images(str(preparer.source)), OPTIONS)).name == before.name
     (preparer.source / "roses" / "9.jpg").unlink()
     assert preparer.update().prepared == 1
@@ -228,11 +152,11 @@ def test_killed_at_any_write_it_leaves_the_table_before_or_the_new_one_and_the_n
         else:
             break
         newest = newest_table(preparer.store, recipe)
-        assert newest.name == first.name
-        assert len(rows_of(preparer.store, newest)) == 12
+        assert (newest.name == first.name) == (writes < 4)  # the pointer is the fourth
+        assert len(rows_of(preparer.store, newest)) == (12 if writes < 4 else 13)
         table = preparer.update().table
         assert (rows_of(preparer.store, table), table.digest) == wanted
-    assert writes == 3  # a part, the table, the pointer
+    assert writes == 6  # whose parts they are, a part, the table, the pointer; what time it is, and that away
 
 
 def test_only_the_newest_table_and_the_one_before_are_kept_with_what_they_need(preparer):

@@ -6,15 +6,17 @@ purpose, by a conditional put, so that of two who move it one is told.
 
 import json
 import re
+from contextlib import suppress
 
 from smalti.catalog.checked_puts import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
-from smalti.catalog.reading import find_newest
+from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (
     CatalogError,
     CommitConflict,
     IndexFileError,
     StoreConflict,
+    StoreError,
     StoreExists,
     StoreNotFound,
     VersionNotFound,
@@ -38,6 +40,7 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
 
     Raises:
         CatalogError: the name cannot be used, or another version has it and `move` is not given.
+        StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
         CommitConflict: somebody else moved the tag meanwhile.
     """
@@ -72,6 +75,7 @@ def untag(place: Place, name: str) -> None:
 
     Raises:
         VersionNotFound: there is no such tag.
+        StoreNotFound: there is no set.
     """
     store = open_store(place)
     version_of_tag(store, name)
@@ -90,8 +94,8 @@ def tags(place: Place) -> dict[str, int]:
         name = info.key.removeprefix(f"{TAGS}/").removesuffix(_SUFFIX)
         if _is_name(name) and info.key == tag_key(name):
             try:
-                found[name] = version_of_tag(store, name)
-            except VersionNotFound:
+                found[name] = _read(store, name)
+            except StoreNotFound:
                 continue  # taken away since the listing
     return dict(sorted(found.items()))
 
@@ -100,20 +104,32 @@ def version_of_tag(store: Store, name: str) -> int:
     """The number of the version that has this name.
 
     Raises:
-        VersionNotFound: none has it.
+        StoreNotFound: there is no set.
+        VersionNotFound: none of its versions has this name; the message says which names there are.
         IndexFileError: the tag cannot be read.
     """
-    key = tag_key(name)
     try:
-        data = store.get_range(key, 0, _MAX_BYTES)
+        return _read(store, name)
     except StoreNotFound as error:
-        raise VersionNotFound(
-            f"{store.url} has no tag {name!r}; `smalti tags {store.url}` lists those there are", tag=name
-        ) from error
-    version = parse_json(data, where=store.locate(key)).get("version")
+        # Only now: where the tag is there, nothing else need be asked for.
+        newest = find_newest(store, lenient=True)
+        if newest.header is None and newest.index is None:
+            raise no_shard_set(store) from error
+        raise VersionNotFound(f"{store.url} has no tag {name!r}{_those_there_are(store)}", tag=name) from error
+
+
+def _read(store: Store, name: str) -> int:
+    key = tag_key(name)
+    version = parse_json(store.get_range(key, 0, _MAX_BYTES), where=store.locate(key)).get("version")
     if type(version) is not int or version < 1:
         raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
     return version
+
+
+def _those_there_are(store: Store) -> str:
+    with suppress(StoreError):  # who may read need not be allowed to list
+        return f"; its tags: {', '.join(map(repr, tags(store))) or 'none'}"
+    return ""
 
 
 def chosen_version(store: Store, version: int | None, tag: str | None) -> int | None:
@@ -121,7 +137,7 @@ def chosen_version(store: Store, version: int | None, tag: str | None) -> int | 
 
     Raises:
         ValueError: both are given.
-        VersionNotFound: there is no such tag.
+        StoreNotFound, VersionNotFound: as for `version_of_tag`.
     """
     if tag is None:
         return version
@@ -150,7 +166,10 @@ def _is_name(name: str) -> bool:
 
 
 def _usable_version(store: Store, version: int | None) -> int:
-    newest = find_newest(store).header
+    found = find_newest(store)
+    newest = found.header
+    if newest is None and found.index is None:
+        raise no_shard_set(store)
     if newest is None:
         raise VersionNotFound(f"{store.url} has no versions that could be tagged", version=version)
     if version is None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from smalti.catalog.clock import SYSTEM, Clock
-from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_header, read_manifest
+from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest
 from smalti.catalog.listing import Listing, Names
 from smalti.catalog.publishing import commit_same
-from smalti.catalog.reading import find_newest
+from smalti.catalog.reading import find_newest, headers_before, no_shard_set
 from smalti.catalog.sidecars import columns_of, live_keys
 from smalti.catalog.stored import stored_sizes_of
 from smalti.catalog.sweeping import Doomed, Known, Sweep, Why, is_ours, sweep, writes_of
@@ -152,7 +152,7 @@ def _check_set(store: Store) -> None:
     if newest.header is not None:
         return
     if newest.index is None:
-        raise StoreNotFound(f"{store.url} holds no shard set: {INDEX} is not there; check the address", key=INDEX)
+        raise no_shard_set(store)
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
 
 
@@ -202,10 +202,8 @@ class _State:
         newest = find_newest(store).header
         if newest is None:
             raise StoreNotFound(f"{store.url}: the versions are gone", key=INDEX)
-        headers = {newest.version: newest}
-        for version in range(1, newest.version):
-            with suppress(StoreNotFound):
-                headers[version] = read_header(store, version)
+        # All of them before the tags: a version that was tagged since its header was read is seen to have its tag.
+        headers = {header.version: header for header in (newest, *headers_before(store, newest))}
         kept = {newest.version, *tags(store).values()} & headers.keys()
         for version in headers.keys() - set(newest.expired):
             superseded = listed.times.get(header_key(version + 1))

@@ -17,7 +17,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from smalti.errors import CatalogError
+from smalti.errors import CatalogError, StoreNotFound
+from smalti.spark.connect_files import list_files, take_noted
 from smalti.spark.plans import plan_digest
 from smalti.spark.table_logs import delta_version, iceberg_snapshot, table_above
 from smalti.storage.redact import redact
@@ -75,12 +76,14 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
 def check_unchanged(df: "DataFrame") -> None:
     """Return only if the files that the DataFrame was made of are still those: for after their rows were read.
 
-    Files that came since are not looked at, and on Spark Connect none: no size or time of them is known there.
+    Files that came since are not looked at. On Spark Connect they are compared with what they were when `note_files`
+    was called; where it was not, or could not note them, none is looked at.
 
     Raises:
         CatalogError: a file was replaced or removed, so that rows of two states may have been read.
     """
     if not hasattr(df, "_jdf"):
+        _check_noted(df)
         return
     for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
         if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
@@ -89,17 +92,32 @@ def check_unchanged(df: "DataFrame") -> None:
             _check_same(before, _listed(_listed_anew(df, relation).allFiles())[0])
 
 
+def _check_noted(df: "DataFrame") -> None:
+    noted = take_noted(df)
+    if not noted:
+        return
+    try:
+        now = list_files(df)
+    except StoreNotFound as error:
+        raise _other(error.path, "is gone") from error
+    _check_same(noted, now)
+
+
 def _check_same(before: Sequence[tuple[str, int, str]], now: Sequence[tuple[str, int, str]]) -> None:
     found = {path: (num_bytes, time) for path, num_bytes, time in now}
     for path, num_bytes, time in before:
-        if found.get(path) != (num_bytes, time):
-            what = "is gone" if path not in found else f"of {num_bytes} bytes was replaced by {found[path][0]} bytes"
-            raise CatalogError(
-                f"source file {redact(path)} {what} since the DataFrame was made: rows of before and after may have "
-                "been read, and nothing was published. Make the DataFrame anew and write again, while nobody changes "
-                "its files",
-                path=redact(path),
-            )
+        if path not in found:
+            raise _other(path, "is gone")
+        if found[path] != (num_bytes, time):
+            raise _other(path, f"of {num_bytes} bytes was replaced by {found[path][0]} bytes")
+
+
+def _other(path: str, what: str) -> CatalogError:
+    return CatalogError(
+        f"source file {redact(path)} {what} since the DataFrame was made: rows of before and after may have been read, "
+        "and nothing was published. Make the DataFrame anew and write again, while nobody changes its files",
+        path=redact(path),
+    )
 
 
 def _is_of_files(relation: Any) -> bool:

@@ -19,8 +19,13 @@ def newest_table(store: Store, recipe: str) -> PreparedTable | None:
 
 def show_table(store: Store, table: PreparedTable, recipe: str) -> None:
     """Put the table, and make it the newest one."""
-    store.put(table_key(table.name), table.emit())
+    put_table(store, table)
     point_at(store, table.name, recipe)
+
+
+def put_table(store: Store, table: PreparedTable) -> None:
+    """Put the table: it can be found by its name, and nothing builds on it yet."""
+    store.put(table_key(table.name), table.emit())
 
 
 def point_at(store: Store, name: str, recipe: str) -> None:

@@ -2,6 +2,7 @@
 
 <path>/_tables/<name>.arrow       every file: its size and mark, label, split, its row's digest and part; put once, last
 <path>/_newest/<recipe>.json      names the newest table of a recipe and the one before it
+<path>/_writes/<write id>.json    says whose the parts below a write id are, before the first is put; stays as they do
 <path>/<write id>/part-….parquet  immutable; rows that the table does not name are passed over
 
 Label and split are the table's and not the part's: when a class comes, or the share that is held out moves, no image is

@@ -3,9 +3,11 @@
     1. the newest table of the same source and options tells what is prepared already;
     2. new and changed files are prepared on Spark into parts of their own;
     3. parts of which little is left are copied together, without decoding;
-    4. the new table is put, then named as the newest; parts that neither it nor the one before needs are removed.
+    4. the new table is put, then named as the newest; parts that neither it nor the one before needs are removed;
+    5. so are parts that others left who were killed long ago (`prepared_vacuum`).
 
-Whoever is killed leaves the old table as it was, and at worst parts that no table names.
+Whoever is killed leaves the old table as it was, and at worst parts that no table names, beside a note of whose they
+are (`prepared_writes`).
 """
 
 import hashlib
@@ -19,12 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import new_write_id
+from smalti.errors import CommitConflict
 from smalti.spark.image_folder import ImageFile, ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_images, validation_files
 from smalti.spark.prepared import delete_folder
-from smalti.spark.prepared_newest import newest_table, point_at, show_table
+from smalti.spark.prepared_newest import newest_table, point_at, put_table, show_table
 from smalti.spark.prepared_parts import ROW, join_small, recording_writer, rows_written
-from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable, load_table
+from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable, load_table, table_key
+from smalti.spark.prepared_vacuum import sweep_after_update
+from smalti.spark.prepared_writes import begin, check_own, end
 from smalti.spark.splits import TRAIN, VALIDATION
 from smalti.spark.tasks import Answers, run_tasks
 from smalti.storage import Store, open_store
@@ -77,6 +82,7 @@ def update_prepared(
         BadImageError: the policy is `fail` and new or changed files are no images, all of them named; or none is
             usable. The table before stays the newest.
         StoreError: an image cannot be read, or the result not be written.
+        CommitConflict: the update stood still for days, and another one removed its parts; nothing was shown.
     """
     options = options or PrepareOptions()
 
@@ -95,6 +101,7 @@ def bring_table_up_to_date(
     marks = {file.path: _mark(file) for file in folder.files}
     rows, parts = _unchanged(base, marks) if base is not None else ROW.empty_table(), dict(base.parts if base else {})
     fresh = sorted(marks.keys() - set(rows.column("path").to_pylist()))
+    begin(store, write_id)
     try:
         answers = prepare(fresh, store.child(write_id)) if fresh else []
         _check_policy(answers, options, of=len(fresh))
@@ -104,11 +111,32 @@ def bring_table_up_to_date(
             raise bad_images(list(table.bad), of=len(marks))
         table = join_small(store, table, write_id)
     except BaseException:
-        delete_folder(store, write_id)
+        delete_folder(store, write_id)  # the note stays: a task that nobody waits for may put a part yet
         raise
-    show_table(store, table, recipe)
+    show_own(store, table, recipe, write_id)
+    sweep_after_update(store, known={*table.parts, *parts})
     gone = 0 if base is None else len(set(base.files.column("path").to_pylist()) - marks.keys())
     return PreparedUpdate(table, prepared=len(fresh), kept=len(marks) - len(fresh), removed=gone)
+
+
+def show_own(store: Store, table: PreparedTable, recipe: str, write_id: str) -> None:
+    """Put the table and make it the newest, unless a clean-up took this write for dead meanwhile.
+
+    Raises:
+        CommitConflict: one did; nothing is shown.
+    """
+    if not any(part.startswith(f"{write_id}/") for part in table.parts):
+        end(store, write_id)
+        show_table(store, table, recipe)
+        return
+    check_own(store, write_id)
+    put_table(store, table)
+    try:
+        check_own(store, write_id)  # a clean-up that has begun since the first look sees the table
+    except CommitConflict:
+        store.delete(table_key(table.name))
+        raise
+    point_at(store, table.name, recipe)
 
 
 def show_again(

@@ -12,7 +12,7 @@ from smalti.errors import StoreNotFound
 from smalti.spark.incremental import reshard_files
 from smalti.spark.prepared_rows import read_rows
 from smalti.spark.prepared_table import PreparedTable
-from smalti.storage import Store, open_store
+from smalti.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,39 +50,61 @@ class Resharded:
     """Shards of the version before that are in this one too, by name."""
 
 
-def find_version(
-    table: PreparedTable,
-    out: str | Path,
-    sharding: Sharding,
-    *,
-    write_id: str = "",
-    storage_options: Mapping[str, Any] | None = None,
-) -> Manifest | None:
+@dataclass(frozen=True)
+class Target:
+    """A shard set that is to hold the rows of a prepared table, as it was when it was looked at."""
+
+    url: str | Path
+    """The root of the set: a path or URL that all executors can write to."""
+    newest: Manifest | None
+    """Its newest version; None if there is none."""
+    storage_options: Mapping[str, Any] | None = None
+    """Credentials and endpoint of its store, and of that of the table."""
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version; 0 if there is none."""
+        return self.newest.version if self.newest is not None else 0
+
+
+def look_at(url: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Target:
+    """The set at this place as it is now, for the two functions below: both build on its newest version.
+
+    Raises:
+        IndexFileError: the newest version cannot be trusted.
+    """
+    try:
+        newest = load_manifest(open_store(url, storage_options))
+    except StoreNotFound:
+        newest = None
+    return Target(url, newest, storage_options)
+
+
+def find_version(table: PreparedTable, target: Target, sharding: Sharding, *, write_id: str = "") -> Manifest | None:
     """The newest version that holds the rows of this table in such shards; None if there is none. Needs no Spark.
 
     If others came after it, it is rolled back to: the same shards and digest under a new number.
 
     Args:
         table: from `update_prepared`.
-        out: the root of the set.
+        target: from `look_at`.
         sharding: how its rows are to lie in shards.
         write_id: a version that was written under this id will do too.
-        storage_options: credentials and endpoint of the store.
 
     Raises:
         CatalogError: as for `rollback`.
     """
-    store, wanted = open_store(out, storage_options), sharding.lineage(table)
+    wanted, newest = sharding.lineage(table), target.newest
 
     def is_wanted(version: Manifest | Header) -> bool:
         same = all(version.lineage.get(name) == fact for name, fact in wanted.items())
         return same or (bool(write_id) and version.write_id == write_id)
 
-    newest = _newest(store)
     if newest is None or is_wanted(newest):
         return newest
     if not newest.version:  # a plain MDS set
         return None
+    store = open_store(target.url, target.storage_options)
     last = read_header(store, newest.version)
     for header in headers_before(store, last):
         if header.version not in last.expired and is_wanted(header):
@@ -93,42 +115,40 @@ def find_version(
 def reshard_prepared(
     spark: "SparkSession",
     table: PreparedTable,
-    out: str | Path,
+    target: Target,
     sharding: Sharding,
     *,
     rewrite: bool = False,
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> Resharded:
     """The version that holds exactly the rows of a prepared table; only new and changed ones are written. Blocks.
 
     Args:
         spark: the session.
         table: from `update_prepared`.
-        out: the root of the set: a path or URL that all executors can write to.
+        target: from `look_at`.
         sharding: how rows become shards; another way writes all of them again.
         rewrite: write all of them again now.
         lineage: kept in the manifest.
         metadata: kept in the manifest.
-        storage_options: credentials and endpoint of the stores, that of the table too.
 
     Raises:
         As `reshard_files`.
     """
-    newest, converted = _newest(open_store(out, storage_options)), 0
+    newest, converted = target.newest, 0
     # What was written before a rewrite is not built on; what came after it is.
     generation = new_write_id() if rewrite else str(newest.lineage.get("generation", "")) if newest else ""
 
     def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
         nonlocal converted
         converted = len(paths)
-        return read_rows(session, table, only=paths, storage_options=storage_options)
+        return read_rows(session, table, only=paths, storage_options=target.storage_options)
 
     manifest = reshard_files(
         spark,
         table.source_files(),
-        out,
+        target.url,
         prepare=prepare,
         recipe=[_RECIPE, generation],
         columns=sharding.columns,
@@ -138,15 +158,8 @@ def reshard_prepared(
         partition_by="split",
         lineage={**sharding.lineage(table), "generation": generation, **dict(lineage or {})},
         metadata=metadata,
-        storage_options=storage_options,
+        storage_options=target.storage_options,
     )
     before = {shard.raw.basename for shard in newest.shards} if newest is not None else set()
     kept = before & {shard.raw.basename for shard in manifest.shards}
     return Resharded(manifest, converted, len(kept))
-
-
-def _newest(store: Store) -> Manifest | None:
-    try:
-        return load_manifest(store)
-    except StoreNotFound:
-        return None

@@ -1,0 +1,65 @@
+"""What a check knows of the times that it passed before."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+
+from assets.lineage import CHECKED_IN, Passes, passes_of
+
+PASSES = Passes(
+    (
+        ("run 4", {"content": "b", CHECKED_IN: "run 2"}),
+        ("run 3", {"content": "a", "version": 7}),
+        ("run 2", {"content": "b", "version": 6}),
+    )
+)
+
+
+def test_the_run_of_a_content_is_the_one_in_which_it_was_really_checked() -> None:
+    assert PASSES.run_for("a") == "run 3"
+    assert PASSES.run_for("b") == "run 2"
+    assert PASSES.run_for("c") is None
+
+
+def test_the_last_one_made_is_not_one_that_pointed_to_an_earlier_run() -> None:
+    assert PASSES.last_made == {"content": "a", "version": 7}
+    assert Passes(()).last_made is None
+
+
+class History:
+    """An event log that counts how often it is asked."""
+
+    asked = 0
+
+    def get_asset_check_execution_history(self, key: dg.AssetCheckKey, limit: int) -> list[Any]:
+        self.asked += 1
+        evaluation = SimpleNamespace(passed=True, metadata={"content": dg.MetadataValue.text("a")})
+        made = SimpleNamespace(
+            event_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION, asset_check_evaluation_data=evaluation
+        )
+        return [SimpleNamespace(run_id="run 1", event=SimpleNamespace(dagster_event=made))]
+
+
+def context_of(history: History, *, run_of_the_asset: str) -> Any:
+    """A check of `shards` in run 2, and the run in which the asset was last materialised."""
+    record = SimpleNamespace(run_id=run_of_the_asset, event_log_entry=SimpleNamespace(run_id=run_of_the_asset))
+    instance = SimpleNamespace(
+        event_log_storage=history, fetch_materializations=lambda *_, **__: SimpleNamespace(records=[record])
+    )
+    spec = dg.AssetCheckSpec("whole", asset="shards")
+    return SimpleNamespace(check_specs=[spec], instance=instance, run=SimpleNamespace(run_id="run 2"))
+
+
+def test_the_history_is_asked_for_once() -> None:
+    history = History()
+    passes = passes_of(context_of(history, run_of_the_asset="run 2"))
+    assert passes.run_for("a") == "run 1"
+    assert passes.last_made == {"content": "a"}
+    assert history.asked == 1
+
+
+def test_a_check_without_its_asset_knows_of_no_pass() -> None:
+    history = History()
+    assert passes_of(context_of(history, run_of_the_asset="run 1")) == Passes(())
+    assert history.asked == 0
