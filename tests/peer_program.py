@@ -4,22 +4,21 @@ Their names in shared memory clash when two begin at once. The lock is held by t
 killed program leaves behind cannot hold it.
 """
 
-import fcntl
 import os
 import signal
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from tests.turns import turn_of
 
 WAIT_SECONDS = 90.0
 
 
 def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
     """What the program prints on stdout; it must end well, and within `seconds` of its turn."""
-    with _turn():
+    with turn_of("peer", WAIT_SECONDS):
         program = subprocess.Popen(
             [str(word) for word in command],
             env=dict(env),
@@ -48,18 +47,3 @@ def _end(program: "subprocess.Popen[str]") -> None:
     with suppress(ProcessLookupError):  # the usual case: nobody is left
         os.killpg(program.pid, signal.SIGKILL)
     program.wait(timeout=30)
-
-
-@contextmanager
-def _turn() -> Iterator[None]:
-    path = os.path.join(tempfile.gettempdir(), f"smalti-peer-{os.getuid()}.lock")
-    deadline = time.monotonic() + WAIT_SECONDS
-    with open(path, "w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                assert time.monotonic() < deadline, f"another test held {path} for {WAIT_SECONDS:.0f} s"
-                time.sleep(0.1)
-        yield

@@ -7,20 +7,22 @@ import sys
 import pytest
 
 from smalti.spark.connect_files import note_files, take_noted
+from tests import turns
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.process
 def test_a13_on_spark_connect_files_that_change_while_the_job_runs_end_it_and_the_version_before_stays(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.changing_on_connect", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        check=False,
-    )
+    with turns.spark_connect():
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.spark.changing_on_connect", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            check=False,
+        )
     said = done.stdout.splitlines()
     assert len(said) == 10, done.stderr[-3000:]
     assert said[:4] == ["nothing published", "nothing 400 rows", "came published", "came 400 rows"]
