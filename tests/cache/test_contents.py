@@ -33,6 +33,17 @@ def test_locks_and_temporaries_are_looked_at_each_time_for_they_grow(tmp_path):
     assert found.coming == {tmp_path / ".a.lock": 8}
 
 
+def test_a_fetch_takes_the_room_that_it_asked_for_and_not_what_it_has_for_a_moment(tmp_path):
+    """A shard of 6 bytes, unpacked beside the 4 that came; it is 6 that stay."""
+    (tmp_path / ".a.lock").write_bytes(b"123456")
+    (tmp_path / ".b.lock").touch()
+    for name in ("a", "b"):
+        (tmp_path / f".{name}.1.abc.part").write_bytes(b"1234")
+        (tmp_path / f".{name}.1.abc.raw.part").write_bytes(b"123456")
+    asked, has_not_asked = tmp_path / ".a.lock", tmp_path / ".b.lock"
+    assert scan(tmp_path).coming == {asked: 6, has_not_asked: 10}
+
+
 def test_what_was_put_aside_takes_room_too(tmp_path):
     (tmp_path / ".bad-shard.1").write_bytes(b"1234")
     (tmp_path / "shard").write_bytes(b"12")

@@ -44,13 +44,16 @@ class Contents:
 
     @property
     def coming(self) -> dict[Path, int]:
-        """By the locks of fetches, the bytes that they have, or have asked room for."""
+        """By the locks of fetches, the bytes that they asked room for; of those that asked for none, what they have.
+
+        A compressed file and what it is unpacked to are both there for a moment, of which one stays.
+        """
         coming, brought = dict(self.locks), dict[Path, int]()
         for part, size in self.parts.items():
             lock = lock_of_part(part)
             brought[lock] = brought.get(lock, 0) + size
         for lock, size in brought.items():
-            coming[lock] = max(coming.get(lock, 0), size)
+            coming[lock] = coming.get(lock, 0) or size
         return coming
 
 
