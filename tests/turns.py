@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 
 @contextmanager
@@ -22,8 +22,3 @@ def turn_of(what: str, seconds: float) -> Iterator[None]:
                 assert time.monotonic() < deadline, f"another test held {path} for {seconds:.0f} s"
                 time.sleep(0.1)
         yield
-
-
-def spark_connect() -> AbstractContextManager[None]:
-    """The turn of a Spark Connect server, which PySpark starts on one port for all."""
-    return turn_of("spark-connect", 150)

@@ -3,9 +3,10 @@
 import pytest
 
 from smalti.catalog import history, in_progress, load_manifest, publish, rollback, verify
+from smalti.catalog.ages import LEAST_SECONDS, parse_age
 from smalti.catalog.header import read_header
 from smalti.catalog.tags import tag, tags, untag
-from smalti.catalog.vacuum import LEAST_SECONDS, parse_age, vacuum
+from smalti.catalog.vacuum import vacuum
 from smalti.errors import (
     CatalogError,
     CommitConflict,

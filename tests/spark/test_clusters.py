@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from smalti.spark.java import detect_java
-from tests import turns
+from tests.spark.connect_program import connect_turn
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(350)]
 
@@ -56,7 +56,7 @@ REFUSED = "SchemaError: Spark partition 0: column 'x'"
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
 def test_the_whole_way_works_on_other_kinds_of_session(master, flowers, tmp_path):
     """Executors in JVMs of their own, and a Spark Connect server; a typed error comes home from both."""
-    with turns.spark_connect() if master == "connect" else contextlib.nullcontext():
+    with connect_turn() if master == "connect" else contextlib.nullcontext():
         lines, errors = whole_way(master, flowers, tmp_path / "out")
     assert lines[-5:-1] == [IMAGES, *OPTIONS, BATCHES], errors
     assert lines[-1].startswith(REFUSED), errors

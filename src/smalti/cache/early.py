@@ -10,16 +10,21 @@ from pathlib import Path
 from smalti.cache.contents import lock_of
 from smalti.cache.folders import PART_SUFFIX
 from smalti.errors import FormatError
-from smalti.format import FIRST_BYTES, Shard, ShardInfo
+from smalti.format import FIRST_BYTES, FileInfo, Shard, ShardInfo
 
 _MOST_NAME_BYTES = 512
 _HOPE = 2.0
 """Samples are of different sizes: one that ends here by the average may still be among the first."""
 
 
+def is_readable_early(raw: FileInfo, zipped: FileInfo | None) -> bool:
+    """Whether a file's first bytes can be told from others while the rest is on its way."""
+    return zipped is None and raw.first_hash is not None
+
+
 def may_be_first(info: ShardInfo, last: int) -> bool:
-    """Whether sample `last` may lie in the first bytes, and these can be told from others."""
-    if info.raw.first_hash is None or info.zip is not None:
+    """Whether sample `last` may lie in first bytes that are readable early."""
+    if not is_readable_early(info.raw, info.zip):
         return False
     return (last + 1) / info.samples * info.raw.num_bytes <= _HOPE * FIRST_BYTES
 

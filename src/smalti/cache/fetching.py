@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from smalti.cache.contents import lock_of
+from smalti.cache.early import is_readable_early
 from smalti.cache.filesystem import check_filesystem
 from smalti.cache.folders import make_parent, open_root, part_of, quarantine, remove_parts
 from smalti.cache.keeping import Keeper, NoRoom
@@ -81,11 +82,6 @@ class WantedFile:
     def num_bytes_kept(self, *, keep_zip: bool) -> int:
         """Bytes that it takes here."""
         return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
-
-    @property
-    def is_readable_early(self) -> bool:
-        """Whether its first bytes can be told from others while the rest is on its way."""
-        return self.zip is None and self.raw.first_hash is not None
 
     @property
     def num_bytes_needed(self) -> int:
@@ -326,7 +322,7 @@ class Fetcher:
         target, token = self._target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         with staging.cleared_on_error(stored, unpacked):
-            if visit.lock is not None and file.is_readable_early:
+            if visit.lock is not None and is_readable_early(file.raw, file.zip):
                 visit.lock.say(stored.name)
             self._download(file, stored, visit)
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
@@ -369,7 +365,7 @@ class Fetcher:
     def _chunks(self, file: WantedFile, visit: Visit, parts: int) -> Generator[bytes]:
         key, size = file.stored.basename, file.stored.num_bytes
         if parts > 1 and file.stored.hashes and size > PART_BYTES:
-            first = FIRST_BYTES if file.is_readable_early else 0
+            first = FIRST_BYTES if is_readable_early(file.raw, file.zip) else 0
             return stream_parts(self._store, key, cut(size, first, parts), deadline=visit.deadline)
         stall = self._options.download_timeout / self._options.download_retry
         return stream(self._store, key, deadline=visit.deadline, stall=stall)

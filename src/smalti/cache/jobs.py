@@ -86,7 +86,7 @@ class Jobs(Generic[T]):
         end = time.monotonic() + timeout
         while True:
             job, is_mine = self._claim(shard_id)
-            if is_mine and not (early is not None and self._started(shard_id, job)):
+            if is_mine and (early is None or not self._started(shard_id, job)):
                 self._run(shard_id, job, keep_error=False)
             elif early is not None and (found := _looked(early, job, end)) is not None:
                 return found

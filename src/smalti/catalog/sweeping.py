@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from smalti.catalog.ages import time_of
 from smalti.catalog.header import FOLDER
 from smalti.catalog.in_progress import write_id_of
 from smalti.storage import ObjectInfo
@@ -81,7 +82,7 @@ def sweep(listing: Iterable[ObjectInfo], known: Known, cutoff: float) -> Sweep:
     for info in listing:
         owner, name = _owner(info.key, writes), _fenced_by(info.key, writes)
         if owner is not None:
-            youngest[owner] = max(youngest.get(owner, 0.0), _time(info))
+            youngest[owner] = max(youngest.get(owner, 0.0), time_of(info))
         if name is not None:
             shown.add(name)
     doomed: list[Doomed] = []
@@ -121,7 +122,7 @@ def _why(info: ObjectInfo, owner: str | None, known: Known, cutoff: float) -> Wh
     is_table = _TABLE.fullmatch(info.key) is not None
     if owner is None and not is_table and not _PROBE.fullmatch(info.key):
         return Why.FOREIGN
-    if _time(info) >= cutoff:
+    if time_of(info) >= cutoff:
         return Why.YOUNG
     if owner is None or write_id_of(info.key) in known.published:
         return Why.LEFTOVER
@@ -155,7 +156,3 @@ def _turn(each: Doomed) -> tuple[int, str]:
     """Tables first, so that a version that is half gone cannot be opened; markers last: they say whose the rest is."""
     is_marker = write_id_of(each.key) is not None
     return 0 if _TABLE.fullmatch(each.key) else 2 if is_marker else 1, each.key
-
-
-def _time(info: ObjectInfo) -> float:
-    return float("inf") if info.changed is None else info.changed

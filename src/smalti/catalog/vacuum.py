@@ -10,13 +10,12 @@
 """
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
+from smalti.catalog.ages import checked_limit, probe_in, told_time
 from smalti.catalog.clock import SYSTEM, Clock
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest
 from smalti.catalog.listing import Listing, Names
@@ -29,12 +28,8 @@ from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
 
-LEAST_SECONDS = 7 * 86400.0
-"""Writers and readers may be at work for days: what is younger is left alone, unless somebody insists."""
 _TURNS = 10
 _TABLE = ".arrow"
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 @dataclass(frozen=True)
@@ -96,12 +91,7 @@ def vacuum(
         CommitUnknown: the store stopped answering; nothing was removed.
         StoreError: the store failed; call again, and it goes on.
     """
-    store, limit = open_store(place), parse_age(older_than)
-    if limit < LEAST_SECONDS and not unsafe_ttl:
-        raise CatalogError(
-            f"`older_than` is {limit / 86400:.2g} days; less than {LEAST_SECONDS / 86400:.0f} may remove what a slow "
-            "writer or reader still needs. Say `unsafe_ttl` if nobody is at work there"
-        )
+    store, limit = open_store(place), checked_limit(older_than, whose="writer or reader", unsafe_ttl=unsafe_ttl)
     _check_set(store)
     listed = _Listed(store)
     for turn in range(_TURNS):
@@ -133,20 +123,6 @@ def vacuum(
     raise CommitConflict(f"{store.url}: others published {_TURNS} times meanwhile; nothing was removed. Call again")
 
 
-def parse_age(age: str | float) -> float:
-    """Seconds, of a number or of text such as "7d", "36h", "90m", "2w".
-
-    Raises:
-        CatalogError: it is neither.
-    """
-    if isinstance(age, int | float) and not isinstance(age, bool) and 0 <= age < float("inf"):
-        return float(age)
-    match = _AGE.fullmatch(age.strip()) if isinstance(age, str) else None
-    if match is None:
-        raise CatalogError(f'expected an age such as "7d", "36h" or a number of seconds, found {age!r:.60}')
-    return float(match[1]) * _UNITS[match[2]]
-
-
 def _check_set(store: Store) -> None:
     newest = find_newest(store)
     if newest.header is not None:
@@ -162,26 +138,15 @@ class _Listed:
     def __init__(self, store: Store) -> None:
         self.times: dict[str, float | None] = {}
         """Of the catalog's own objects and of tables."""
-        self._probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
-        now: float | None = None
-        store.put(self._probe, b"what time is it?")
-        try:
-            self.objects = Listing(self._watched(store.list()))
-        finally:
-            now = self.times.pop(self._probe, None)
-            with suppress(StoreError):  # a later vacuum removes it
-                store.delete(self._probe)
-        if now is None:
-            raise CatalogError(
-                f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
-            )
-        self.now = now
+        with probe_in(store, FOLDER) as probe:
+            self.objects = Listing(self._watched(store.list(), probe))
+        self.now = told_time(store, self.times.pop(probe, None))
 
-    def _watched(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _watched(self, found: Iterator[ObjectInfo], probe: str) -> Iterator[ObjectInfo]:
         for info in found:
             if info.key.startswith(f"{FOLDER}/") or info.key.endswith(_TABLE):
                 self.times[info.key] = info.changed
-            if info.key != self._probe:
+            if info.key != probe:
                 yield info
 
 

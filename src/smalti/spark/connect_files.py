@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
 from smalti.errors import StoreNotFound
 from smalti.storage.redact import redact
@@ -27,25 +26,22 @@ _AT_ONCE = 5_000  # paths in one request, 1 MB
 _GLOB = re.compile(r"([\\*?{}\[\]])")
 _ESCAPED = re.compile(r"\\([\\*?{}\[\]])")
 _GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\.(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_noted: "WeakKeyDictionary[DataFrame, Listed]" = WeakKeyDictionary()
 
 
-def note_files(df: "DataFrame") -> None:
-    """On Spark Connect, have the files of the DataFrame listed now, for `take_noted`; does nothing elsewhere.
+def files_now(df: "DataFrame") -> Listed | None:
+    """The files of a Spark Connect DataFrame as they are now, for `check_unchanged`; None of any other.
 
-    Where the server does not list them (other credentials, a table whose files nobody may name), nothing is noted.
+    None as well where the server does not list them (other credentials, a table whose files nobody may name). A million
+    take 200 MB.
     """
     if hasattr(df, "_jdf"):
-        return
+        return None
     from pyspark.errors import PySparkException
 
-    with suppress(PySparkException, StoreNotFound):
-        _noted[df] = list_files(df)
-
-
-def take_noted(df: "DataFrame") -> Listed | None:
-    """The files as `note_files` found them, once: a million take 200 MB; None where it did not."""
-    return _noted.pop(df, None)
+    try:
+        return list_files(df)
+    except (PySparkException, StoreNotFound):
+        return None
 
 
 def list_files(df: "DataFrame") -> Listed:

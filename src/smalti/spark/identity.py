@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from smalti.catalog import Manifest, history, load_manifest, new_write_id
 from smalti.catalog.header import Header
 from smalti.catalog.publishing import check_target
-from smalti.spark.connect_files import note_files
 from smalti.spark.lineage import source_of, write_id_of
 from smalti.spark.options import WriteOptions
 from smalti.storage import Store
@@ -46,7 +45,6 @@ def identify(df: "DataFrame", store: Store, options: WriteOptions) -> Write:
     Raises:
         DatasetExists: the mode is `create`, the place holds a set, and this write is not what made it.
     """
-    note_files(df)  # before a row is read
     source = source_of(df)
     lineage = {**source, **dict(options.lineage or {})}
     derived = None if options.write_id is not None or options.transform is not None else _derived(source, options)

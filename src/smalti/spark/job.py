@@ -12,6 +12,7 @@ from smalti.catalog.table import table_of
 from smalti.errors import SchemaError, StoreError
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.spark.columns import plan_table
+from smalti.spark.connect_files import Listed, files_now
 from smalti.spark.identity import Write, identify
 from smalti.spark.learning import learn
 from smalti.spark.lineage import check_unchanged
@@ -54,6 +55,7 @@ def write_frame(df: "DataFrame", plan: WritePlan, options: WriteOptions, *, run:
     write = identify(df, store, options)
     if write.done is not None:
         return write.done
+    before = files_now(df)
     if options.mode != "append":
         write = dataclasses.replace(write, parent=None)
     frame = arrange(df, plan)
@@ -64,18 +66,18 @@ def write_frame(df: "DataFrame", plan: WritePlan, options: WriteOptions, *, run:
         in_progress.begin(store, write.write_id)  # which makes the root, if it is a folder
         with store.watched() as watch:
             plan = dataclasses.replace(plan, disk=watch.disk)
-            manifest, joined = _published(frame, plan, write, options, _checked(df, run), report, watch)
+            manifest, joined = _published(frame, plan, write, options, _checked(df, run, before), report, watch)
     delete_all(store, joined)
     in_progress.end(store, write.write_id)
     return manifest
 
 
-def _checked(df: "DataFrame", run: Run) -> Run:
+def _checked(df: "DataFrame", run: Run, before: Listed | None) -> Run:
     """The tasks, and then a look whether the files that they read are those that were listed."""
 
     def checked(frame: "DataFrame", plan: WritePlan) -> Answers:
         answers = run(frame, plan)
-        check_unchanged(df)
+        check_unchanged(df, before)
         return answers
 
     return checked

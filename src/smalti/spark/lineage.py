@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import CatalogError, StoreNotFound
-from smalti.spark.connect_files import list_files, take_noted
+from smalti.spark.connect_files import Listed, list_files
 from smalti.spark.plans import plan_digest
 from smalti.spark.table_logs import delta_version, iceberg_snapshot, table_above
 from smalti.storage.redact import redact
@@ -73,34 +73,37 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
     return told
 
 
-def check_unchanged(df: "DataFrame") -> None:
+def check_unchanged(df: "DataFrame", before: Listed | None) -> None:
     """Return only if the files that the DataFrame was made of are still those: for after their rows were read.
 
-    Files that came since are not looked at. On Spark Connect they are compared with what they were when `note_files`
-    was called; where it was not, or could not note them, none is looked at.
+    Files that came since are not looked at.
+
+    Args:
+        df: The DataFrame.
+        before: What `files_now` gave before: on Spark Connect, what they are compared with; without it none is looked
+            at there.
 
     Raises:
         CatalogError: a file was replaced or removed, so that rows of two states may have been read.
     """
     if not hasattr(df, "_jdf"):
-        _check_noted(df)
+        _check_again(df, before or [])
         return
     for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
         if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
             relation = leaf.relation()
-            before, _ = _listed(relation.location().allFiles())
-            _check_same(before, _listed(_listed_anew(df, relation).allFiles())[0])
+            then, _ = _listed(relation.location().allFiles())
+            _check_same(then, _listed(_listed_anew(df, relation).allFiles())[0])
 
 
-def _check_noted(df: "DataFrame") -> None:
-    noted = take_noted(df)
-    if not noted:
+def _check_again(df: "DataFrame", before: Listed) -> None:
+    if not before:
         return
     try:
         now = list_files(df)
     except StoreNotFound as error:
         raise _other(error.path, "is gone") from error
-    _check_same(noted, now)
+    _check_same(before, now)
 
 
 def _check_same(before: Sequence[tuple[str, int, str]], now: Sequence[tuple[str, int, str]]) -> None:

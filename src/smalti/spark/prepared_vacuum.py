@@ -9,16 +9,16 @@
 """
 
 import re
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smalti.catalog.ages import LEAST_SECONDS, checked_limit, probe_in, time_of, told_time
 from smalti.catalog.sweeping import Doomed, Why
-from smalti.catalog.vacuum import LEAST_SECONDS, VacuumReport, parse_age
-from smalti.errors import CatalogError, SmaltiError, StoreError, StoreNotFound
+from smalti.catalog.vacuum import VacuumReport
+from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.spark.prepared_table import load_table
 from smalti.spark.prepared_writes import WRITES, begin, give_up, is_given_up, marker_key, write_id_of
 from smalti.storage import ObjectInfo, Store, UnfinishedUpload, open_store
@@ -58,12 +58,8 @@ def vacuum_prepared(
         FormatError: a table cannot be read, so that it cannot be told what it needs; nothing was removed.
         StoreError: the store failed; call again, and it goes on.
     """
-    store, limit = open_store(path, storage_options), parse_age(older_than)
-    if limit < LEAST_SECONDS and not unsafe_ttl:
-        raise CatalogError(
-            f"`older_than` is {limit / 86400:.2g} days; less than {LEAST_SECONDS / 86400:.0f} may remove what a slow "
-            "preparation still needs. Say `unsafe_ttl` if nobody is at work there"
-        )
+    store = open_store(path, storage_options)
+    limit = checked_limit(older_than, whose="preparation", unsafe_ttl=unsafe_ttl)
     if all(next(iter(store.list(folder)), None) is None for folder in ("_tables", WRITES)):
         raise StoreNotFound(
             f"{store.url} holds no prepared tables: neither _tables nor {WRITES} is there; check the address",
@@ -117,8 +113,8 @@ class _There:
         markers = {info.key: info for info in objects if write_id_of(info.key) is not None}
         writes = frozenset(name for key in markers if (name := write_id_of(key)) is not None)
         # Only where a part is old and the marker is young can it be that it says so: few are read.
-        old = {_owner(info.key, writes) for info in objects if info.key not in markers and _time(info) < cutoff}
-        doubtful = [name for name in sorted(writes & old) if _time(markers[marker_key(name)]) >= cutoff]
+        old = {_owner(info.key, writes) for info in objects if info.key not in markers and time_of(info) < cutoff}
+        doubtful = [name for name in sorted(writes & old) if time_of(markers[marker_key(name)]) >= cutoff]
         return cls(store, objects, cutoff, writes, frozenset(name for name in doubtful if is_given_up(store, name)))
 
     def named(self) -> frozenset[str]:
@@ -173,7 +169,7 @@ class _There:
         return Why.LEFTOVER if any(key.startswith(f"{owner}/") for key in live) else Why.ORPHAN
 
     def _is_young(self, info: ObjectInfo) -> bool:
-        return _time(info) >= self.cutoff
+        return time_of(info) >= self.cutoff
 
 
 def _vacuumed(there: _There, *, dry_run: bool) -> VacuumReport:
@@ -195,18 +191,9 @@ def _vacuumed(there: _There, *, dry_run: bool) -> VacuumReport:
 
 def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
     """Everything that is there, and the time by the store's own clock."""
-    probe = f"{WRITES}/probe-{secrets.token_hex(8)}"
-    store.put(probe, b"what time is it?")
-    try:
+    with probe_in(store, WRITES) as probe:
         objects = list(store.list())
-    finally:
-        with suppress(StoreError):  # a later clean-up removes it
-            store.delete(probe)
-    now = next((info.changed for info in objects if info.key == probe), None)
-    if now is None:
-        raise CatalogError(
-            f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
-        )
+    now = told_time(store, next((info.changed for info in objects if info.key == probe), None))
     return [info for info in objects if info.key != probe], now
 
 
@@ -221,7 +208,3 @@ def _owner(key: str, writes: Collection[str]) -> str | None:
 
 def _turn(each: Doomed) -> tuple[bool, str]:
     return write_id_of(each.key) is not None, each.key
-
-
-def _time(info: ObjectInfo) -> float:
-    return float("inf") if info.changed is None else info.changed

@@ -14,12 +14,12 @@ from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
+from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable
 from smalti.format.logical import LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
 from smalti.stream.options import StreamOptions
-from smalti.stream.tagged import asked_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """The manifest at the root, or, as MosaicML lays splits out, below the split's own folder."""
     try:
-        manifest = load_manifest(store, version=asked_version(store, options.version, options.tag))
+        manifest = load_manifest(store, version=chosen_version(store, options.version, options.tag))
     except (VersionNotFound, StoreNotFound) as missing:
         if options.split is None:
             raise
@@ -201,5 +201,5 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
 
 def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     below = store.child(split)
-    manifest = load_manifest(below, version=asked_version(below, options.version, options.tag))
+    manifest = load_manifest(below, version=chosen_version(below, options.version, options.tag))
     return manifest, below, manifest.shards
