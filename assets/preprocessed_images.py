@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -92,8 +93,11 @@ def place_of(storage: StorageResource) -> dict[str, Any]:
 
 
 def name_of(source: str, config: PreprocessConfig) -> str:
-    """Of everything that decides the rows; names the table."""
-    facts = [_CODE_VERSION, source, config.model_dump(mode="json")]
+    """Return a digest of everything that decides the rows, which names the table.
+
+    `on_bad_image` is no part of it: it decides whether a table with bad images is accepted, not what is in it.
+    """
+    facts = [_CODE_VERSION, source, config.model_dump(mode="json", exclude={"on_bad_image"})]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -114,10 +118,9 @@ def adopt_last(context: dg.AssetExecutionContext, config: PreprocessConfig, stor
     folder = load_inventory(storage, facts["inventory"])
     if name_of(folder.digest, config) != facts["digest"]:  # made with other options, so of no use now
         return
-    there = show_again(folder, name=facts["digest"], options=config.options(), **place_of(storage))
-    if there is None and adopt_prepared(
-        folder, below=below, name=facts["digest"], options=config.options(), **place_of(storage)
-    ):
+    options = replace(config.options(), on_bad_image="skip")  # of the last time: this time is judged by its own table
+    there = show_again(folder, name=facts["digest"], options=options, **place_of(storage))
+    if there is None and adopt_prepared(folder, below=below, name=facts["digest"], options=options, **place_of(storage)):
         context.log.info("the rows of the last time were taken over; their images were not decoded again")
 
 

@@ -19,6 +19,7 @@ MAX_TABLE_ROWS = 30
 """Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""
 
 _GALLERY_BYTES = 150_000  # galleries are kept in the event log, which is no place for megabytes
+_GALLERY_SIZES = (72, 56, 44, 32, 24)  # sides of its pictures in pixels, tried in this order
 
 Value = str | int | float | bool
 
@@ -55,17 +56,30 @@ def image_teaser(images: Sequence[bytes]) -> str:
 
 
 def gallery(groups: Mapping[str, Sequence[bytes]]) -> str:
-    """Images under their groups' names, as Markdown for the dialog; groups beyond a fair size are counted."""
+    """Return images under their groups' names, as Markdown for the dialog.
+
+    Pictures become smaller before a group is left out; groups that do not fit at the smallest size are counted.
+    """
     sections: list[str] = []
-    shown = 0
-    for name, images in groups.items():
-        section = f"**{name}**\n\n" + _picture(name, "image/jpeg", thumbnail_grid(images, columns=8, size=72))
-        if shown + len(section) > _GALLERY_BYTES:
-            sections.append(f"… and {len(groups) - len(sections)} more")
+    for size in _GALLERY_SIZES:
+        sections = _fitting_sections(groups, size)
+        if len(sections) == len(groups):
             break
-        shown += len(section)
+    left_out = len(groups) - len(sections)
+    return "\n\n".join([*sections, *([f"… and {left_out} more"] if left_out else [])])
+
+
+def _fitting_sections(groups: Mapping[str, Sequence[bytes]], size: int) -> list[str]:
+    """Return the sections of the first groups, as many as fit with pictures of this size."""
+    sections: list[str] = []
+    room = _GALLERY_BYTES
+    for name, images in groups.items():
+        section = f"**{name}**\n\n" + _picture(name, "image/jpeg", thumbnail_grid(images, columns=8, size=size))
+        room -= len(section) + len("\n\n")
+        if room < 0:
+            break
         sections.append(section)
-    return "\n\n".join(sections)
+    return sections
 
 
 def _picture(alt: str, mime: str, data: bytes) -> str:

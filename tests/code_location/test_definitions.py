@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.preprocessed_images import OnBadImage, PreprocessConfig, name_of
 from pipelines.definitions import defs
 from pipelines.deployments import REPOSITORY
 
@@ -95,6 +96,12 @@ def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
     wrong = {"ops": {"preprocessed_images": {"config": {"on_bad_image": "ignore"}}}}
     with pytest.raises(dg.DagsterInvalidConfigError, match="on_bad_image"):
         dg.validate_run_config(job, wrong)
+
+
+def test_the_policy_for_bad_images_is_no_part_of_the_name_of_prepared_rows() -> None:
+    strict, lenient = PreprocessConfig(on_bad_image=OnBadImage.fail), PreprocessConfig(on_bad_image=OnBadImage.skip)
+    assert name_of("digest", strict) == name_of("digest", lenient)
+    assert name_of("digest", strict) != name_of("digest", PreprocessConfig(quality=50))
 
 
 def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:

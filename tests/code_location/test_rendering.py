@@ -3,6 +3,7 @@
 import base64
 import math
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import dagster as dg
@@ -73,6 +74,25 @@ def test_a_gallery_shows_each_group_under_its_name() -> None:
     text = gallery({"roses": images[:2], "tul[i]ps": images[2:]})
     assert [alt for alt, _, _ in pictures(text)] == ["roses", "tulips"]
     assert "**roses**" in text
+
+
+def test_a_gallery_makes_pictures_smaller_before_it_leaves_a_group_out() -> None:
+    """Eight photos of each of five classes were too much for the fifth."""
+    images = noise(8, side=72)
+    text = gallery({f"class {i}": images for i in range(5)})
+    assert [alt for alt, _, _ in pictures(text)] == [f"class {i}" for i in range(5)]
+    assert len(text) <= 150_000
+    sides = {decode_rgb(data).shape[:2] for _, _, data in pictures(text)}
+    assert len(sides) == 1, "the pictures of all groups have one size"
+
+
+def test_the_gallery_of_the_shared_flowers_shows_all_five_classes() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "flowers"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    text = gallery({path.name: [photo.read_bytes() for photo in sorted(path.iterdir())[:8]] for path in classes})
+    assert [alt for alt, _, _ in pictures(text)] == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 
 
 def test_a_gallery_of_very_many_groups_stays_small_and_counts_the_rest() -> None:

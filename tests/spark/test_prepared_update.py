@@ -12,7 +12,7 @@ from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared_newest import newest_table
 from smalti.spark.prepared_rows import read_part, wanted_in
 from smalti.spark.prepared_table import load_table
-from smalti.spark.prepared_update import recipe_of
+from smalti.spark.prepared_update import recipe_of, show_again
 from smalti.testing.memory import Killed
 from tests.spark.photos import put
 from tests.spark.preparer import OPTIONS, Preparer, photo, rows_of
@@ -125,13 +125,46 @@ def test_a_bad_image_among_the_new_ones_ends_the_update_and_leaves_the_table_as_
     there = set(preparer.store.objects)
     put(preparer.source / "roses" / "8.jpg", photo("roses", 8))
     put(preparer.source / "roses" / "9.jpg", b"no image")
-    with pytest.raises(BadImageError, match="1 of 2 files are not usable images"):
+    with pytest.raises(BadImageError, match="1 of 14 files are not usable images"):
         preparer.update()
     [note] = set(preparer.store.objects) - there
     assert note.startswith("_writes/"), "a task that nobody waits for may put a part yet: whose it is stays known"
     assert newest_table(preparer.store, recipe_of(list_images(str(preparer.source)), OPTIONS)).name == before.name
     (preparer.source / "roses" / "9.jpg").unlink()
     assert preparer.update().prepared == 1
+
+
+SKIP = PrepareOptions(size=16, validation_fraction=0.25, on_bad_image="skip")
+
+
+@pytest.mark.parametrize(("first", "then"), [(OPTIONS, SKIP), (SKIP, OPTIONS)])
+def test_another_policy_for_bad_images_prepares_nothing_again(preparer, first, then):
+    before = preparer.update(first).table
+    done = preparer.update(then, name="other")
+    assert preparer.asked == []
+    assert done.table.digest == before.digest
+
+
+def test_a_file_that_was_left_out_is_named_once_bad_images_must_fail(preparer):
+    put(preparer.source / "roses" / "9.jpg", b"no image")
+    before = preparer.update(SKIP).table
+    put(preparer.source / "roses" / "8.jpg", photo("roses", 8))
+    put(preparer.source / "tulips" / "9.jpg", b"no image either")
+    with pytest.raises(BadImageError, match="2 of 15 files are not usable images") as caught:
+        preparer.update(name="strict")
+    assert caught.value.facts["paths"] == ["roses/9.jpg", "tulips/9.jpg"]
+    assert newest_table(preparer.store, recipe_of(list_images(str(preparer.source)), OPTIONS)).name == before.name
+    for name in ("roses", "tulips"):
+        (preparer.source / name / "9.jpg").unlink()
+    assert preparer.update(name="strict").prepared == 1
+
+
+def test_a_table_without_the_bad_images_is_not_shown_again_where_they_must_fail(preparer):
+    put(preparer.source / "roses" / "9.jpg", b"no image")
+    table, folder = preparer.update(SKIP).table, list_images(str(preparer.source))
+    with pytest.raises(BadImageError, match="1 of 13 files are not usable images:\n  roses/9.jpg"):
+        show_again(folder, preparer.store, name=table.name, options=OPTIONS)
+    assert show_again(folder, preparer.store, name=table.name, options=SKIP).name == table.name
 
 
 def test_killed_at_any_write_it_leaves_the_table_before_or_the_new_one_and_the_next_run_is_right(preparer):

@@ -68,7 +68,7 @@ def update_prepared(
     """The table of exactly the images of this folder; only new and changed files are prepared. Blocks.
 
     A file of which only label or split changed is not prepared again; neither is any when no other options differ than
-    `validation_fraction`, `seed` and `num_partitions`.
+    `validation_fraction`, `on_bad_image`, `seed` and `num_partitions`.
 
     Args:
         spark: the session.
@@ -79,8 +79,8 @@ def update_prepared(
         storage_options: credentials and endpoint of the store at `path`.
 
     Raises:
-        BadImageError: the policy is `fail` and new or changed files are no images, all of them named; or none is
-            usable. The table before stays the newest.
+        BadImageError: the policy is `fail` and files are no images, all of them named, also those that an earlier
+            update left out; or none is usable. The table before stays the newest.
         StoreError: an image cannot be read, or the result not be written.
         CommitConflict: the update stood still for days, and another one removed its parts; nothing was shown.
     """
@@ -104,7 +104,7 @@ def bring_table_up_to_date(
     begin(store, write_id)
     try:
         answers = prepare(fresh, store.child(write_id)) if fresh else []
-        _check_policy(answers, options, of=len(fresh))
+        _check_policy(answers, rows, options, of=len(marks))
         added, new_parts = rows_written(answers, write_id)
         table = table_of(store, name, folder, options, pa.concat_tables([rows, added]), {**parts, **new_parts})
         if not table.rows:
@@ -150,18 +150,24 @@ def show_again(
     """The table of this name if it is there: the next update builds on it. Needs no Spark.
 
     Raises:
+        BadImageError: the policy is `fail`, and files of the table are no images.
         FormatError: what is there is no table of prepared images.
     """
-    store = open_store(path, storage_options)
+    store, options = open_store(path, storage_options), options or PrepareOptions()
     table = load_table(store, name)
     if table is not None:
-        point_at(store, table.name, recipe_of(folder, options or PrepareOptions()))
+        if table.bad and options.on_bad_image == "fail":
+            raise bad_images(list(table.bad), of=table.files.num_rows)
+        point_at(store, table.name, recipe_of(folder, options))
     return table
 
 
 def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
-    """Names everything that decides the image which a file becomes, and whose files they are."""
-    facts = [_RECIPE, redact(folder.source), options.size, options.quality, options.on_bad_image]
+    """Return a name of everything that decides the image which a file becomes, and whose files they are.
+
+    `on_bad_image` is no part of it: a table says of every file whether it is an image, whatever is done about it.
+    """
+    facts = [_RECIPE, redact(folder.source), options.size, options.quality]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
@@ -199,7 +205,12 @@ def _unchanged(base: PreparedTable, marks: Mapping[str, str]) -> pa.Table:
     return base.files.filter(pa.array(same, pa.bool_())).select(ROW.names)
 
 
-def _check_policy(answers: Answers, options: PrepareOptions, *, of: int) -> None:
-    bad = sorted((path, reason) for _, answer in answers for path, reason in answer["bad"])
-    if bad and options.on_bad_image == "fail":
+def _check_policy(answers: Answers, unchanged: pa.Table, options: PrepareOptions, *, of: int) -> None:
+    """Raise an error that names every bad file, prepared now or left out earlier, where the policy is `fail`."""
+    if options.on_bad_image != "fail":
+        return
+    known = unchanged.filter(pc.is_valid(unchanged.column("reason")))
+    before = zip(known.column("path").to_pylist(), known.column("reason").to_pylist(), strict=True)
+    bad = sorted([*before, *((path, reason) for _, answer in answers for path, reason in answer["bad"])])
+    if bad:
         raise bad_images(bad, of=of)
