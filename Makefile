@@ -23,8 +23,8 @@ $(READY): pyproject.toml constraints.txt tools/setup_env.py tools/peer-requireme
 	@$(PYTHON) tools/setup_env.py --venv $(VENV)
 	@touch $@
 
-demo: $(READY)  ## the whole job on a small drawn example, or on SOURCE=<folder, archive or URL>
-	@$(BIN)/python -m pipelines.demo $(if $(SOURCE),--source "$(SOURCE)")
+demo: $(READY)  ## the whole job on a small drawn example, or on SOURCE=<folder, archive or URL> (ARGS="--help" for more)
+	@$(BIN)/python -m pipelines.demo $(if $(SOURCE),--source "$(SOURCE)") $(ARGS)
 
 ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another port)
 	@$(BIN)/python -m pipelines.home

@@ -15,7 +15,9 @@ TRAINS_TAG = "smalti/trains"
 CHECKED_IN = "checked in run"
 """In the metadata of a check that was not made again: the run in which it was made."""
 
-_RECENT = 25  # materialisations in which the one of this run is looked for
+_NO_RUN = "none"  # in a tag, in place of a run's id: the materialisation was reported outside of any run
+_RECENT = 25  # times that a check was made which are looked through
+_PAGE = 25  # materialisations that are asked for at once
 
 
 def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:
@@ -26,12 +28,34 @@ def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:
     return {name: value.value for name, value in materialization.metadata.items()}
 
 
-def latest(instance: dg.DagsterInstance, asset: str, *, run_id: str | None = None) -> dg.EventLogEntry | None:
-    """The newest materialisation of an asset; that of the given run comes first, if it made one."""
-    records = instance.fetch_materializations(dg.AssetKey(asset), limit=_RECENT if run_id else 1).records
-    ours = [record for record in records if record.run_id == run_id]
-    chosen = [*ours, *records]
-    return chosen[0].event_log_entry if chosen else None
+def latest(instance: dg.DagsterInstance, asset: str) -> dg.EventLogEntry | None:
+    """Return the newest materialisation of an asset, by whatever run; None if there is none."""
+    return next(materialisations(instance, asset), None)
+
+
+def materialisations(
+    instance: dg.DagsterInstance, asset: str, *, before: float | None = None, oldest_first: bool = False
+) -> Iterator[dg.EventLogEntry]:
+    """Iterate over the materialisations of an asset, newest first; only those before a time, if one is given."""
+    wanted, cursor = dg.AssetRecordsFilter(dg.AssetKey(asset), before_timestamp=before), None
+    while True:
+        page = instance.fetch_materializations(wanted, limit=_PAGE, cursor=cursor, ascending=oldest_first)
+        yield from (record.event_log_entry for record in page.records)
+        if not page.has_more:
+            return
+        cursor = page.cursor
+
+
+def made_in(instance: dg.DagsterInstance, asset: str, run_id: str) -> dg.EventLogEntry | None:
+    """Return the materialisation of an asset by a run, the newest of several; None if it made none."""
+    return next(iter(_all_made_in(instance, asset, run_id)), None)
+
+
+def _all_made_in(instance: dg.DagsterInstance, asset: str, run_id: str) -> list[dg.EventLogEntry]:
+    """Return the materialisations of an asset by a run, newest first."""
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    made = [(event, event.asset_materialization) for event in reversed(events)]
+    return [event for event, each in made if each is not None and each.asset_key == dg.AssetKey(asset)]
 
 
 @dataclass(frozen=True)
@@ -62,29 +86,93 @@ def passes_of(context: dg.AssetCheckExecutionContext) -> Passes:
     There are none for a check that a person executes by itself, without the asset: it is made again.
     """
     [spec] = context.check_specs
-    event = latest(context.instance, spec.asset_key.to_user_string(), run_id=context.run.run_id)
-    if event is None or event.run_id != context.run.run_id:
+    if made_in(context.instance, spec.asset_key.to_user_string(), context.run.run_id) is None:
         return Passes(())
-    return Passes(tuple(_passed(context.instance, spec.key)))
+    passed = ((run, said) for run, said in evaluations(context.instance, spec.key) if said.passed)
+    return Passes(tuple((run, {name: value.value for name, value in said.metadata.items()}) for run, said in passed))
 
 
-def _passed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterator[tuple[str, dict[str, Any]]]:
+def evaluations(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterator[tuple[str, dg.AssetCheckEvaluation]]:
+    """Iterate over the last times that a check was made, newest first: the run, and what the check said."""
     for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=_RECENT):
         made = record.event.dagster_event if record.event is not None else None
-        if made is None or made.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            continue
-        said = made.asset_check_evaluation_data
-        if said.passed:
-            yield record.run_id, {name: value.value for name, value in said.metadata.items()}
+        if made is not None and made.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            yield record.run_id, made.asset_check_evaluation_data
 
 
 def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:
-    """The facts of the materialisation that this step builds on.
+    """Return the facts of the materialisation that this step builds on.
+
+    1. The one of its own run comes first, then that of the run that it re-executes, and so on to the first of them.
+    2. Then the one that the run, or one that it re-executes, took from another run before.
+    3. A re-execution that finds none is refused: what its data was is not known.
+    4. Any other run takes the newest, whoever made it, and notes in its tags which that was.
 
     Raises:
-        dg.Failure: the asset was never materialised.
+        dg.Failure: the asset was never materialised, or it is not known which materialisation a run has used.
     """
-    event = latest(context.instance, asset, run_id=context.run.run_id)
-    if event is None:
+    instance = context.instance
+    runs = _run_and_those_before(instance, context.run.run_id)
+    for run in runs:
+        if (event := made_in(instance, asset, run.run_id)) is not None:
+            return facts_of(event)
+    for run in runs:
+        if (taken := run.tags.get(_taken_from(asset))) is not None:
+            return _taken_before(instance, asset, run, taken)
+    if context.run.parent_run_id is not None:
+        raise dg.Failure(
+            f"run {context.run.run_id} is a re-execution of run {context.run.parent_run_id}, and neither that one nor "
+            f"one before it made asset {asset} or noted which materialisation of it was used: re-execute it with "
+            f"{asset} as well, or launch a new run, which takes the newest",
+            allow_retries=False,
+        )
+    newest = latest(instance, asset)
+    if newest is None:
         raise dg.Failure(f"asset {asset} has never been materialised: materialise it first", allow_retries=False)
-    return facts_of(event)
+    facts = facts_of(newest)
+    tags = {_taken_from(asset): newest.run_id or _NO_RUN, _taken_digest(asset): str(facts.get("digest", ""))}
+    instance.add_run_tags(context.run.run_id, tags)
+    return facts
+
+
+def _taken_from(asset: str) -> str:
+    """Return the tag that holds the run whose materialisation of an asset was used."""
+    return f"smalti/{asset}.run"
+
+
+def _taken_digest(asset: str) -> str:
+    """Return the tag that holds the digest of the materialisation that was used."""
+    return f"smalti/{asset}.digest"
+
+
+def _run_and_those_before(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterRun]:
+    """Return a run, as it is now, and the chain of runs that it re-executes; the root run comes last."""
+    runs: dict[str, dg.DagsterRun] = {}
+    following: str | None = run_id
+    while following is not None and following not in runs:
+        run = instance.get_run_by_id(following)
+        if run is None:  # deleted; the root run may still be there
+            break
+        runs[following], following = run, run.parent_run_id
+    root_id = next((run.root_run_id for run in runs.values() if run.root_run_id is not None), None)
+    if root_id is not None and root_id not in runs and (root := instance.get_run_by_id(root_id)) is not None:
+        runs[root_id] = root
+    return list(runs.values())
+
+
+def _taken_before(instance: dg.DagsterInstance, asset: str, run: dg.DagsterRun, taken: str) -> Mapping[str, Any]:
+    """Return the facts of the materialisation that a run took from another one, as its tags say.
+
+    Raises:
+        dg.Failure: that one is gone.
+    """
+    digest = run.tags.get(_taken_digest(asset), "")
+    outside = (event for event in materialisations(instance, asset) if not event.run_id)
+    for facts in map(facts_of, outside if taken == _NO_RUN else _all_made_in(instance, asset, taken)):
+        if str(facts.get("digest", "")) == digest:
+            return facts
+    raise dg.Failure(
+        f"run {run.run_id} has used the materialisation of asset {asset} by run {taken} (digest {digest[:12]}), which "
+        f"is gone: launch a new run, which takes the newest",
+        allow_retries=False,
+    )

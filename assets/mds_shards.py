@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,17 +12,16 @@ from pydantic import Field
 
 from assets.lineage import CHECKED_IN, Passes, passes_of, upstream
 from assets.preprocessed_images import PLACE, place_of, preprocessed_images
-from assets.reconcile import SplitSums, not_in, sums_of_shards, sums_of_table
+from assets.reconcile import SplitSums, class_counts, find_losses, not_in, sums_of_shards, sums_of_table
 from assets.rendering import Value, table
+from assets.shard_tags import CHECKED, SHARDS, checked_version, conclude, release_ended_trainings
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, load_manifest, verify
+from smalti.catalog.header import Header
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.spark.prepared_table import PreparedTable, find_table
 from smalti.spark.reshard_prepared import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
-
-SHARDS = "shards"
-"""The shard set, below the storage root."""
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
 _CODE_VERSION = "1"
@@ -39,6 +39,15 @@ class ShardsConfig(dg.Config):
     size_limit: str = Field(default="16mb", description="Largest shard before compression, such as 64mb.")
     rewrite: bool = Field(
         default=False, description="Write a new version even if these very rows and options have one already."
+    )
+
+    accept_removed: list[str] = Field(
+        default=[],
+        description="What this run may remove since the last version whose blocking checks passed: names of classes, "
+        "rows (more than max_row_loss), or * for both. Automation does not repeat it.",
+    )
+    max_row_loss: float = Field(
+        default=0.1, ge=0, le=1, description="Share of the rows that may go from one checked version to the next."
     )
 
     def sharding(self) -> Sharding:
@@ -79,15 +88,27 @@ def mds_shards(
                 target,
                 config.sharding(),
                 rewrite=config.rewrite,
-                lineage={"preprocessed_images": prepared.name, "run": context.run.run_id},
+                lineage={
+                    "preprocessed_images": prepared.name,
+                    "run": context.run.run_id,
+                    "source": rows.get("source", ""),
+                },
                 metadata={"classes": rows["classes"], "counts": prepared.counts, "image_size": rows["image_size"]},
             )
+    release_ended_trainings(context, storage.store(SHARDS))
     news = describe_version(done, target.version)
     context.log.info(news)
     facts = _metadata(done, storage, time.monotonic() - begin)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(done.manifest.digest),
-        metadata={"what was done": news, **facts, "table": prepared.name},
+        metadata={
+            "what was done": news,
+            **facts,
+            "table": prepared.name,
+            "source": rows.get("source", ""),
+            "accept_removed": config.accept_removed,
+            "max_row_loss": config.max_row_loss,
+        },
     )
 
 
@@ -178,23 +199,22 @@ def every_row_is_in_the_shards(context: dg.AssetCheckExecutionContext, storage: 
     content = f"{manifest.digest} {prepared.digest}"
     passes = passes_of(context)
     if run := passes.run_for(content):
-        return _known(run, content)
+        return conclude(context, storage, manifest, _known(run, content))
     wanted = sums_of_table(prepared)
     found = sums_of_shards(storage.store(SHARDS), manifest, decodes=not_in(_passed_last(passes, storage)))
     rows = [_compare(split, wanted.get(split), found.get(split)) for split in sorted({*wanted, *found})]
     unreadable = [path for part in found.values() for path in part.unreadable]
-    return dg.AssetCheckResult(
+    result = dg.AssetCheckResult(
         passed=all(row["equal"] for row in rows) and not unreadable,
         metadata={
             "content": content,
-            "version": manifest.version,
-            "digest": manifest.digest,
             "rows": sum(part.rows for part in found.values()),
             "decoded": sum(part.decoded for part in found.values()),
             "splits": table(rows),
             **({"unreadable": unreadable} if unreadable else {}),
         },
     )
+    return conclude(context, storage, manifest, result)
 
 
 def _passed_last(passes: Passes, storage: StorageResource) -> Manifest | None:
@@ -227,30 +247,79 @@ def _compare(split: str, wanted: SplitSums | None, found: SplitSums | None) -> d
 @dg.asset_check(asset=mds_shards, blocking=True, description="Every shard has the size and the hashes of its entry.")
 def hashes_verify(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> dg.AssetCheckResult:
     """Reads every object again."""
-    report = verify(storage.store(SHARDS), version=_pinned(context, storage).version, deep=True)
+    manifest = _pinned(context, storage)
+    report = verify(storage.store(SHARDS), version=manifest.version, deep=True)
     problems = [{"shard": problem.key, "kind": problem.kind, "what": problem.message} for problem in report.problems]
-    return dg.AssetCheckResult(
+    result = dg.AssetCheckResult(
         passed=report.ok,
         description=report.summary(),
         metadata={"shards": report.num_shards, **({"problems": table(problems)} if problems else {})},
     )
+    return conclude(context, storage, manifest, result)
 
 
-@dg.asset_check(asset=mds_shards, description="Every class of the raw images is in every split of the shards.")
+@dg.asset_check(
+    asset=mds_shards,
+    blocking=True,
+    description="No class, and no more than a share of the rows, is gone since the newest version whose blocking "
+    "checks passed. A warning: a class of the raw images is missing from a split.",
+)
 def no_class_vanished(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> dg.AssetCheckResult:
-    """Counts the labels that are really in the shards."""
-    manifest = _pinned(context, storage)
-    content = f"{manifest.digest} {','.join(manifest.metadata['classes'])}"
-    if run := passes_of(context).run_for(content):
-        return _known(run, content)
-    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=lambda _: False)
-    names = manifest.metadata["classes"]
+    """Counts the labels that are really in the shards, once for each content."""
+    manifest, facts = _pinned(context, storage), upstream(context, "mds_shards")
+    names, base = manifest.metadata["classes"], _base_of(manifest, storage)
+    content = f"{manifest.digest} {','.join(names)}"
+    run = passes_of(context).run_for(content)
+    found = sums_of_shards(storage.store(SHARDS), manifest, decodes=lambda _: False) if run is None else {}
+    now = class_counts(found, names) if run is None else _counts_of(manifest, storage)
+    before = _counts_of(base, storage) if base is not None else {}
+    losses = find_losses(
+        before, now, accepted=facts.get("accept_removed", []), max_row_loss=float(facts.get("max_row_loss", 0.1))
+    )
+    if run is not None and not losses:
+        return conclude(context, storage, manifest, _known(run, content))
     rows: list[dict[str, Value]] = [
-        {"class": name, **{split: part.labels[label] for split, part in sorted(found.items())}}
+        {"class": name, "before": before.get(name, 0), **{s: part.labels[label] for s, part in sorted(found.items())}}
         for label, name in enumerate(names)
     ]
     missing = [f"{row['class']} in {split}" for row in rows for split in sorted(found) if not row[split]]
-    return dg.AssetCheckResult(
-        passed=not missing,
-        metadata={"content": content, "classes": table(rows), **({"missing": missing} if missing else {})},
+    since = f"version {base.version}" if base is not None else "nothing: no earlier version was checked"
+    result = dg.AssetCheckResult(
+        passed=not losses and not missing,
+        severity=dg.AssetCheckSeverity.ERROR if losses else dg.AssetCheckSeverity.WARN,
+        description=_describe_losses(losses, since) if losses else None,
+        metadata={
+            "content": content,
+            "compared with": since,
+            "classes": table(rows),
+            **({"gone": losses} if losses else {}),
+            **({"missing": missing} if missing else {}),
+        },
+    )
+    return conclude(context, storage, manifest, result)
+
+
+def _base_of(manifest: Manifest, storage: StorageResource) -> Header | None:
+    """Return the newest version whose blocking checks passed, if it came before this one."""
+    base = checked_version(storage.store(SHARDS))
+    return base if base is not None and base.version < manifest.version else None
+
+
+def _counts_of(checked: Header | Manifest, storage: StorageResource) -> dict[str, int]:
+    """Return how many rows of each class a version has, as it says itself; its checks have confirmed that."""
+    counts: Counter[str] = Counter()
+    for split in (checked.metadata.get("counts") or {}).values():
+        counts.update(split)
+    if counts:
+        return dict(counts)
+    store = storage.store(SHARDS)
+    sums = sums_of_shards(store, load_manifest(store, version=checked.version), decodes=lambda _: False)
+    return class_counts(sums, checked.metadata["classes"])
+
+
+def _describe_losses(losses: Sequence[str], since: str) -> str:
+    return (
+        f"Since {since}, the newest whose blocking checks passed: {'; '.join(losses)}. The tag {CHECKED!r} stays "
+        "there. If images were lost by mistake, put them back and run reshard_job again; if they are meant to go, "
+        "run it with `accept_removed` in the configuration of mds_shards: names of classes, rows, or * for both."
     )

@@ -70,7 +70,8 @@ def preprocessed_images(
 
     Only new and changed files are read and decoded; when there are none, no Spark is started.
     """
-    inventory = upstream(context, "raw_images")["inventory"]
+    raw = upstream(context, "raw_images")
+    inventory = raw["inventory"]
     folder = load_inventory(storage, inventory)
     name, begin = name_of(folder.digest, config), time.monotonic()
     adopt_last(context, config, storage)
@@ -80,8 +81,8 @@ def preprocessed_images(
             done = update_prepared(session, folder, name=name, options=config.options(), **place_of(storage))
     seconds = time.monotonic() - begin
     context.log.info(describe_update(done))
-    facts = {"place": PLACE, "digest": name, "inventory": inventory, "classes": list(folder.classes)}
-    facts["image_size"] = config.image_size
+    facts: dict[str, Any] = {"place": PLACE, "digest": name, "inventory": inventory, "classes": list(folder.classes)}
+    facts |= {"image_size": config.image_size, "source": raw.get("source", "")}
     return dg.MaterializeResult(
         data_version=dg.DataVersion(name), metadata=_metadata(done, _examples(done.table, storage), seconds) | facts
     )
@@ -118,9 +119,9 @@ def adopt_last(context: dg.AssetExecutionContext, config: PreprocessConfig, stor
     folder = load_inventory(storage, facts["inventory"])
     if name_of(folder.digest, config) != facts["digest"]:  # made with other options, so of no use now
         return
-    options = replace(config.options(), on_bad_image="skip")  # of the last time: this time is judged by its own table
-    there = show_again(folder, name=facts["digest"], options=options, **place_of(storage))
-    if there is None and adopt_prepared(folder, below=below, name=facts["digest"], options=options, **place_of(storage)):
+    name, options = facts["digest"], replace(config.options(), on_bad_image="skip")  # it was accepted then
+    there = show_again(folder, name=name, options=options, **place_of(storage))
+    if there is None and adopt_prepared(folder, below=below, name=name, options=options, **place_of(storage)):
         context.log.info("the rows of the last time were taken over; their images were not decoded again")
 
 

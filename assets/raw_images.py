@@ -5,14 +5,16 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from assets.automation import keeping_another
 from assets.inventory import load_inventory, save_inventory
 from assets.lineage import facts_of, latest, upstream
 from assets.rendering import gallery, image_teaser, table
-from assets.sources import drawn_flowers, image_source
+from assets.sources import address_of, drawn_flowers, image_source
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
 from smalti.spark import ImageFolder, list_images
 from smalti.storage import open_store
+from smalti.storage.redact import redact
 
 _SHOWN_CLASSES = 10
 _SHOWN_PER_CLASS = 8
@@ -29,6 +31,13 @@ class RawImagesConfig(dg.Config):
     images_per_class: int = Field(default=160, ge=2, le=100_000, description="Of drawn flowers.")
     seed: int = Field(default=0, ge=0, description="Of drawn flowers: another seed is another set.")
 
+    @property
+    def described(self) -> str:
+        """The source as a text that is the same whenever the same is meant, without secrets."""
+        if not self.source:
+            return f"drawn flowers ({self.images_per_class} of each class, seed {self.seed})"
+        return redact(address_of(self.source).rstrip("/"))
+
 
 @dg.asset(group_name="images", kinds={"jpeg"})
 def raw_images(
@@ -41,6 +50,9 @@ def raw_images(
         context.log.info("drawing %d flowers of each class, unless they are there already", config.images_per_class)
         source = drawn_flowers(storage, per_class=config.images_per_class, seed=config.seed)
     folder = list_images(source, storage_options=storage.options_for(source))
+    elsewhere = describe_automation(context.instance, config.described)
+    if elsewhere:
+        context.log.warning(elsewhere)
     context.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
     news = describe_changes(_last_time(context, storage), folder)
     context.log.info(news)
@@ -54,6 +66,8 @@ def raw_images(
             "since the last time": news,
             "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
             "folder": folder.source,
+            "source": config.described,
+            **({"automation": elsewhere} if elsewhere else {}),
             "digest": folder.digest,
             "inventory": save_inventory(storage, folder),
             "dagster/size_bytes": folder.num_bytes,
@@ -64,10 +78,20 @@ def raw_images(
 def _last_time(context: dg.AssetExecutionContext, storage: StorageResource) -> ImageFolder | None:
     """The inventory of the materialisation before this one, if it is there."""
     event = latest(context.instance, "raw_images")
+    inventory = facts_of(event).get("inventory") if event is not None else None  # none if it was reported by hand
     try:
-        return load_inventory(storage, facts_of(event)["inventory"]) if event is not None else None
+        return load_inventory(storage, inventory) if inventory is not None else None
     except StoreNotFound:
         return None
+
+
+def describe_automation(instance: dg.DagsterInstance, source: str) -> str:
+    """Say which schedules and sensors keep another source than the one that is read now; empty if none does."""
+    kept = keeping_another(instance, source)
+    if not kept:
+        return ""
+    which = "; ".join(f"{name} keeps {other}" for name, other in kept.items())
+    return f"automation does not follow this run to {source}: {which}. To change that, switch it off and on again"
 
 
 def describe_changes(before: ImageFolder | None, now: ImageFolder) -> str:

@@ -6,7 +6,7 @@ order, so that shards may be read one after the other, in whatever order the tab
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,12 @@ from smalti.format import ShardInfo
 from smalti.images import decode_rgb
 from smalti.spark.prepared_table import PreparedTable
 from smalti.storage import Store
+
+ROWS = "rows"
+"""Accepts that any number of rows are gone."""
+
+ALL = "*"
+"""Accepts that anything is gone."""
 
 _HEX_DIGITS = 15  # 60 bits of a row's hash
 _MAX_NAMED = 20
@@ -112,3 +118,40 @@ def sums_of_table(table: PreparedTable) -> dict[str, SplitSums]:
         part.hash_sum += _hash_of_texts(digest, label, path)
         part.labels[label] += 1
     return sums
+
+
+def class_counts(sums: Mapping[str, SplitSums], classes: Sequence[str]) -> dict[str, int]:
+    """Return how many rows each class has over all splits; a label is an index of `classes`."""
+    return {name: sum(part.labels[label] for part in sums.values()) for label, name in enumerate(classes)}
+
+
+def find_losses(
+    before: Mapping[str, int], now: Mapping[str, int], *, accepted: Collection[str], max_row_loss: float
+) -> list[str]:
+    """Say what is gone from a version to a later one, beyond what was accepted; empty if nothing is. Pure.
+
+    Rows are compared class by class: a class that grew does not make up for one that shrank.
+
+    Args:
+        before: rows of each class of the earlier version.
+        now: rows of each class of the later one.
+        accepted: names of classes that may go, "rows" for any number of rows, "*" for everything.
+        max_row_loss: share of the earlier version's rows that may go.
+    """
+    if ALL in accepted:
+        return []
+    watched = {name: count for name, count in before.items() if count and name not in accepted}
+    gone = [name for name in watched if not now.get(name)]
+    lost = sum(max(0, count - now.get(name, 0)) for name, count in watched.items())
+    of = sum(watched.values())
+    losses = []
+    if gone:
+        losses.append(f"{len(gone)} of {len(watched)} classes are gone ({_named(gone)})")
+    if ROWS not in accepted and lost > max_row_loss * of:
+        losses.append(f"{lost} of {of} rows are gone, at most {max_row_loss:.0%} may go")
+    return losses
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -26,8 +26,13 @@ def drawn_flowers(storage: StorageResource, *, per_class: int, seed: int) -> str
 def image_source(storage: StorageResource, source: str) -> str:
     """The address of the folder that `source` names; an archive is unpacked below the storage root first."""
     if not is_archive(source):
-        return source if "://" in source or source.startswith("dbfs:") else str(Path(source).expanduser().absolute())
+        return address_of(source)
     return _placed(storage, "archives", lambda parent: fetch_archive(source, parent))
+
+
+def address_of(source: str) -> str:
+    """Return a URL as it is, and a local path as an absolute one."""
+    return source if "://" in source or source.startswith("dbfs:") else str(Path(source).expanduser().absolute())
 
 
 def _placed(storage: StorageResource, place: str, make: Callable[[Path], Path]) -> str:

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from assets.curves import curve_picture, curve_teaser
 from assets.lineage import TRAINS_TAG, upstream
-from assets.mds_shards import SHARDS, mds_shards
+from assets.mds_shards import mds_shards
 from assets.rendering import table
+from assets.shard_tags import SHARDS, kept_for_training
 from assets.training_report import TrainingReport
 from resources.storage import StorageResource
 from resources.training import TrainerResource
@@ -87,7 +88,8 @@ def trained_model(
     def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI while the run is going on
         context.log_event(dg.AssetObservation("trained_model", metadata=numbers))
 
-    result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
+    with kept_for_training(context, storage.store(SHARDS), manifest.version):
+        result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
     return dg.MaterializeResult(metadata=_metadata(result, manifest))
 
 
@@ -144,6 +146,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "checkpoint": dg.MetadataValue.path(result.checkpoint),
         "shards_version": manifest.version,
         "shards_digest": manifest.digest,
+        "source": manifest.lineage.get("source", ""),
         **({"resumed_at_step": result.resumed_from["step"]} if result.resumed_from else {}),
     }
 

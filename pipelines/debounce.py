@@ -3,15 +3,20 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
+MAX_TRIES = 3
+"""How often a run is requested for one content before a person is asked to look."""
+
 
 @dataclass(frozen=True)
 class Watch:
     """What a sensor remembers between its ticks."""
 
     requested: str = ""
-    """Digest of the content that a run was last requested for."""
+    """Digest of the content that a run was last requested for; empty once the folder was seen as it was last read."""
     requests: int = 0
     """Runs requested so far; part of each run key, because a folder may go back to an earlier content."""
+    tries: int = 0
+    """Runs requested for the content `requested`, one after the other."""
     seen: str = ""
     """Digest of a change that is being waited on."""
     since: float = 0.0
@@ -40,23 +45,31 @@ class Verdict:
     """Set when a run is due."""
 
 
-def judge(watch: Watch, digest: str, *, known: str, now: float, quiet_seconds: float) -> Verdict:
-    """Whether the content `digest` needs a run: it is new, was not asked for yet, and has been still for a while.
+def judge(watch: Watch, digest: str, *, known: str, running: bool, now: float, quiet_seconds: float) -> Verdict:
+    """Decide whether the content `digest` needs a run: it was not read yet, no run is about to, and it is quiet.
+
+    A content whose run ended without reading it is requested again, `MAX_TRIES` times in all.
 
     Args:
         watch: what was remembered at the last look.
         digest: of the content now.
         known: digest of the content that was last read.
+        running: whether a run that was requested for this content has not ended yet.
         now: the present, in the clock of `watch.since`.
         quiet_seconds: how long a new content must stay the same; an upload in progress changes it all the time.
     """
     short = digest[:12]
     if digest == known:
-        return Verdict(replace(watch, seen=""), f"nothing changed: the content is still {short}")
-    if digest == watch.requested:
+        # Forget the request: its run may read what is there now, and then a change back is a new one.
+        return Verdict(Watch(requests=watch.requests), f"nothing changed: the content is still {short}")
+    tries = watch.tries if digest == watch.requested else 0
+    if tries and running:
+        return Verdict(replace(watch, seen=""), f"content {short} was requested, and its run has not ended yet")
+    if tries >= MAX_TRIES:
         return Verdict(
             replace(watch, seen=""),
-            f"content {short} was requested already; if that run failed, re-execute it or reset this sensor's cursor",
+            f"content {short} was requested {tries} times, and no run has read it: look at the last of them, mend the "
+            "cause, then re-execute it or reset this sensor's cursor",
         )
     if digest != watch.seen:
         return Verdict(
@@ -65,5 +78,5 @@ def judge(watch: Watch, digest: str, *, known: str, now: float, quiet_seconds: f
         )
     if (quiet := now - watch.since) < quiet_seconds:
         return Verdict(watch, f"content {short} has been quiet for {quiet:.0f} of {quiet_seconds:g} s")
-    launched = Watch(requested=digest, requests=watch.requests + 1)
+    launched = Watch(requested=digest, requests=watch.requests + 1, tries=tries + 1)
     return Verdict(launched, f"content {short} is new and quiet", run_key=f"reshard:{launched.requests}:{digest}")

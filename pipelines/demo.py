@@ -21,14 +21,12 @@ STAGES = ("raw_images", "preprocessed_images", "mds_shards", "trained_model")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns the exit status: 0, or 1 after a fault that a message has explained."""
-    options = _parse(arguments)
+    options = parse(arguments)
     if options.data:
         os.environ["SMALTI_ROOT"] = str(Path(options.data).absolute())
     if not options.verbose:
         warnings.simplefilter("ignore")  # of Dagster and Spark, about themselves
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers shows one when it saves a file
-    from pipelines.faults import describe_fault
-
     try:
         _run(options)
     except KeyboardInterrupt:
@@ -37,14 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001  a person gets a message, whatever it was
         if options.verbose or isinstance(error, SystemExit):
             traceback.print_exception(error)
-        message = describe_fault(error).replace('set `on_bad_image` to "skip"', "give --skip-bad-images")
         hint = "" if options.verbose else "\n(--verbose shows where it happened)"
-        print(f"\nThe demo cannot go on: {message}{hint}", file=sys.stderr, flush=True)
+        print(f"\nThe demo cannot go on: {explain(error)}{hint}", file=sys.stderr, flush=True)
         return 1
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def explain(error: BaseException) -> str:
+    """Return what went wrong, and what to do about it in the words of the command line."""
+    from pipelines.faults import describe_fault
+
+    message = describe_fault(error).replace('set `on_bad_image` to "skip"', "give --skip-bad-images")
+    if "no_class_vanished" in message:  # what is gone was said when the check was made
+        message += "\nIf those images are meant to go, give --replace (make demo ARGS=--replace)."
+    return message
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.demo", description="From images to a trained model.")
     parser.add_argument(
         "--source",
@@ -58,6 +66,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=40, help="Default: %(default)s")
     parser.add_argument("--processes", type=int, default=1, help="training processes. Default: %(default)s")
     parser.add_argument("--skip-bad-images", action="store_true", help="leave out files that are no images")
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="let classes and rows of the last time go, as another --source does; without it they are missed",
+    )
     parser.add_argument("--verbose", action="store_true", help="show warnings, and where a fault happened")
     return parser.parse_args(arguments)
 
@@ -70,7 +83,8 @@ def run_config(options: argparse.Namespace) -> dict[str, Any]:
             "image_size": options.image_size,
             "on_bad_image": "skip" if options.skip_bad_images else "fail",
         },
-        "mds_shards": {},
+        # Who names a source means to have it in place of the last one.
+        "mds_shards": {"accept_removed": ["*"]} if options.source or options.replace else {},
         "trained_model": {"epochs": options.epochs},
     }
     if options.processes > 1:
@@ -99,11 +113,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _summary(instance: Any, run_id: str, *, seconds: float) -> str:
-    from assets.lineage import facts_of, latest
+    from assets.lineage import facts_of, made_in
 
     facts = {}
     for name in STAGES:
-        event = latest(instance, name, run_id=run_id)
+        event = made_in(instance, name, run_id)
         facts[name] = facts_of(event) if event is not None else {}
     raw, rows, shards, model = (facts[name] for name in STAGES)
     left_out = f", {rows['bad_images']} left out as bad" if rows["bad_images"] else ""

@@ -41,6 +41,8 @@ class ProgressHandler(logging.Handler):
             check = event.asset_check_evaluation_data
             verdict = "passed" if check.passed else "FAILED"
             self._write(f"      check {check.check_name.replace('_', ' ')}: {verdict}")
+            if not check.passed and check.description:
+                self._write(f"      {check.description}")
 
 
 def progress_logger(stages: Sequence[str], write: Write) -> dg.LoggerDefinition:

@@ -3,8 +3,8 @@
 from pipelines.debounce import Verdict, Watch, judge
 
 
-def look(watch: Watch, digest: str, now: float, known: str = "old") -> Verdict:
-    return judge(watch, digest, known=known, now=now, quiet_seconds=60)
+def look(watch: Watch, digest: str, now: float, known: str = "old", *, running: bool = True) -> Verdict:
+    return judge(watch, digest, known=known, running=running, now=now, quiet_seconds=60)
 
 
 def test_unchanged_content_asks_for_nothing() -> None:
@@ -54,8 +54,39 @@ def test_a_change_that_is_taken_back_while_waiting_asks_for_nothing() -> None:
     assert look(watch, "old", 61).run_key is None
 
 
+def test_a_content_that_was_requested_is_requested_again_after_the_folder_went_back() -> None:
+    """A, B, A before the run that B asked for has read anything, then B again."""
+    watch = look(look(Watch(), "B", 0, "A").watch, "B", 60, "A").watch
+    assert watch.requested == "B"
+    watch = look(watch, "A", 90, "A").watch
+    watch = look(watch, "B", 120, "A").watch
+    assert look(watch, "B", 180, "A").run_key == "reshard:2:B"
+
+
+def test_a_content_is_requested_again_when_its_run_ended_without_reading_it() -> None:
+    """The same, with no look at the folder while it was back at A; also a run that failed before it read anything."""
+    watch = look(look(Watch(), "B", 0, "A").watch, "B", 60, "A").watch
+    assert look(watch, "B", 500, "A", running=True).run_key is None
+    waiting = look(watch, "B", 500, "A", running=False)
+    assert waiting.run_key is None
+    assert look(waiting.watch, "B", 560, "A", running=False).run_key == "reshard:2:B"
+
+
+def test_after_three_requests_in_vain_the_message_says_what_to_do() -> None:
+    keys, watch = [], Watch()
+    for now in range(0, 1200, 60):
+        verdict = look(watch, "B", float(now), "A", running=False)
+        keys += [verdict.run_key] if verdict.run_key else []
+        watch = verdict.watch
+    assert keys == ["reshard:1:B", "reshard:2:B", "reshard:3:B"]
+    assert "requested 3 times" in verdict.reason
+    assert "re-execute" in verdict.reason
+    assert "reset this sensor's cursor" in verdict.reason
+    assert look(look(watch, "C", 1200, "A").watch, "C", 1260, "A").run_key == "reshard:4:C"
+
+
 def test_the_cursor_keeps_everything_and_a_damaged_one_starts_afresh() -> None:
-    watch = Watch(requested="a", requests=3, seen="b", since=12.5)
+    watch = Watch(requested="a", requests=3, tries=2, seen="b", since=12.5)
     assert Watch.from_cursor(watch.to_cursor()) == watch
     for text in (None, "", "12345", "{", '{"unknown": 1}', "[]"):
         assert Watch.from_cursor(text) == Watch()

@@ -49,7 +49,7 @@ def test_the_checks_stand_beside_their_assets() -> None:
 def test_a_failed_check_of_the_shards_stops_the_training() -> None:
     graph = defs.resolve_asset_graph()
     blocking = {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
-    assert blocking == {"every_row_is_in_the_shards", "hashes_verify"}
+    assert blocking == {"every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"}
 
 
 def test_the_jobs_run_the_assets_that_their_names_say() -> None:
@@ -74,7 +74,7 @@ def test_the_schedule_and_the_sensors_are_off_until_switched_on() -> None:
     [
         ("raw_images", {"source", "images_per_class", "seed"}),
         ("preprocessed_images", {"image_size", "quality", "validation_fraction", "on_bad_image", "seed"}),
-        ("mds_shards", {"compression", "hashes", "size_limit", "rewrite"}),
+        ("mds_shards", {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"}),
         (
             "trained_model",
             {

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import defs
-from pipelines.demo import main, run_config
+from pipelines.demo import explain, main, parse, run_config
 from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
 from pipelines.leftovers import end_leftovers, process_tags
@@ -36,7 +36,7 @@ def all_is_well() -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=first, blocking=True)
 def nothing_is_missing() -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(passed=False)
+    return dg.AssetCheckResult(passed=False, description="2 of 5 are gone")
 
 
 def run_small(
@@ -75,6 +75,9 @@ def test_a_failed_check_that_stops_the_run_is_named() -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  Dagster decides
         run_small(lines, selection="*", checks=(nothing_is_missing,))
     assert "nothing_is_missing" in describe_fault(caught.value)
+    assert "--replace" not in explain(caught.value)
+    assert "give --replace" in explain(RuntimeError("1 blocking asset check failed: no_class_vanished"))
+    assert lines[-2:] == ["      check nothing is missing: FAILED", "      2 of 5 are gone"]
     assert "[2/2] second" not in lines
 
 
@@ -90,13 +93,21 @@ def test_a_fault_is_described_by_the_one_who_speaks_to_a_person() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_run_of_the_demo_is_one_that_the_job_accepts(processes: int) -> None:
     options = argparse.Namespace(
-        source="photos", images_per_class=10, image_size=32, epochs=1, processes=processes, skip_bad_images=True
-    )
+        source="photos", images_per_class=10, image_size=32, epochs=1, processes=processes, skip_bad_images=True,
+        replace=False,
+    )  # fmt: skip
     config = run_config(options)
     job = defs.resolve_job_def("everything_job")
     dg.validate_run_config(job, {"ops": config["ops"]})
     assert config["ops"]["raw_images"]["config"]["source"] == "photos"
     assert config["ops"]["preprocessed_images"]["config"]["on_bad_image"] == "skip"
+    assert config["ops"]["mds_shards"]["config"] == {"accept_removed": ["*"]}
+
+
+def test_flowers_that_nobody_asked_for_replace_nothing_unless_told_to() -> None:
+    plain, replacing = (run_config(parse(["--source", "", *more])) for more in ([], ["--replace"]))
+    assert plain["ops"]["mds_shards"] == {"config": {}}
+    assert replacing["ops"]["mds_shards"] == {"config": {"accept_removed": ["*"]}}
 
 
 def test_an_unknown_option_is_a_matter_of_usage(capsys: pytest.CaptureFixture[str]) -> None:

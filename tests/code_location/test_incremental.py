@@ -61,7 +61,8 @@ def names(graph: Graph) -> set[str]:
 
 
 def trainings(graph: Graph) -> list[dg.RunRequest]:
-    with dg.build_sensor_context(instance=graph.instance, definitions=defs) as context:
+    storage = {"storage": graph.storage}
+    with dg.build_sensor_context(instance=graph.instance, definitions=defs, resources=storage) as context:
         return list(train_on_new_version_sensor.evaluate_tick(context).run_requests or [])
 
 

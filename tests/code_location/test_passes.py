@@ -42,11 +42,13 @@ class History:
 
 
 def context_of(history: History, *, run_of_the_asset: str) -> Any:
-    """A check of `shards` in run 2, and the run in which the asset was last materialised."""
-    record = SimpleNamespace(run_id=run_of_the_asset, event_log_entry=SimpleNamespace(run_id=run_of_the_asset))
-    instance = SimpleNamespace(
-        event_log_storage=history, fetch_materializations=lambda *_, **__: SimpleNamespace(records=[record])
-    )
+    """A check of `shards` in run 2, and the run in which the asset was materialised."""
+
+    def logs(run_id: str, of_type: dg.DagsterEventType) -> list[Any]:
+        made = dg.AssetMaterialization("shards")
+        return [SimpleNamespace(asset_materialization=made)] if run_id == run_of_the_asset else []
+
+    instance = SimpleNamespace(event_log_storage=history, all_logs=logs)
     spec = dg.AssetCheckSpec("whole", asset="shards")
     return SimpleNamespace(check_specs=[spec], instance=instance, run=SimpleNamespace(run_id="run 2"))
 

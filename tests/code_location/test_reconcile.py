@@ -1,43 +1,19 @@
 """The checks of the shard set, on sets that were made wrong on purpose."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from assets.mds_shards import COLUMNS, SHARDS, hashes_verify, no_class_vanished
+from assets.mds_shards import hashes_verify, no_class_vanished
 from assets.reconcile import not_in, row_hash, sums_of_shards, sums_of_table
+from assets.shard_tags import SHARDS
 from resources.storage import StorageResource
-from smalti.catalog import Draft, Manifest, publish
-from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
-from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable
-from smalti.writer import ShardUploader
-
-CLASSES = ["daisy", "roses"]
-
-
-def picture(number: int) -> bytes:
-    return encode_jpeg(np.full((8, 8, 3), number, dtype=np.uint8), 90)
-
-
-def row(number: int) -> dict[str, object]:
-    return {"image": picture(number), "label": number % 2, "path": f"{CLASSES[number % 2]}/{number}.jpg"}
-
-
-def publish_set(storage: StorageResource, splits: dict[str, list[dict[str, object]]]) -> Manifest:
-    """A version with these rows."""
-    store, schema, shards = storage.store(SHARDS), Schema.from_columns(COLUMNS), []
-    for split, rows in splits.items():
-        uploader = ShardUploader(store, f"{split}/written", ShardBuilder(schema, ShardOptions()), partition=split)
-        for sample in rows:
-            uploader.write(sample)
-        shards += uploader.finish()
-    return publish(store, Draft("written", schema, shards, metadata={"classes": CLASSES}))
+from tests.code_location.shard_sets import picture, publish_set, row, table_of
 
 
 def check(
@@ -124,22 +100,6 @@ def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
     evaluation = check(hashes_verify, storage, manifest)
     assert not evaluation.passed
     assert evaluation.blocking
-
-
-def table_of(storage: StorageResource, splits: dict[str, list[dict[str, object]]]) -> PreparedTable:
-    """A table of prepared images with these rows, as tasks tell them."""
-    rows = [
-        {
-            "path": row["path"],
-            "label": row["label"],
-            "split": split,
-            "digest": hashlib.sha256(row["image"]).hexdigest(),  # type: ignore[arg-type]
-            "part": "part",
-        }
-        for split, part in splits.items()
-        for row in part
-    ]
-    return PreparedTable(storage.url("rows"), "table", pa.Table.from_pylist(rows, FILES), {"part": PreparedPart(0, 0)})
 
 
 def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storage: StorageResource) -> None:

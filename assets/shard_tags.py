@@ -1,0 +1,138 @@
+"""Tags on versions of the shard set: `checked`, and one for each training that is under way.
+
+`checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
+last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back.
+
+A training tags its version until it ends, so that no vacuum removes it. A training that was killed leaves its tag;
+the next training, or the next run that publishes, removes the tags of runs that have ended.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from assets.lineage import evaluations
+from resources.storage import StorageResource
+from smalti.catalog import Manifest, tag, tags, untag
+from smalti.catalog.header import Header, read_header
+from smalti.catalog.tags import version_of_tag
+from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
+from smalti.storage import Store
+
+SHARDS = "shards"
+"""The shard set, below the storage root."""
+
+CHECKED = "checked"
+"""The tag of the newest version whose blocking checks passed."""
+
+BLOCKING = ("every_row_is_in_the_shards", "hashes_verify", "no_class_vanished")
+"""The checks of a version that have to pass before `checked` names it."""
+
+_TRAINING = "training-"  # and the run's id
+_MOVES = 5  # attempts to move the tag while others do, too
+
+
+def checked_version(store: Store) -> Header | None:
+    """Return the newest version whose blocking checks passed; None if there is none.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    try:
+        number = version_of_tag(store, CHECKED)
+    except (StoreNotFound, VersionNotFound):
+        return None
+    return read_header(store, number)
+
+
+def conclude(
+    context: dg.AssetCheckExecutionContext, storage: StorageResource, manifest: Manifest, result: dg.AssetCheckResult
+) -> dg.AssetCheckResult:
+    """Return the result of a blocking check, and move `checked` if no other check of this version is missing."""
+    [spec] = context.check_specs
+    about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": storage.url(SHARDS)}
+    others = [dg.AssetCheckKey(spec.asset_key, name) for name in BLOCKING if name != spec.name]
+    if not _lets_pass(result.passed, result.severity):
+        state = f"not moved: {spec.name} failed"
+    elif missing := [key.name for key in others if not _has_passed(context.instance, key, about)]:
+        state = f"not moved before {' and '.join(missing)} passed for version {manifest.version}"
+    else:
+        state = f"version {advance(storage.store(SHARDS), manifest.version)}"
+    return dg.AssetCheckResult(
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata={**result.metadata, **about, f"tag {CHECKED!r}": state},
+    )
+
+
+def _lets_pass(passed: bool, severity: dg.AssetCheckSeverity) -> bool:  # noqa: FBT001  as Dagster tells it
+    """Return whether a blocking check lets Dagster go on: a warning does."""
+    return passed or severity is dg.AssetCheckSeverity.WARN
+
+
+def _has_passed(instance: dg.DagsterInstance, check: dg.AssetCheckKey, about: Mapping[str, Any]) -> bool:
+    """Return whether a check passed the last time that it was made for a version."""
+    for _, said in evaluations(instance, check):
+        if all(name in said.metadata and said.metadata[name].value == value for name, value in about.items()):
+            return _lets_pass(said.passed, said.severity)
+    return False
+
+
+def advance(store: Store, version: int) -> int:
+    """Move `checked` to a version unless it names a newer one; return the number of the one that it names then.
+
+    Raises:
+        CommitConflict: others move the tag all the time.
+    """
+    for _ in range(_MOVES):
+        checked = checked_version(store)
+        if checked is not None and checked.version >= version:
+            return checked.version
+        try:
+            return tag(store, CHECKED, version, move=True)
+        except CommitConflict:
+            continue
+        except StoreError as error:
+            if not error.facts.get("is_unsupported"):
+                raise
+        untag(store, CHECKED)  # the store cannot replace an object conditionally: for a moment there is no tag
+        return tag(store, CHECKED, version)
+    raise CommitConflict(f"{store.url}: others moved the tag {CHECKED!r} {_MOVES} times: execute the check again")
+
+
+@contextmanager
+def kept_for_training(context: dg.AssetExecutionContext, store: Store, version: int) -> Iterator[None]:
+    """Keep a version from every vacuum while the block runs, and release those of trainings that have ended.
+
+    Raises:
+        VersionNotFound: a vacuum has removed it.
+    """
+    name = f"{_TRAINING}{context.run.run_id}"
+    tag(store, name, version, move=True)
+    release_ended_trainings(context, store)
+    try:
+        yield
+    finally:
+        try:
+            untag(store, name)
+        except SmaltiError as error:  # the training's own outcome counts; a later run removes the tag
+            context.log.warning("the tag %s was not removed: %s", name, error)
+
+
+def release_ended_trainings(context: dg.AssetExecutionContext, store: Store) -> None:
+    """Remove the tags of trainings that have ended without doing so; those of runs that are not known here stay.
+
+    Best effort: a failure is logged, and a later run tries again.
+    """
+    try:
+        for name in tags(store):
+            run_id = name.removeprefix(_TRAINING)
+            run = context.instance.get_run_by_id(run_id) if run_id != name else None
+            if run is not None and run.is_finished and not run.is_complete_and_waiting_to_retry:
+                untag(store, name)
+                context.log.info("removed the tag %s: that run ended as %s", name, run.status.value)
+    except SmaltiError as error:
+        context.log.warning("not all tags of ended trainings were removed: %s", error)

@@ -1,0 +1,118 @@
+"""Small shard sets of drawn squares, published and checked without Spark."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+
+from assets.mds_shards import COLUMNS, every_row_is_in_the_shards, hashes_verify, no_class_vanished
+from assets.preprocessed_images import PLACE
+from assets.shard_tags import SHARDS
+from resources.storage import StorageResource
+from smalti.catalog import Draft, Manifest, new_write_id, publish
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.images import encode_jpeg
+from smalti.spark.prepared_newest import put_table
+from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable
+from smalti.storage import Store
+from smalti.writer import ShardUploader
+from tests.code_location.events import materialise
+
+Rows = Sequence[Mapping[str, Any]]
+CLASSES = ["daisy", "roses"]
+
+
+def picture(number: int) -> bytes:
+    return encode_jpeg(np.full((8, 8, 3), number, dtype=np.uint8), 90)
+
+
+def row(number: int) -> dict[str, object]:
+    return {"image": picture(number), "label": number % 2, "path": f"{CLASSES[number % 2]}/{number}.jpg"}
+
+
+def rows_of(*counts: int) -> list[dict[str, object]]:
+    """So many rows of each class."""
+    return [
+        {"image": picture(label), "label": label, "path": f"{label}/{number}.jpg"}
+        for label, count in enumerate(counts)
+        for number in range(count)
+    ]
+
+
+def publish_set(
+    storage: StorageResource,
+    splits: Mapping[str, Rows],
+    *,
+    classes: Sequence[str] = CLASSES,
+    source: str = "",
+) -> Manifest:
+    """A version with these rows, below the storage root."""
+    return publish_rows(storage.store(SHARDS), splits, classes=classes, source=source)
+
+
+def publish_rows(
+    store: Store, splits: Mapping[str, Rows], *, classes: Sequence[str] = CLASSES, source: str = ""
+) -> Manifest:
+    """A version with these rows."""
+    schema, shards, write_id = Schema.from_columns(COLUMNS), [], new_write_id()
+    for split, rows in splits.items():
+        uploader = ShardUploader(store, f"{split}/{write_id}", ShardBuilder(schema, ShardOptions()), partition=split)
+        for sample in rows:
+            uploader.write(sample)
+        shards += uploader.finish()
+    counts = {split: Counter(classes[row["label"]] for row in rows) for split, rows in splits.items()}
+    facts = {"classes": list(classes), "counts": counts, "image_size": 8}
+    return publish(store, Draft(write_id, schema, shards, metadata=facts, lineage={"source": source}), mode="overwrite")
+
+
+def table_of(storage: StorageResource, splits: Mapping[str, Rows], name: str = "table") -> PreparedTable:
+    """A table of prepared images with these rows, as tasks tell them."""
+    rows = [
+        {
+            "path": row["path"],
+            "label": row["label"],
+            "split": split,
+            "digest": hashlib.sha256(row["image"]).hexdigest(),  # type: ignore[arg-type]
+            "part": "part",
+        }
+        for split, part in splits.items()
+        for row in part
+    ]
+    return PreparedTable(storage.url("rows"), name, pa.Table.from_pylist(rows, FILES), {"part": PreparedPart(0, 0)})
+
+
+def make_version(
+    instance: dg.DagsterInstance,
+    storage: StorageResource,
+    splits: Mapping[str, Rows],
+    *,
+    classes: Sequence[str] = CLASSES,
+    run: dg.DagsterRun | None = None,
+    **facts: Any,
+) -> Manifest:
+    """What the asset mds_shards leaves: a version of prepared rows, and its materialisation."""
+    manifest = publish_set(storage, splits, classes=classes, source=facts.get("source", ""))
+    put_table(storage.store(PLACE), table_of(storage, splits, f"table{manifest.version}"))
+    known = {"version": manifest.version, "digest": manifest.digest, "table": f"table{manifest.version}"}
+    materialise(instance, "mds_shards", {**known, **facts}, run)
+    return manifest
+
+
+ALL_CHECKS = (every_row_is_in_the_shards, hashes_verify, no_class_vanished)
+
+
+def execute_checks(
+    instance: dg.DagsterInstance,
+    storage: StorageResource,
+    *checks: dg.AssetChecksDefinition,
+) -> dict[str, dg.AssetCheckEvaluation]:
+    """What checks of the newest version say when a person executes them; all of them if none is given."""
+    chosen = checks or ALL_CHECKS
+    job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*chosen))
+    here = dg.Definitions(asset_checks=chosen, jobs=[job], resources={"storage": storage})
+    done = here.resolve_job_def("check_job").execute_in_process(instance=instance, raise_on_error=False)
+    return {evaluation.check_name: evaluation for evaluation in done.get_asset_check_evaluations()}

@@ -1,0 +1,103 @@
+"""Which materialisation a step builds on: that of its own run, of the run that it re-executes, or the newest."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.lineage import upstream
+from tests.code_location.events import materialise, new_run
+
+
+def context_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Any:
+    """What a step of a run is given; the run is as it was when the step began."""
+    return SimpleNamespace(instance=instance, run=run)
+
+
+def digest_for(instance: dg.DagsterInstance, run: dg.DagsterRun, asset: str = "raw_images") -> str:
+    return str(upstream(context_of(instance, run), asset)["digest"])
+
+
+def test_a_re_execution_builds_on_what_the_failed_run_made_and_not_on_what_others_made_since(
+    instance: dg.DagsterInstance,
+) -> None:
+    first, other = new_run(instance), new_run(instance)
+    materialise(instance, "raw_images", {"digest": "a"}, first)
+    materialise(instance, "raw_images", {"digest": "b"}, other)
+    again = new_run(instance, parent=first)
+    assert digest_for(instance, again) == "a"
+    assert digest_for(instance, new_run(instance, parent=again)) == "a"
+    assert digest_for(instance, other) == "b"
+
+
+def test_a_re_execution_builds_on_the_nearest_run_that_made_the_asset(instance: dg.DagsterInstance) -> None:
+    first = new_run(instance)
+    materialise(instance, "raw_images", {"digest": "a"}, first)
+    second = new_run(instance, parent=first)
+    materialise(instance, "raw_images", {"digest": "b"}, second)
+    assert digest_for(instance, new_run(instance, parent=second)) == "b"
+
+
+def test_a_run_finds_what_it_made_itself_however_many_others_came_since(instance: dg.DagsterInstance) -> None:
+    ours = new_run(instance)
+    materialise(instance, "raw_images", {"digest": "ours"}, ours)
+    for number in range(30):
+        materialise(instance, "raw_images", {"digest": str(number)})
+    assert digest_for(instance, ours) == "ours"
+
+
+@pytest.mark.parametrize("by_a_run", [True, False])
+def test_another_run_takes_the_newest_and_notes_it_so_that_later_steps_and_re_executions_take_the_same(
+    instance: dg.DagsterInstance, by_a_run: bool
+) -> None:
+    maker = new_run(instance) if by_a_run else None
+    materialise(instance, "mds_shards", {"digest": "a"}, maker)
+    run = new_run(instance, "train_job")
+    assert digest_for(instance, run, "mds_shards") == "a"
+    stored = instance.get_run_by_id(run.run_id)
+    assert stored is not None
+    assert stored.tags["smalti/mds_shards.run"] == (maker.run_id if maker is not None else "none")
+    assert stored.tags["smalti/mds_shards.digest"] == "a"
+    materialise(instance, "mds_shards", {"digest": "b"}, maker)
+    assert digest_for(instance, run, "mds_shards") == "a"
+    assert digest_for(instance, new_run(instance, "train_job", parent=run), "mds_shards") == "a"
+    assert digest_for(instance, new_run(instance, "train_job"), "mds_shards") == "b"
+
+
+def test_tags_that_a_re_execution_inherits_do_not_hide_what_its_parent_made(instance: dg.DagsterInstance) -> None:
+    materialise(instance, "raw_images", {"digest": "a"})
+    first = new_run(instance)
+    assert digest_for(instance, first) == "a"
+    stored = instance.get_run_by_id(first.run_id)
+    assert stored is not None
+    second = new_run(instance, parent=first, tags=stored.tags)
+    materialise(instance, "raw_images", {"digest": "b"}, second)
+    assert digest_for(instance, new_run(instance, parent=second, tags=stored.tags)) == "b"
+
+
+def test_a_re_execution_whose_data_is_not_known_is_refused_and_names_the_runs(instance: dg.DagsterInstance) -> None:
+    failed = new_run(instance)
+    materialise(instance, "raw_images", {"digest": "of somebody else"})
+    again = new_run(instance, parent=failed)
+    with pytest.raises(dg.Failure) as caught:
+        upstream(context_of(instance, again), "raw_images")
+    assert again.run_id in str(caught.value.description)
+    assert failed.run_id in str(caught.value.description)
+    assert caught.value.allow_retries is False
+
+
+def test_a_re_execution_is_refused_when_what_its_parent_took_is_gone(instance: dg.DagsterInstance) -> None:
+    maker, run = new_run(instance), new_run(instance, "train_job")
+    materialise(instance, "mds_shards", {"digest": "a"}, maker)
+    assert digest_for(instance, run, "mds_shards") == "a"
+    instance.delete_run(maker.run_id)
+    materialise(instance, "mds_shards", {"digest": "b"})
+    with pytest.raises(dg.Failure, match="is gone") as caught:
+        upstream(context_of(instance, new_run(instance, "train_job", parent=run)), "mds_shards")
+    assert maker.run_id in str(caught.value.description)
+
+
+def test_an_asset_that_was_never_materialised_is_asked_for(instance: dg.DagsterInstance) -> None:
+    with pytest.raises(dg.Failure, match="materialise it first"):
+        upstream(context_of(instance, new_run(instance)), "raw_images")

@@ -1,0 +1,239 @@
+"""The tag `checked`, which follows the checks, and the tags that keep versions for trainings."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.mds_shards import every_row_is_in_the_shards, hashes_verify, no_class_vanished
+from assets.reconcile import find_losses
+from assets.shard_tags import BLOCKING, CHECKED, SHARDS, advance, kept_for_training
+from assets.trained_model import trained_model
+from resources.storage import StorageResource
+from resources.training import TrainerResource
+from smalti.catalog import Manifest, tag, tags
+from smalti.errors import StoreError
+from smalti.testing import MemoryStore
+from tests.code_location.events import end, new_run
+from tests.code_location.shard_sets import execute_checks, make_version, publish_rows, rows_of
+
+FIVE = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
+
+
+def checked(storage: StorageResource) -> int | None:
+    return tags(storage.store(SHARDS)).get(CHECKED)
+
+
+def versions(count: int) -> MemoryStore:
+    """A set with so many versions."""
+    store = MemoryStore()
+    for _ in range(count):
+        publish_rows(store, {"train": rows_of(1)})
+    return store
+
+
+def damage(storage: StorageResource, manifest: Manifest) -> None:
+    """Flip a bit of the first shard; the second time, flip it back."""
+    path = storage.store(SHARDS).local_path(manifest.shards[0].stored.basename)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+# ---------------------------------------------------------------- checked
+
+
+def test_a_version_is_checked_once_the_last_of_its_blocking_checks_has_passed(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    found = []
+    for check in (no_class_vanished, every_row_is_in_the_shards, hashes_verify):
+        [evaluation] = execute_checks(instance, storage, check).values()
+        assert evaluation.passed
+        found.append(checked(storage))
+    assert found == [None, None, 1]
+
+
+def test_a_version_whose_check_failed_is_checked_when_that_one_is_executed_again_and_passes(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage)
+    second = make_version(instance, storage, {"train": rows_of(3, 3)})
+    damage(storage, second)
+    assert not execute_checks(instance, storage, hashes_verify)["hashes_verify"].passed
+    damage(storage, second)
+    execute_checks(instance, storage, no_class_vanished, every_row_is_in_the_shards)
+    assert checked(storage) == 1
+    execute_checks(instance, storage, hashes_verify)
+    assert checked(storage) == 2
+
+
+def test_passes_of_an_earlier_version_do_not_count_for_a_later_one(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage)
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage, hashes_verify)
+    assert checked(storage) == 1
+    execute_checks(instance, storage)
+    assert checked(storage) == 2
+
+
+def test_the_tag_does_not_move_back() -> None:
+    store = versions(3)
+    assert advance(store, 2) == 2
+    assert advance(store, 1) == 2
+    assert tags(store) == {CHECKED: 2}
+    assert advance(store, 3) == 3
+
+
+def test_the_tag_moves_on_stores_that_cannot_replace_conditionally() -> None:
+    """Volumes of Unity Catalog."""
+
+    store = versions(2)
+    store.plant("put_if_match", error=StoreError("no conditional puts", is_unsupported=True))
+    assert [advance(store, 1), advance(store, 2)] == [1, 2]
+    assert tags(store) == {CHECKED: 2}
+
+
+# ---------------------------------------------------------------- what is gone
+
+
+def test_losing_four_of_five_classes_blocks_compared_with_the_last_good_version_and_not_with_the_bad_one_before(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2, 2, 2, 2)}, classes=FIVE)
+    execute_checks(instance, storage)
+    for number in (2, 3):
+        make_version(instance, storage, {"train": rows_of(20)}, classes=["roses"])
+        evaluation = execute_checks(instance, storage)["no_class_vanished"]
+        assert not evaluation.passed
+        assert evaluation.blocking
+        assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+        description = str(evaluation.description)
+        assert "Since version 1" in description
+        assert "4 of 5 classes are gone (daisy, dandelion, sunflowers, tulips)" in description
+        assert "accept_removed" in description
+        assert evaluation.metadata["version"].value == number
+        assert checked(storage) == 1
+
+
+def test_what_the_configuration_names_may_go(instance: dg.DagsterInstance, storage: StorageResource) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2, 2, 2, 2)}, classes=FIVE)
+    execute_checks(instance, storage)
+    gone = [name for name in FIVE if name != "roses"]
+    make_version(instance, storage, {"train": rows_of(2)}, classes=["roses"], accept_removed=gone[:3])
+    assert not execute_checks(instance, storage)["no_class_vanished"].passed
+    make_version(instance, storage, {"train": rows_of(2)}, classes=["roses"], accept_removed=gone)
+    assert execute_checks(instance, storage)["no_class_vanished"].passed
+    assert checked(storage) == 3
+
+
+def test_losing_more_rows_than_declared_blocks(instance: dg.DagsterInstance, storage: StorageResource) -> None:
+    make_version(instance, storage, {"train": rows_of(10, 10)})
+    execute_checks(instance, storage)
+    make_version(instance, storage, {"train": rows_of(10, 7)}, max_row_loss=0.1)
+    evaluation = execute_checks(instance, storage)["no_class_vanished"]
+    assert "3 of 20 rows are gone, at most 10% may go" in str(evaluation.description)
+    assert checked(storage) == 1
+    make_version(instance, storage, {"train": rows_of(10, 7)}, max_row_loss=0.15)
+    execute_checks(instance, storage)
+    assert checked(storage) == 3
+
+
+def test_a_class_that_is_missing_from_a_split_is_a_warning_that_blocks_nothing(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2), "validation": rows_of(1)})
+    evaluation = execute_checks(instance, storage)["no_class_vanished"]
+    assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.WARN
+    assert checked(storage) == 1
+
+
+BEFORE = {"daisy": 100, "roses": 50, "tulips": 50, "none": 0}
+
+
+@pytest.mark.parametrize(
+    ("now", "accepted", "share", "expected"),
+    [
+        (BEFORE, [], 0.0, []),
+        ({"daisy": 80, "roses": 50, "tulips": 50}, [], 0.1, []),  # 20 of 200 rows
+        ({"daisy": 79, "roses": 50, "tulips": 50}, [], 0.1, ["21 of 200 rows are gone, at most 10% may go"]),
+        # What one class gains does not hide what another loses.
+        ({"daisy": 1, "roses": 200, "tulips": 50}, [], 0.1, ["99 of 200 rows are gone, at most 10% may go"]),
+        ({"daisy": 1, "roses": 200, "tulips": 50}, ["rows"], 0.1, []),
+        ({"daisy": 100, "roses": 50}, [], 0.5, ["1 of 3 classes are gone (tulips)"]),
+        ({"daisy": 100, "roses": 50}, ["rows"], 0.1, ["1 of 3 classes are gone (tulips)"]),
+        ({"daisy": 100, "roses": 50}, ["tulips"], 0.1, []),
+        ({"daisy": 80, "roses": 50}, ["tulips"], 0.1, ["20 of 150 rows are gone, at most 10% may go"]),
+        ({"oaks": 1}, ["*"], 0.0, []),
+        ({"oaks": 1}, ["daisy", "roses", "tulips"], 0.0, []),
+    ],
+)
+def test_what_is_gone_is_what_was_there_and_was_not_accepted(
+    now: dict[str, int], accepted: list[str], share: float, expected: list[str]
+) -> None:
+    assert find_losses(BEFORE, now, accepted=accepted, max_row_loss=share) == expected
+
+
+# ---------------------------------------------------------------- trainings
+
+
+class Trainer(TrainerResource):
+    """A trainer that only looks at the tags of the set, and may fail."""
+
+    shards: str
+    fails: bool = False
+
+    def train(self, config: Any, on_event: Any) -> Any:
+        _seen.append(tags(self.shards))
+        if self.fails:
+            raise RuntimeError("the training failed")
+        last = {"eval_samples": 2, "train_loss": 0.5, "loss": 0.5, "accuracy": 0.5}
+        return SimpleNamespace(
+            accuracy=0.5, loss=0.5, history=[last], images_per_second=1.0, seconds=1.0, steps=1, epochs=1,
+            model_dir="model", checkpoint="checkpoint", resumed_from=None,
+        )  # fmt: skip
+
+
+_seen: list[dict[str, int]] = []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_training_keeps_its_version_by_a_tag_until_it_ends(
+    instance: dg.DagsterInstance, storage: StorageResource, fails: bool
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    _seen.clear()
+    trainer = Trainer(run_root="runs", shards=storage.url(SHARDS), fails=fails)
+    done = dg.materialize(
+        [trained_model], instance=instance, resources={"storage": storage, "trainer": trainer}, raise_on_error=False
+    )
+    assert done.success is not fails
+    assert _seen == [{f"training-{done.run_id}": 1}]
+    assert tags(storage.store(SHARDS)) == {}
+
+
+def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(instance: dg.DagsterInstance) -> None:
+    store = versions(1)
+    killed, alive, ours = (new_run(instance, "train_job") for _ in range(3))
+    end(instance, killed, dg.DagsterRunStatus.FAILURE)
+    kept = {f"training-{alive.run_id}", "training-of-another-instance", "best"}
+    for name in (*kept, f"training-{killed.run_id}"):
+        tag(store, name, 1)
+    context: Any = SimpleNamespace(instance=instance, run=ours, log=dg.get_dagster_logger())
+    with kept_for_training(context, store, 1):
+        assert set(tags(store)) == {*kept, f"training-{ours.run_id}"}
+    assert set(tags(store)) == kept
+
+
+def test_the_tag_follows_exactly_the_blocking_checks() -> None:
+    checks = (every_row_is_in_the_shards, hashes_verify, no_class_vanished)
+    assert {spec.name for check in checks for spec in check.check_specs if spec.blocking} == set(BLOCKING)
