@@ -28,6 +28,12 @@ def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:
     return {name: value.value for name, value in materialization.metadata.items()}
 
 
+def entered_config(run: dg.DagsterRun, asset: str) -> Mapping[str, Any]:
+    """Return the configuration that was entered for an asset when a run was launched; defaults are not in it."""
+    entered: dict[str, Any] = dict(run.run_config).get("ops") or {}  # type: ignore[assignment]
+    return entered.get(asset, {}).get("config") or {}
+
+
 def latest(instance: dg.DagsterInstance, asset: str) -> dg.EventLogEntry | None:
     """Return the newest materialisation of an asset, by whatever run; None if there is none."""
     return next(materialisations(instance, asset), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.lineage import facts_of, materialisations
+from assets.lineage import entered_config, facts_of, materialisations
 
 _ONCE = {"mds_shards": ("rewrite", "accept_removed"), "trained_model": ("version", "digest")}
 """Choices for one run, which automation does not repeat."""
@@ -33,9 +33,8 @@ def _last_given(instance: dg.DagsterInstance, asset: str, source: str) -> Mappin
         was_made = True
         run = instance.get_run_by_id(event.run_id) if event.run_id else None
         if run is not None:
-            entered: dict[str, Any] = dict(run.run_config).get("ops") or {}  # type: ignore[assignment]
-            given = entered.get(asset, {}).get("config") or {}
-            return {name: value for name, value in given.items() if name not in _ONCE.get(asset, ())}
+            once = _ONCE.get(asset, ())
+            return {name: value for name, value in entered_config(run, asset).items() if name not in once}
     if was_made:
         raise LookupError(
             f"no run is left that says how {asset} was configured for {source}: launch a run of it by hand once"

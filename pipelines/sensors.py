@@ -43,13 +43,13 @@ def train_on_new_version_sensor(
     if header is None:
         return dg.SkipReason(f"no version of the shard set has passed its blocking checks yet{waiting}")
     name = f"version {header.version} ({header.digest[:12]})"
-    source = str(header.lineage.get("source", ""))
-    if switched_on(context.instance, _TRAIN_SENSOR) is not None:
+    source = str(header.lineage.get("source", ""))  # empty for a version that something else than the pipeline made
+    if source and switched_on(context.instance, _TRAIN_SENSOR) is not None:
         kept = kept_source(context.instance, _TRAIN_SENSOR)
         if kept is not None and source != kept:
             return dg.SkipReason(
-                f"{name} was made from {source or 'an unknown source'}, and this sensor was switched on for {kept}: "
-                "launch train_job by hand, or switch the sensor off and on again to follow the new source"
+                f"{name} was made from {source}, and this sensor was switched on for {kept}: launch train_job by hand, "
+                "or switch the sensor off and on again to follow the new source"
             )
     runs = context.instance.get_runs(dg.RunsFilter(tags={TRAINS_TAG: header.digest}))
     if reason := _why_not_again(runs):

@@ -10,6 +10,7 @@ from assets.mds_shards import every_row_is_in_the_shards, hashes_verify, no_clas
 from assets.reconcile import find_losses
 from assets.shard_tags import BLOCKING, CHECKED, SHARDS, advance, kept_for_training
 from assets.trained_model import trained_model
+from pipelines.definitions import defs
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
@@ -132,6 +133,24 @@ def test_what_the_configuration_names_may_go(instance: dg.DagsterInstance, stora
     make_version(instance, storage, {"train": rows_of(2)}, classes=["roses"], accept_removed=gone)
     assert execute_checks(instance, storage)["no_class_vanished"].passed
     assert checked(storage) == 3
+
+
+def test_a_re_execution_of_the_check_alone_may_accept_what_is_gone(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage)
+    make_version(instance, storage, {"train": rows_of(2)}, classes=["daisy"])
+    assert not execute_checks(instance, storage)["no_class_vanished"].passed
+    assert checked(storage) == 1
+    done = defs.resolve_job_def("reshard_job").execute_in_process(
+        instance=instance,
+        resources={"storage": storage},
+        run_config={"ops": {"mds_shards": {"config": {"accept_removed": ["roses"]}}}},
+        op_selection=["mds_shards_no_class_vanished"],
+    )
+    assert done.success
+    assert checked(storage) == 2
 
 
 def test_losing_more_rows_than_declared_blocks(instance: dg.DagsterInstance, storage: StorageResource) -> None:

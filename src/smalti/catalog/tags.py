@@ -46,7 +46,7 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
     """
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, version)
-    data = json.dumps({"smalti": 1, "tag": name, "version": number}).encode()
+    data = tag_bytes(name, number)
     is_ours = True
     try:
         store.put_if_absent(key, data)
@@ -159,6 +159,11 @@ def tag_key(name: str) -> str:
             tag=name,
         )
     return f"{TAGS}/{name}{_SUFFIX}"
+
+
+def tag_bytes(name: str, version: int) -> bytes:
+    """Return the object that gives a version a name."""
+    return json.dumps({"smalti": 1, "tag": name, "version": version}).encode()
 
 
 def _is_name(name: str) -> bool:
