@@ -265,7 +265,7 @@ def hashes_verify(context: dg.AssetCheckExecutionContext, storage: StorageResour
     "checks passed. A warning: a class of the raw images is missing from a split.",
 )
 def no_class_vanished(context: dg.AssetCheckExecutionContext, storage: StorageResource) -> dg.AssetCheckResult:
-    """Counts the labels that are really in the shards, once for each content."""
+    """Count the labels that are really in the shards, once for each content."""
     manifest, facts = _pinned(context, storage), upstream(context, "mds_shards")
     names, base = manifest.metadata["classes"], _base_of(manifest, storage)
     content = f"{manifest.digest} {','.join(names)}"

@@ -33,7 +33,7 @@ class RawImagesConfig(dg.Config):
 
     @property
     def described(self) -> str:
-        """The source as a text that is the same whenever the same is meant, without secrets."""
+        """Return the source as a text without secrets; equal for configurations that read the same place."""
         if not self.source:
             return f"drawn flowers ({self.images_per_class} of each class, seed {self.seed})"
         return redact(address_of(self.source).rstrip("/"))
