@@ -248,6 +248,21 @@ def test_uploads_that_dead_writers_never_ended_are_aborted_in_time(store, make_d
     assert list(store.unfinished_uploads()) == [stranger, young]
 
 
+def test_a_marker_stays_while_its_write_has_a_young_upload(store, make_draft):
+    """Without the marker nobody could tell later whose upload it is."""
+    publish_all(store, make_draft, "aaaa")
+    in_progress.begin(store, "dead")
+    store.pass_days(5)
+    upload = store.begin_upload("dead/00000/shard.00000.mds")
+    store.pass_days(5)
+    first = vacuum(store, dry_run=False)
+    assert (first.removed, first.uploads) == ((), ())
+    store.pass_days(5)
+    second = vacuum(store, dry_run=False)
+    assert [each.key for each in second.removed] == ["_versions/writes/dead.json"]
+    assert second.uploads == (upload,)
+
+
 def test_credentials_that_may_not_ask_for_uploads_can_still_vacuum(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)

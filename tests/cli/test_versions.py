@@ -112,8 +112,17 @@ def test_vacuum_says_what_would_go_and_removes_it_when_told(root, said, told, ca
     assert text.count("of a version that is no longer kept") == count
     assert "nothing was removed; say --remove to do it" in text
     assert told("vacuum", root)["expired"] == [1]
+    temporary = root / "dead" / ".shard.00000.mds.0123456789abcdef.smalti-tmp"
+    temporary.parent.mkdir()
+    temporary.write_bytes(bytes(1234))
+    os.utime(temporary, (1e9, 1e9))
+    assert "dead/shard.00000.mds: 1,234 bytes, a temporary file that was never ended" in said("vacuum", root)
+    uploads = [{"key": "dead/shard.00000.mds", "num_bytes": 1234, "upload_id": temporary.name}]
+    assert told("vacuum", root)["uploads"] == uploads
     found = told("vacuum", root, "--remove")
     assert (found["dry_run"], found["version"], found["expired"]) == (False, 3, [1])
+    assert found["uploads"] == uploads
+    assert not temporary.exists()
     assert main(["show", str(root), "--at", "1"]) == 1
     assert "version 1 was removed by a vacuum" in capsys.readouterr().err
     assert "(removed by a vacuum)" in said("history", root).splitlines()[0]

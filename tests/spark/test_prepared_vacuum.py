@@ -192,6 +192,37 @@ def test_uploads_that_dead_executors_never_ended_are_aborted(preparer):
     assert list(preparer.store.unfinished_uploads()) == [theirs, young]
 
 
+def test_a_note_stays_while_its_write_has_a_young_upload(preparer):
+    preparer.update()
+    dead = kill_one(preparer)
+    preparer.store.pass_days(5)
+    preparer.store.begin_upload(f"{dead}/part-00001-0123abcd.parquet")
+    preparer.store.pass_days(5)
+    report = vacuum_prepared(preparer.store, dry_run=False)
+    assert (report.removed, report.uploads) == ((), ())
+
+
+def test_an_upload_that_an_executor_never_ended_is_aborted_by_a_later_update(preparer):
+    table = preparer.update().table
+    upload = preparer.store.begin_upload(f"{min(table.parts).split('/')[0]}/part-00001-0123abcd.parquet")
+    preparer.store.pass_days(8)
+    put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
+    preparer.update()
+    assert upload not in list(preparer.store.unfinished_uploads())
+
+
+def test_a_temporary_file_of_a_killed_preparation_is_removed_by_a_later_update(preparer, tmp_path):
+    preparer = Preparer(preparer.source, LocalStore(tmp_path / "prepared"))
+    preparer.update()
+    left = tmp_path / "prepared" / "dead" / ".part-00000-0123abcd.parquet.0123456789abcdef.smalti-tmp"
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    os.utime(left, (1e9, 1e9))
+    put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
+    preparer.update()
+    assert not left.exists()
+
+
 # ---------------------------------------------------------------------- who was asleep and wakes up
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists
-from smalti.storage import open_store
+from smalti.storage import UnfinishedUpload, open_store
 
 MB = 1 << 20
 DBFS = "dbfs:/FileStore/x"
@@ -102,6 +102,31 @@ def test_what_is_being_written_is_not_listed(files_api):
     files_api.dbfs["/FileStore/x/.big.0123.smalti-tmp"] = b"half"
     files_api.changed["/FileStore/x/.big.0123.smalti-tmp"] = 0
     assert [info.key for info in store.list()] == ["k"]
+
+
+def test_a_temporary_file_of_a_killed_writer_on_dbfs_is_found_and_removed(files_api):
+    store = open_store(DBFS)
+    store.put("w/k", b"1")
+    left = "/FileStore/x/w/.big.0123456789abcdef.smalti-tmp"
+    files_api.dbfs[left], files_api.changed[left] = b"half", 1e9
+    found = [UnfinishedUpload("w/big", ".big.0123456789abcdef.smalti-tmp", 1e9, 4, is_temporary=True)]
+    assert list(store.unfinished_uploads()) == found
+    for _ in range(2):  # the second time it is gone
+        store.abort_upload(found[0])
+    assert set(files_api.dbfs) == {"/FileStore/x/w/k"}
+
+
+def test_what_a_killed_writer_left_on_a_mounted_volume_is_no_object_to_the_api(files_api):
+    store = open_store(f"dbfs:{files_api.volume}/set")
+    store.put("w/k", b"1")
+    left = f"{files_api.volume}/set/w/.k.0123456789abcdef.smalti-tmp"
+    files_api.files[left], files_api.changed[left] = b"half", 1e9
+    assert [info.key for info in store.list()] == ["w/k"]
+    [found] = store.unfinished_uploads()
+    assert (found.key, found.num_bytes) == ("w/k", 4)
+    store.abort_upload(found)
+    assert [info.key for info in store.list()] == ["w/k"]
+    assert left not in files_api.files
 
 
 def test_a_dbfs_root_that_is_switched_off_says_so(files_api):

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound
-from smalti.storage import LocalStore
+from smalti.storage import LocalStore, UnfinishedUpload
+from tests.storage.test_process import in_fork
 
 
 def names(folder):
@@ -33,6 +34,66 @@ def test_temporaries_are_not_listed(tmp_path):
     store.put("k", b"1")
     (tmp_path / ".k.0123.smalti-tmp").write_bytes(b"left by a killed process")
     assert [info.key for info in store.list()] == ["k"]
+
+
+class KilledBeforeRename(LocalStore):
+    """Every put ends with the process, when its temporary file is written and has no other name yet."""
+
+    def _rename(self, temp, *_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    _link = _held = _rename
+
+
+PUTS = {
+    "put": lambda store, file: store.put("w/k", b"12345"),
+    "put_unsynced": lambda store, file: store.put_unsynced("w/k", b"12345"),
+    "put_file": lambda store, file: store.put_file("w/k", file),
+    "put_if_absent": lambda store, file: store.put_if_absent("w/k", b"12345"),
+    "put_if_match": lambda store, file: store.put_if_match("w/k", b"12345", "etag"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("put", PUTS)
+def test_what_a_put_leaves_that_was_killed_is_found_and_removed(tmp_path, put):
+    (tmp_path / "source").write_bytes(b"12345")
+    root = tmp_path / "root"
+    in_fork(lambda: PUTS[put](KilledBeforeRename(root), tmp_path / "source"))
+    [left] = (root / "w").iterdir()
+    os.utime(left, (1e9, 1e9))
+    store = LocalStore(root)
+    assert list(store.list()) == []
+    [upload] = store.unfinished_uploads()
+    assert upload == UnfinishedUpload("w/k", left.name, 1e9, 5, is_temporary=True)
+    store.abort_upload(upload)
+    store.abort_upload(upload)  # somebody else was first
+    assert list((root / "w").iterdir()) == []
+
+
+def test_only_names_that_the_store_gives_are_temporary_files(tmp_path):
+    store = LocalStore(tmp_path)
+    names = [".k.0123456789abcdef.smalti-tmp.bak", ".k.0123456789ABCDEF.smalti-tmp", "k.0123456789abcdef.smalti-tmp"]
+    for name in [*names, ".k.0123.smalti-tmp", "..0123456789abcdef.smalti-tmp"]:
+        (tmp_path / name).write_bytes(b"1")
+    assert list(store.unfinished_uploads()) == []
+    store.abort_upload(UnfinishedUpload("k", names[0], 0.0, is_temporary=True))
+    assert (tmp_path / names[0]).exists()
+
+
+def test_temporary_files_are_listed_by_folder_and_never_removed_outside_the_root(tmp_path):
+    name = ".k.0123456789abcdef.smalti-tmp"
+    for folder in ("root/a", "root/b", "outside"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / name).write_bytes(b"1")
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    store = LocalStore(tmp_path / "root")
+    assert [each.key for each in store.unfinished_uploads()] == ["a/k", "b/k"]
+    assert [each.key for each in store.unfinished_uploads("b")] == ["b/k"]
+    assert [each.key for each in store.child("b").unfinished_uploads()] == ["k"]
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.abort_upload(UnfinishedUpload("link/k", name, 0.0, is_temporary=True))
+    assert (tmp_path / "outside" / name).exists()
 
 
 def test_reads_follow_links_but_writes_never_leave_the_root(tmp_path):

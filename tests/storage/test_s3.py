@@ -6,7 +6,7 @@ import secrets
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError
-from smalti.storage import open_store
+from smalti.storage import UnfinishedUpload, open_store
 from tests.storage.servers.s3_server import LEAST_RIGHTS, policy_for
 from tests.storage.servers.web_server import WebServer
 
@@ -182,5 +182,8 @@ def test_pages_of_unfinished_uploads_are_read_to_the_last(s3_server, s3_bucket):
 
     filesystem._call_s3 = answer
     found = asyncio.run(filesystem._unfinished_uploads("bucket/set"))
-    assert found == [("bucket/set/a", "1", begun.timestamp()), ("bucket/set/b", "2", begun.timestamp())]
+    assert found == [
+        UnfinishedUpload("bucket/set/a", "1", begun.timestamp()),
+        UnfinishedUpload("bucket/set/b", "2", begun.timestamp()),
+    ]
     assert asked == [("list_multipart_uploads", "bucket", "set/")] * 2

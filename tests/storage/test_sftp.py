@@ -7,7 +7,7 @@ import asyncssh
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError
-from smalti.storage import open_store
+from smalti.storage import UnfinishedUpload, open_store
 
 
 @pytest.fixture
@@ -70,6 +70,22 @@ def test_a_file_appears_whole_or_not_at_all(sftp, place, tmp_path):
     assert [info.key for info in store.list()] == ["k"]
     folder = sftp.folder / place.rpartition("/")[2]
     assert [path.name for path in folder.iterdir()] == ["k"], "no temporary file is left"
+
+
+def test_a_temporary_file_of_a_killed_writer_is_found_and_removed(sftp, place):
+    store = open_store(place, {"password": sftp.password})
+    store.put("w/k", b"whole")
+    name = ".shard.00000.mds.0123456789abcdef.smalti-tmp"
+    store.put(f"w/{name}", b"half")
+    [probe] = [info for info in store.list() if info.key == "w/k"]
+    found = list(store.unfinished_uploads())
+    assert found == list(store.unfinished_uploads("w"))
+    assert found == [UnfinishedUpload("w/shard.00000.mds", name, found[0].begun, 4, is_temporary=True)]
+    assert 0 <= found[0].begun - probe.changed < 60
+    for _ in range(2):  # the second time it is gone
+        store.abort_upload(found[0])
+    assert list(store.unfinished_uploads()) == list(store.unfinished_uploads("absent")) == []
+    assert [info.key for info in store.list()] == ["w/k"]
 
 
 def test_a_range_asks_for_no_more_than_it_is(sftp, place):

@@ -1,13 +1,17 @@
 """While a writer is at work its marker says so, and what a killed one leaves can be told from a stranger's."""
 
+import os
+import signal
+
 import pytest
 
 from smalti.catalog import in_progress, vacuum
 from smalti.catalog.in_progress import marker_key, write_id_of
-from smalti.errors import DatasetExists, StoreError
+from smalti.errors import CatalogError, DatasetExists, StoreError
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
+from tests.storage.test_process import in_fork
 
 
 def markers(root):
@@ -52,8 +56,6 @@ def test_both_places_of_a_writer_are_marked(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_removed_by_a_vacuum_in_time(tmp_path):
-    import os
-
     make_writer(tmp_path).finish()
     killed = make_writer(tmp_path, exist_ok=True)
     for _ in range(10):
@@ -66,6 +68,72 @@ def test_what_a_killed_writer_left_is_removed_by_a_vacuum_in_time(tmp_path):
     assert removed == {f"{killed.write_id}/0/shard.{number:05}.mds" for number in range(5)} | {
         marker_key(killed.write_id)
     }
+
+
+def test_a_vacuum_where_no_writer_came_to_its_end_says_what_to_do(tmp_path):
+    make_writer(tmp_path)
+    make_writer(tmp_path)
+    with pytest.raises(CatalogError, match=r"no version yet.* 2 unfinished writers .*or remove the folder"):
+        vacuum(tmp_path)
+
+
+class KilledAtItsSecondShard(LocalStore):
+    """The process is killed when the second shard is written and has its temporary name."""
+
+    def _rename(self, temp, path):
+        if path.name == "shard.00001.mds":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._rename(temp, path)
+
+
+@pytest.mark.process
+def test_a_temporary_file_of_a_killed_writer_is_removed_by_a_vacuum_in_time(tmp_path):
+    make_writer(tmp_path).finish()
+
+    def write():
+        with make_writer(KilledAtItsSecondShard(tmp_path), exist_ok=True, max_workers=1) as writer:
+            for _ in range(10):
+                writer.write({"x": bytes(400)})
+
+    in_fork(write)
+    [size] = [path.stat().st_size for path in tmp_path.rglob("*.smalti-tmp")]
+    assert size > 800, "two samples of 400 bytes"
+    young = vacuum(tmp_path, dry_run=False)
+    assert (young.removed, young.uploads) == ((), ())
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    [marker] = markers(tmp_path)
+    write_id = write_id_of(marker)
+    expected = {marker, f"{write_id}/0/shard.00000.mds"}
+    told = vacuum(tmp_path)
+    assert {each.key for each in told.removed} == expected
+    [temporary] = told.uploads
+    assert (temporary.key, temporary.num_bytes) == (f"{write_id}/0/shard.00001.mds", size)
+    assert told.num_bytes == sum(each.num_bytes for each in told.removed) + size
+    assert told.summary().startswith("2 objects, 1 unfinished uploads, ")
+    assert len(list(tmp_path.rglob("*.smalti-tmp"))) == 1, "a dry run removes nothing"
+    assert {each.key for each in vacuum(tmp_path, dry_run=False).removed} == expected
+    assert list(tmp_path.rglob("*.smalti-tmp")) == []
+
+
+def test_temporary_files_of_any_object_are_removed_and_those_at_work_are_left(tmp_path):
+    """Whoever was killed: its write id need not be known any more, and tables, tags and index files are written so."""
+    make_writer(tmp_path).finish()
+    left = [
+        "dead/0/.shard.00000.mds.0123456789abcdef.smalti-tmp",
+        ".index.json.0123456789abcdef.smalti-tmp",
+        "_versions/.00000002.json.0123456789abcdef.smalti-tmp",
+        "_versions/tags/.best.json.0123456789abcdef.smalti-tmp",
+    ]
+    (tmp_path / "dead/0").mkdir(parents=True)
+    (tmp_path / "_versions/tags").mkdir()
+    for name in left:
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (1e9, 1e9))
+    (tmp_path / ".index.json.fedcba9876543210.smalti-tmp").write_bytes(b"of a writer at work")
+    report = vacuum(tmp_path, dry_run=False)
+    assert [each.num_bytes for each in report.uploads] == [4, 4, 4, 4]
+    assert [path.name for path in tmp_path.rglob("*.smalti-tmp")] == [".index.json.fedcba9876543210.smalti-tmp"]
 
 
 def test_a_marker_that_cannot_be_removed_is_no_fault_of_the_write():
@@ -90,8 +158,6 @@ def test_only_a_marker_is_a_marker(key):
 
 
 def test_a_fork_that_fails_leaves_its_parents_marker(tmp_path):
-    from tests.storage.test_process import in_fork
-
     writer = make_writer(tmp_path)
 
     def fail():

@@ -15,7 +15,7 @@ from enum import Enum
 from smalti.catalog.ages import time_of
 from smalti.catalog.header import FOLDER
 from smalti.catalog.in_progress import write_id_of
-from smalti.storage import ObjectInfo
+from smalti.storage import ObjectInfo, UnfinishedUpload
 
 _TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*\.arrow")
 _PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
@@ -71,10 +71,18 @@ class Sweep:
     """Write ids and digests of tables of which the listing shows something."""
 
 
-def sweep(listing: Iterable[ObjectInfo], known: Known, cutoff: float) -> Sweep:
-    """What may go of the objects listed, if what was last put before `cutoff` is old; seconds by the store's clock.
+def sweep(
+    listing: Iterable[ObjectInfo], known: Known, cutoff: float, unfinished: Iterable[UnfinishedUpload] = ()
+) -> Sweep:
+    """Decide which of the objects listed may go.
 
     The listing is gone through three times; what is remembered of an object that stays is nothing.
+
+    Args:
+        listing: All objects of the set.
+        known: What the set says about itself.
+        cutoff: What was last put before it is old; seconds by the store's clock.
+        unfinished: Uploads that were not ended: a writer with a young one is at work.
     """
     writes = writes_of(listing, known.published)
     youngest: dict[str, float] = {}
@@ -85,6 +93,10 @@ def sweep(listing: Iterable[ObjectInfo], known: Known, cutoff: float) -> Sweep:
             youngest[owner] = max(youngest.get(owner, 0.0), time_of(info))
         if name is not None:
             shown.add(name)
+    for upload in unfinished:
+        owner = _owner(upload.key, writes)
+        if owner is not None:
+            youngest[owner] = max(youngest.get(owner, 0.0), upload.begun)
     doomed: list[Doomed] = []
     kept: dict[Why, int] = {}
     for info in listing:
@@ -109,9 +121,13 @@ def writes_of(listing: Iterable[ObjectInfo], published: Iterable[str]) -> set[st
     return {*published, *(write_id for info in listing if (write_id := write_id_of(info.key)) is not None)}
 
 
-def is_ours(key: str, writes: Collection[str]) -> bool:
-    """Whether a writer of one of these write ids put the object, or was about to."""
-    return _owner(key, writes) is not None
+def old_uploads(
+    found: Iterable[UnfinishedUpload], writes: Collection[str], cutoff: float
+) -> tuple[UnfinishedUpload, ...]:
+    """Return the uploads begun before `cutoff` by a writer of one of these write ids, and all old temporary files."""
+    return tuple(
+        each for each in found if each.begun < cutoff and (each.is_temporary or _owner(each.key, writes) is not None)
+    )
 
 
 def _why(info: ObjectInfo, owner: str | None, known: Known, cutoff: float) -> Why:

@@ -11,19 +11,20 @@
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from smalti.catalog.ages import checked_limit, probe_in, told_time
 from smalti.catalog.clock import SYSTEM, Clock
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest
+from smalti.catalog.in_progress import MARKERS
 from smalti.catalog.listing import Listing, Names
 from smalti.catalog.publishing import commit_same
 from smalti.catalog.reading import find_newest, headers_before, no_shard_set
 from smalti.catalog.sidecars import columns_of, live_keys
 from smalti.catalog.stored import stored_sizes_of
-from smalti.catalog.sweeping import Doomed, Known, Sweep, Why, is_ours, sweep, writes_of
+from smalti.catalog.sweeping import Doomed, Known, Sweep, Why, old_uploads, sweep, writes_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
@@ -46,18 +47,21 @@ class VacuumReport:
     kept: Mapping[str, int] = field(default_factory=dict)
     """Why objects stay, and how many do."""
     uploads: tuple[UnfinishedUpload, ...] | None = ()
-    """Uploads that were begun as long ago and never ended: aborted too; None where the store does not tell them."""
+    """Uploads and temporary files that were begun as long ago and never ended: removed too; None where the store does
+    not list them."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what was, or would be, removed."""
-        return sum(each.num_bytes for each in self.removed)
+        """Bytes of what was, or would be, removed; of unfinished uploads those that the store tells."""
+        return sum(each.num_bytes for each in self.removed) + sum(each.num_bytes or 0 for each in self.uploads or ())
 
     def summary(self) -> str:
         """One line for people."""
         did = "would be removed" if self.dry_run else "removed"
+        unfinished = f", {len(self.uploads):,} unfinished uploads" if self.uploads else ""
         versions = ", ".join(map(str, self.expired)) or "none"
-        return f"{len(self.removed):,} objects, {self.num_bytes:,} bytes {did}; versions that go: {versions}"
+        what = f"{len(self.removed):,} objects{unfinished}, {self.num_bytes:,} bytes"
+        return f"{what} {did}; versions that go: {versions}"
 
 
 def vacuum(
@@ -85,7 +89,7 @@ def vacuum(
 
     Raises:
         StoreNotFound: there is no set.
-        CatalogError: the set has no versions, the store tells no times, or `older_than` cannot be used.
+        CatalogError: the set has no versions, or none yet; the store tells no times; or `older_than` cannot be used.
         IndexFileError: a version that is kept cannot be read, so that it cannot be told what it needs.
         CommitConflict: others published all the time; nothing was removed.
         CommitUnknown: the store stopped answering; nothing was removed.
@@ -96,8 +100,9 @@ def vacuum(
     listed = _Listed(store)
     for turn in range(_TURNS):
         state = _State.of(store, listed, listed.now - limit)
-        found = state.sweep(state.kept_versions)
-        uploads = _old_uploads(state)
+        unfinished = _unfinished(store)
+        found = state.sweep(state.kept_versions, unfinished or ())
+        uploads = None if unfinished is None else old_uploads(unfinished, state.writes, state.cutoff)
         if dry_run:
             return _report(state, found, uploads, dry_run=True)
         _abort(store, uploads)
@@ -116,7 +121,7 @@ def vacuum(
         )
         if committed is not None:
             tagged = set(tags(store).values()) & set(state.expired)  # tagged after we looked
-            found = state.sweep({*state.kept_versions, *tagged}) if tagged else found
+            found = state.sweep({*state.kept_versions, *tagged}, unfinished or ()) if tagged else found
             _remove(store, found.doomed, on_remove)
             return _report(state, found, uploads, dry_run=False, version=committed.version)
         clock.pause(0.05 * (turn + 1))
@@ -128,6 +133,13 @@ def _check_set(store: Store) -> None:
     if newest.header is not None:
         return
     if newest.index is None:
+        writers = sum(1 for _ in store.list(MARKERS))
+        if writers:
+            raise CatalogError(
+                f"{store.url} has no version yet, so that nothing keeps a writer from publishing what would be "
+                f"removed; {writers} unfinished writers have left files. Publish a version and call again, or remove "
+                "the folder if no writer is at work"
+            )
         raise no_shard_set(store)
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
 
@@ -185,11 +197,16 @@ class _State:
     def published(self) -> set[str]:
         return {*self.newest.writes, *(header.write_id for header in self.headers.values())}
 
-    def sweep(self, kept_versions: Collection[int]) -> Sweep:
+    @property
+    def writes(self) -> set[str]:
+        return writes_of(self.listed.objects, self.published)
+
+    def sweep(self, kept_versions: Collection[int], unfinished: Iterable[UnfinishedUpload]) -> Sweep:
         needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
         live = Names(chain.from_iterable(self._needed(self.headers[version]) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
-        return sweep(self.listed.objects, Known(self.published, live, expired, self.newest.writes.keys()), self.cutoff)
+        known = Known(self.published, live, expired, self.newest.writes.keys())
+        return sweep(self.listed.objects, known, self.cutoff, unfinished)
 
     def fences(self, found: Sweep) -> tuple[str, ...]:
         """Those of this vacuum, and those of earlier ones that may still matter."""
@@ -228,14 +245,11 @@ def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, in
             on_remove(done, len(doomed))
 
 
-def _old_uploads(state: _State) -> tuple[UnfinishedUpload, ...] | None:
-    """Uploads of our writers, by their names, that were begun before the limit."""
-    writes = writes_of(state.listed.objects, state.published)
+def _unfinished(store: Store) -> list[UnfinishedUpload] | None:
     try:
-        found = list(state.store.unfinished_uploads())
-    except StoreError:  # not everything that speaks S3 tells them, and not to everybody; the report says so
+        return list(store.unfinished_uploads())
+    except StoreError:  # not everything that speaks S3 lists them, and not to everybody; the report says so
         return None
-    return tuple(each for each in found if each.begun < state.cutoff and is_ours(each.key, writes))
 
 
 def _abort(store: Store, uploads: Sequence[UnfinishedUpload] | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from smalti.catalog import diff, history, load_manifest, rollback, tag, tags, untag, vacuum, verify
 from smalti.catalog.tags import chosen_version
 from smalti.cli.asked import add_version_choice
-from smalti.storage import open_store
+from smalti.storage import UnfinishedUpload, open_store
 from smalti.writer import compact
 
 Shown = Callable[[int, int], None]
@@ -184,20 +184,26 @@ def _vacuum(chosen: argparse.Namespace) -> int:
         return _tell(
             {"dry_run": report.dry_run, "version": report.version, "expired": report.expired, "removed": removed}
             | {"num_bytes": report.num_bytes, "kept": dict(report.kept)}
-            | {"uploads": None if report.uploads is None else [each.key for each in report.uploads]}
+            | {"uploads": None if report.uploads is None else [_upload_facts(each) for each in report.uploads]}
         )
     for each in report.removed:
         print(f"{each.key}: {each.num_bytes:,} bytes, {each.why.value}")
     for upload in report.uploads or ():
-        print(f"{upload.key}: an upload that was never ended")
+        what = "a temporary file" if upload.is_temporary else "an upload"
+        size = "" if upload.num_bytes is None else f"{upload.num_bytes:,} bytes, "
+        print(f"{upload.key}: {size}{what} that was never ended")
     if report.uploads is None:
-        print("uploads that were never ended: the store does not tell them to these credentials")
+        print("uploads that were never ended: the store does not list them for these credentials")
     for why, count in report.kept.items():
         print(f"kept {count:,} objects: {why}")
     print(report.summary())
     if report.dry_run and (report.removed or report.uploads):
         print("nothing was removed; say --remove to do it")
     return 0
+
+
+def _upload_facts(upload: UnfinishedUpload) -> dict[str, Any]:
+    return {"key": upload.key, "num_bytes": upload.num_bytes, "upload_id": upload.upload_id}
 
 
 def _compact(chosen: argparse.Namespace) -> int:

@@ -77,7 +77,7 @@ def sweep_after_update(store: Store, known: Iterable[str]) -> None:
     """
     with suppress(SmaltiError):
         there = _There.of(store, LEAST_SECONDS)
-        if there.leftovers(frozenset(known)).doomed:
+        if there.leftovers(frozenset(known)).doomed or there.old_uploads():
             _vacuumed(there, dry_run=False)
 
 
@@ -105,6 +105,8 @@ class _There:
     """Write ids of Smalti's preparations, by their markers."""
     given_up: frozenset[str]
     """Those that an earlier clean-up took for dead, and did not come to the end of."""
+    unfinished: Sequence[UnfinishedUpload] | None = ()
+    """Uploads that were not ended; None where the store does not list them."""
 
     @classmethod
     def of(cls, store: Store, limit: float) -> "_There":
@@ -115,7 +117,8 @@ class _There:
         # Only where a part is old and the marker is young can it be that it says so: few are read.
         old = {_owner(info.key, writes) for info in objects if info.key not in markers and time_of(info) < cutoff}
         doubtful = [name for name in sorted(writes & old) if time_of(markers[marker_key(name)]) >= cutoff]
-        return cls(store, objects, cutoff, writes, frozenset(name for name in doubtful if is_given_up(store, name)))
+        given_up = frozenset(name for name in doubtful if is_given_up(store, name))
+        return cls(store, objects, cutoff, writes, given_up, _unfinished(store))
 
     def named(self) -> frozenset[str]:
         """Every part that a table names, by the tables that are there now."""
@@ -125,7 +128,9 @@ class _There:
 
     def leftovers(self, live: frozenset[str]) -> _Found:
         """What may go, if these are the parts that tables name: pure."""
-        busy = {_owner(info.key, self.writes) for info in self.objects if self._is_young(info)} - self.given_up
+        young = [info.key for info in self.objects if self._is_young(info)]
+        young += [upload.key for upload in self.unfinished or () if upload.begun >= self.cutoff]
+        busy = {_owner(key, self.writes) for key in young} - self.given_up
         reasons = [self._why(info, live, busy) for info in self.objects]
         staying = {
             _owner(info.key, self.writes)
@@ -144,12 +149,14 @@ class _There:
         return _Found(tuple(sorted(doomed, key=_turn)), kept)
 
     def old_uploads(self) -> tuple[UnfinishedUpload, ...] | None:
-        """Uploads of parts that were begun before the limit and never ended; None where the store does not tell."""
-        try:
-            found = list(self.store.unfinished_uploads())
-        except StoreError:
+        """Return uploads of parts, and temporary files, that were begun before the limit and never ended.
+
+        None where the store does not list them.
+        """
+        if self.unfinished is None:
             return None
-        return tuple(each for each in found if each.begun < self.cutoff and _owner(each.key, self.writes) is not None)
+        old = [each for each in self.unfinished if each.begun < self.cutoff]
+        return tuple(each for each in old if each.is_temporary or _owner(each.key, self.writes) is not None)
 
     def _why(self, info: ObjectInfo, live: frozenset[str], busy: Collection[str | None]) -> Why:
         if info.key in live:
@@ -187,6 +194,13 @@ def _vacuumed(there: _There, *, dry_run: bool) -> VacuumReport:
             store.delete(each.key)
     kept = {why.value: found.kept[why] for why in Why if why in found.kept}
     return VacuumReport(dry_run=dry_run, version=None, expired=(), removed=found.doomed, kept=kept, uploads=uploads)
+
+
+def _unfinished(store: Store) -> list[UnfinishedUpload] | None:
+    try:
+        return list(store.unfinished_uploads())
+    except StoreError:
+        return None
 
 
 def _listed(store: Store) -> tuple[list[ObjectInfo], float]:

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.storage.local import TEMP_SUFFIX
+from smalti.storage.temporaries import temporary_name
 from smalti.storage.workspace import Workspace, is_about_the_request
 
 DBFS = "/api/2.0/dbfs"
@@ -30,10 +29,8 @@ class DbfsApi:
         return _described(self._get("get-status", path))
 
     def entries(self, folder: str) -> Iterator[dict[str, Any]]:
-        """What is in a folder; files that are still being written are left out."""
-        for entry in self._get("list", folder).get("files", ()):
-            if not entry["path"].endswith(TEMP_SUFFIX):
-                yield _described(entry)
+        """List the files and folders of a folder."""
+        return map(_described, self._get("list", folder).get("files", ()))
 
     def read(self, path: str, begin: int, end: int | None) -> bytes:
         """The bytes [begin, end), fewer where the file ends before."""
@@ -157,7 +154,7 @@ class DbfsApi:
 def _hidden(path: str) -> str:
     """A name beside `path` that nobody else knows; listings leave it out."""
     folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name[:100]}.{secrets.token_hex(8)}{TEMP_SUFFIX}"
+    return f"{folder}/{temporary_name(name)}"
 
 
 def _encoded(data: bytes) -> str:

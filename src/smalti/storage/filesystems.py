@@ -31,8 +31,11 @@ READ_ONLY = frozenset({"https", "http"})
 CONDITIONAL = frozenset({"s3", "oci", "gs", "abfs", "memory"})
 """Schemes whose file systems have `get_tagged` and `put_if_match`."""
 
-UPLOADS_STAY = frozenset({"s3", "oci"})
-"""Schemes whose stores keep the parts of an upload until somebody aborts it; Google and Azure drop them in a week."""
+UPLOADS_STAY = frozenset({"s3", "oci", "sftp", "dbfs"})
+"""Schemes whose stores keep what a killed writer had uploaded, as parts or a temporary file, until it is aborted.
+
+Google and Azure drop theirs within a week.
+"""
 
 _MAKERS = {
     "s3": "smalti.storage.s3", "oci": "smalti.storage.s3", "gs": "smalti.storage.gcs", "abfs": "smalti.storage.azure",

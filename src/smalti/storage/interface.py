@@ -29,14 +29,18 @@ class ObjectInfo:
 
 @dataclass(frozen=True)
 class UnfinishedUpload:
-    """An upload in parts that was begun and not ended: its parts take room, and no listing shows them."""
+    """A multipart upload, or a writer's temporary file, that was begun and not ended; no object listing shows it."""
 
     key: str
     """Of the object that it was to become, relative to the store's root."""
     upload_id: str
-    """What the store calls it."""
+    """What the store calls it: the ID of a multipart upload, or the name of a temporary file."""
     begun: float
-    """Seconds since 1970 by the store's own clock."""
+    """Seconds since 1970 by the store's own clock; of a temporary file, when it was last written to."""
+    num_bytes: int | None = None
+    """Bytes that it takes; None where the store does not tell."""
+    is_temporary: bool = False
+    """Whether it is a temporary file, whose name is one that Smalti alone gives."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class Store(ABC):
         """All objects below the folder `prefix`, recursively, sorted by key; nothing where there is no such folder."""
 
     def unfinished_uploads(self, prefix: str = "") -> "Iterator[UnfinishedUpload]":
-        """Uploads below the folder `prefix` that were not ended; nothing from stores that have none, or end them alone.
+        """Return uploads below the folder `prefix` that were not ended; none where the store ends them itself.
 
         Raises:
             StoreAuthError: the credentials may not ask for them.
@@ -173,7 +177,7 @@ class Store(ABC):
         return iter(())
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Forget an upload and its parts; nothing happens when it is over."""
+        """Remove an upload with its parts, or a temporary file; nothing happens when it is over."""
         check_key(upload.key)
 
     @abstractmethod

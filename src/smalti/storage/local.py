@@ -6,7 +6,6 @@ Reads follow symbolic links (downloaded sets are often laid out with them); writ
 import errno
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,11 @@ from typing import BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
-from smalti.storage.interface import ObjectInfo, Store, Tagged, check_span
+from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
+from smalti.storage.temporaries import is_temporary, target_of, temporary_name
 
 CHUNK_BYTES = 1 << 20
-TEMP_SUFFIX = ".smalti-tmp"
 LOCK_SECONDS = 60.0
 """Whoever holds a folder longer than this is stuck: it is held for a look and a rename."""
 _SYNCS = 8  # at the same time: a disk takes its queue in any order it likes
@@ -194,11 +193,10 @@ class LocalStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder, sorted by key."""
-        top = self.root / folder_of(prefix)
-        with self._mapped(prefix, "list"):
-            found = list(_walk(top)) if top.is_dir() else []
         infos = []
-        for path in found:
+        for path in self._files(prefix):
+            if is_temporary(path.name):
+                continue
             try:
                 stat = path.stat()
             except FileNotFoundError:
@@ -207,12 +205,42 @@ class LocalStore(Store):
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=lambda info: info.key))
 
+    def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
+        """Return the temporary files below the folder: of writers at work, and of killed ones."""
+        found = []
+        for path in self._files(prefix):
+            target = target_of(path.name)
+            if target is None:
+                continue
+            try:
+                stat = path.lstat()
+            except FileNotFoundError:
+                continue  # its writer has finished
+            key = path.with_name(target).relative_to(self.root).as_posix()
+            found.append(UnfinishedUpload(key, path.name, stat.st_mtime, stat.st_size, is_temporary=True))
+        return iter(sorted(found, key=lambda each: (each.key, each.upload_id)))
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Remove a temporary file; its writer, if it is still at work, fails."""
+        path = self.local_path(upload.key).with_name(upload.upload_id)
+        if target_of(path.name) is None or not path.parent.is_dir():
+            return
+        self._confine(path, upload.key)
+        with self._mapped(upload.key, "delete a temporary file of"):
+            path.unlink(missing_ok=True)
+
     def child(self, prefix: str) -> "LocalStore":
         """The store of a folder below this one."""
         return LocalStore(self.root / join_key(folder_of(prefix), ""))
 
     def check_exclusive_puts(self, folder: str) -> None:
         """Nothing to prove: a hard link never replaces a file, and a disk without hard links raises at the put."""
+
+    def _files(self, prefix: str) -> Iterator[Path]:
+        """Return all files below the folder, temporary ones too."""
+        top = self.root / folder_of(prefix)
+        with self._mapped(prefix, "list"):
+            return iter([Path(folder, name) for folder, _, names in os.walk(top) for name in names])
 
     def _replace(self, temp: Path, path: Path) -> None:
         """Give a finished file its name, for good."""
@@ -327,7 +355,7 @@ class LocalStore(Store):
 @contextmanager
 def _temp_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """A new file beside `path` under a unique name, which is gone at the end unless it was renamed."""
-    temp = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}{TEMP_SUFFIX}")
+    temp = path.with_name(temporary_name(path.name))
     try:
         with temp.open("xb") as file:
             yield temp, file
@@ -348,10 +376,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for here, _, files in os.walk(folder):
-        for name in files:
-            if not name.endswith(TEMP_SUFFIX):
-                yield Path(here, name)

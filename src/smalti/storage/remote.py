@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -179,14 +180,17 @@ class FsspecStore(Store):
         return iter(sorted(infos, key=lambda info: info.key))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Uploads below the folder that were not ended, of S3 and what speaks like it; others end them alone."""
+        """Return uploads below the folder that were not ended, of schemes in `UPLOADS_STAY`; others end them alone."""
         folder = self._path(folder_of(prefix), allow_root=True)
         if self.scheme not in UPLOADS_STAY:
             return iter(())
         find = partial(self._run, "unfinished_uploads", folder)
         top = f"{self.root.strip('/')}/"
-        found = self._call("list the unfinished uploads of", prefix, find, deadline=Deadline(LIST_SECONDS))
-        return iter([UnfinishedUpload(path.removeprefix(top), name, begun) for path, name, begun in found])
+        try:
+            found = self._call("list the unfinished uploads of", prefix, find, deadline=Deadline(LIST_SECONDS))
+        except StoreNotFound:
+            return iter(())
+        return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Forget an upload and its parts."""

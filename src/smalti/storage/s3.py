@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
-from smalti.storage.interface import Tagged
+from smalti.storage.interface import Tagged, UnfinishedUpload
 from smalti.storage.redirects import session_class
 
 MAX_PUT_BYTES = 5 << 30
@@ -104,16 +104,19 @@ def _class() -> Any:
             reply = await self._call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfMatch=etag)
             return str(reply["ETag"])
 
-        async def _unfinished_uploads(self, path: str) -> list[tuple[str, str, float]]:
-            """Path, name and time of the begin of every upload below a folder."""
+        async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
+            """The multipart uploads below a folder, with whole paths for keys."""
             bucket, folder, _ = self.split_path(path)
             prefix = f"{folder.rstrip('/')}/" if folder else ""
-            found: list[tuple[str, str, float]] = []
+            found: list[UnfinishedUpload] = []
             after: dict[str, str] = {}
             while True:
                 page = await self._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **after)
                 told = [up for up in page.get("Uploads", ()) if "Initiated" in up]  # else its age is not known
-                found += [(f"{bucket}/{up['Key']}", up["UploadId"], up["Initiated"].timestamp()) for up in told]
+                found += [
+                    UnfinishedUpload(f"{bucket}/{up['Key']}", up["UploadId"], up["Initiated"].timestamp())
+                    for up in told
+                ]
                 if not page.get("IsTruncated"):
                     return found
                 after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}

@@ -6,7 +6,6 @@ sshfs itself reads whole files whatever the range, writes in place, and trusts e
 import errno
 import functools
 import importlib
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 from smalti.errors import StoreAuthError
 from smalti.storage.extras import CONNECT_SECONDS, detect, load_extra
+from smalti.storage.interface import UnfinishedUpload
+from smalti.storage.temporaries import is_temporary, path_beside, temporary_name, unfinished_among
 
-TEMP_SUFFIX = ".smalti-tmp"
 BLOCK_BYTES = 1 << 18
 
 
@@ -65,14 +65,23 @@ def _class() -> Any:
                 await _name(channel, temp, rpath, exclusive=False)
 
         async def _find(self, path: str, **_: Any) -> dict[str, Any]:
-            found: dict[str, Any] = {}
+            return {entry["name"]: entry for entry in await self._files(path) if not is_temporary(entry["name"])}
+
+        async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
+            """The temporary files below a folder, with whole paths for keys."""
+            return unfinished_among(await self._files(path))
+
+        async def _abort_upload(self, path: str, upload_id: str) -> None:
+            async with self._pool.get() as channel:
+                await channel.remove(path_beside(path, upload_id))
+
+        async def _files(self, path: str) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
             pending = [path.rstrip("/")]
             while pending:
-                for entry in await self._ls(pending.pop()):
-                    if entry["type"] == "directory":
-                        pending.append(entry["name"])
-                    elif not entry["name"].endswith(TEMP_SUFFIX):
-                        found[entry["name"]] = entry
+                entries = await self._ls(pending.pop())
+                pending += [entry["name"] for entry in entries if entry["type"] == "directory"]
+                found += [entry for entry in entries if entry["type"] != "directory"]
             return found
 
     return WholeFileSystem
@@ -98,7 +107,7 @@ async def _hidden(channel: Any, path: str) -> AsyncIterator[str]:
     """The name of a file to be beside `path`, removed at the end unless it was renamed."""
     folder, _, name = path.rpartition("/")
     await channel.makedirs(folder, exist_ok=True)
-    temp = f"{folder}/.{name[:100]}.{secrets.token_hex(8)}{TEMP_SUFFIX}"
+    temp = f"{folder}/{temporary_name(name)}"
     try:
         yield temp
     except BaseException:

@@ -19,7 +19,9 @@ from fsspec.utils import stringify_path
 from smalti.storage.dbfs_api import DbfsApi
 from smalti.storage.extras import load_extra
 from smalti.storage.files_api import FilesApi
+from smalti.storage.interface import UnfinishedUpload
 from smalti.storage.redact import secret_values
+from smalti.storage.temporaries import is_temporary, path_beside, unfinished_among
 from smalti.storage.uploads import Upload
 from smalti.storage.workspace import Workspace
 
@@ -82,7 +84,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """The entries of a folder, all pages; of a file, itself."""
         name = self._strip_protocol(path)
         try:
-            entries = list(self._api(name).entries(name))
+            entries = [entry for entry in self._api(name).entries(name) if not is_temporary(entry["name"])]
         except OSError as error:
             if isinstance(error, PermissionError) or self.info(name)["type"] != "file":
                 raise
@@ -92,11 +94,20 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: FBT001, FBT002
         """All files below a folder; unlike fsspec's own, it does not hide a refused or failed listing."""
         name = self._strip_protocol(path)
-        found = {entry["name"]: entry for entry in self._below(name, maxdepth) if withdirs or entry["type"] == "file"}
+        entries = [entry for entry in self._below(name, maxdepth) if not is_temporary(entry["name"])]
+        found = {entry["name"]: entry for entry in entries if withdirs or entry["type"] == "file"}
         if not found or withdirs:
             found |= self._itself(name, withdirs=withdirs)
         names = sorted(found)
         return {name: found[name] for name in names} if options.get("detail") else names
+
+    def unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
+        """List the temporary files below a folder, with whole paths for keys."""
+        return unfinished_among(self._below(self._strip_protocol(path), None))
+
+    def abort_upload(self, path: str, upload_id: str) -> None:
+        """Remove a temporary file that stands beside `path`."""
+        self.rm_file(path_beside(self._strip_protocol(path), upload_id))
 
     def modified(self, path: str) -> datetime:
         """When a file was last changed."""
