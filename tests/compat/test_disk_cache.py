@@ -1,5 +1,7 @@
 """Row groups kept on a disk: read there again, checked, bounded, and without pickles."""
 
+import fcntl
+
 import pyarrow as pa
 import pytest
 
@@ -43,6 +45,15 @@ def test_the_oldest_tables_make_room(tmp_path):
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * 9000
     assert cache.get("e", never).equals(TABLE)
     assert cache.hits == 1
+
+
+def test_what_a_killed_process_left_half_written_is_removed_and_what_a_live_one_writes_is_not(tmp_path):
+    (tmp_path / "0123456789abcdef.tmp").write_bytes(bytes(9000))
+    with (tmp_path / "fedcba9876543210.tmp").open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        DiskCache(tmp_path, 1 << 20).get("a", lambda: TABLE)
+        assert [path.name for path in tmp_path.glob("*.tmp")] == ["fedcba9876543210.tmp"]
+    assert len(list(tmp_path.glob("*.arrow"))) == 1
 
 
 def test_a_table_larger_than_the_bound_is_not_kept(tmp_path):

@@ -1,16 +1,20 @@
 """Row groups kept on a local disk as Arrow files, checked by hash, within a bound of bytes; nothing is pickled."""
 
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import xxhash
+
+from smalti.cache.contents import is_held
 
 _SUFFIX = ".arrow"
 _TEMP = ".tmp"
@@ -68,12 +72,25 @@ class DiskCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         temp = self.folder / f"{secrets.token_hex(8)}{_TEMP}"
         with self._lock:
+            self._remove_stale()
             self._make_room(len(data))
             try:
-                temp.write_bytes(data)
-                temp.replace(self.folder / _name(key, data))
+                with temp.open("xb") as file:
+                    with suppress(OSError):  # a file system without locks, on which nothing is taken for stale
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                    file.write(data)
+                    file.flush()
+                    with suppress(FileNotFoundError):  # another process took it for stale before it was locked
+                        temp.replace(self.folder / _name(key, data))
             finally:
                 temp.unlink(missing_ok=True)
+
+    def _remove_stale(self) -> None:
+        """Remove temporary files of killed processes: a live one holds a lock on its file."""
+        for path in self.folder.glob(f"*{_TEMP}"):
+            with suppress(OSError):
+                if not is_held(path):
+                    path.unlink(missing_ok=True)
 
     def _make_room(self, num_bytes: int) -> None:
         files = []
