@@ -12,15 +12,28 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.fixture
+def fresh_shell(tmp_path):
+    """The environment of a shell in which nothing is activated: the first `python3` is one without our packages."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    other.chmod(0o755)
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = [str(other.parent), *(folder for folder in folders if folder != str(Path(sys.executable).parent))]
+    ours = {"VIRTUAL_ENV", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    return {**kept, "PATH": os.pathsep.join(path)}
+
+
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_quick_start_runs_as_it_is_printed(tmp_path):
+def test_the_quick_start_runs_as_it_is_printed_without_an_activated_environment(tmp_path, fresh_shell):
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     script = tmp_path / "quick_start.py"
     script.write_text(code.replace("/tmp/numbers", str(tmp_path / "numbers")))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=180, env=environment, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=180, env=fresh_shell, check=False
     )
     assert done.returncode == 0, done.stderr
     first, left, versions = done.stdout.splitlines()

@@ -55,7 +55,53 @@ def test_a_very_long_message_stays_a_mark_that_can_be_read():
     assert len(str(unpack(str(caught.value)))) == 16_000
 
 
-def test_executors_without_the_package_are_recognised():
-    text = "PythonException: ... ModuleNotFoundError: No module named 'smalti'\n SQLSTATE: 38000"
-    with pytest.raises(MissingDependency, match="Spark's executors has no module 'smalti'"), surfaced():
-        raise RuntimeError(text)
+WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File ...\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'smalti'\n SQLSTATE: 38000",
+            "Spark's executors has no module 'smalti': install 'smalti.spark.' on every machine, or set PYSPARK_PYTHON",
+        ),
+        ("ModuleNotFoundError: No module named 'pandas'", "Spark's executors has no module 'pandas': install"),
+        ("ModuleNotFoundError: No module named 'pandas.core'", "Spark's executors has no module 'pandas': install"),
+        (
+            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be "
+            "installed; however, it was not found.\n",
+            "Spark's executors needs pandas 2.2.0 or later, found none: install",
+        ),
+        (
+            "[UNSUPPORTED_PACKAGE_VERSION] PyArrow >= 15.0.0 must be installed; however, your version is 4.0.1.",
+            "Spark's executors needs pyarrow 15.0.0 or later, found 4.0.1: install",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark "
+            "cannot run with different minor versions.\nPlease check environment variables ...",
+            "Spark's executors run Python 3.12 and this program runs 3.11; .* or set PYSPARK_PYTHON to a Python that",
+        ),
+        (  # PySpark 3.5
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 12) than that in driver 3.11, PySp",
+            "Spark's executors run Python 3.12 and this program runs 3.11; ",
+        ),
+        (
+            'java.io.IOException: Cannot run program "python3": error=2, No such file or directory\n\tat java.base/...',
+            "cannot run 'python3' as Python: No such file or directory; install",
+        ),
+        (
+            "org.apache.spark.SparkException: \nError from python worker:\n  Traceback (most recent call last):\n"
+            "    File ...\n  SyntaxError: invalid syntax\nPYTHONPATH was:\n  /opt/spark/python\n\tat java.base/...",
+            "cannot start a Python worker; .*: SyntaxError: invalid syntax; install",
+        ),
+    ],
+)
+def test_a_python_that_cannot_run_tasks_is_told_with_what_to_do(text, message):
+    with pytest.raises(MissingDependency, match=message), surfaced():
+        raise RuntimeError(WORKER + text)
+
+
+def test_a_package_that_the_driver_lacks_is_not_blamed_on_the_executors():
+    text = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
+    with pytest.raises(ImportError, match="PACKAGE_NOT_INSTALLED"), surfaced():
+        raise ImportError(text)

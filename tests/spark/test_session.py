@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from smalti.spark.session import SparkOptions, build_session
+from smalti.spark.session import SparkOptions, build_session, make_frame, use_driver_python
 from smalti.spark.tasks import Attempt, one_answer_each, run_tasks
 
 pytestmark = pytest.mark.spark
@@ -28,6 +28,39 @@ def test_executors_run_the_python_of_the_driver(spark):
 
     found = spark.range(1).mapInArrow(interpreter, "path string").collect()[0]["path"]
     assert os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+@pytest.fixture
+def bare_session(spark):
+    """A session as PySpark itself makes it: its workers run the `python3` that PATH finds."""
+    before = spark.sparkContext.pythonExec
+    spark.sparkContext.pythonExec = "python3"
+    yield spark
+    spark.sparkContext.pythonExec = before
+
+
+def test_on_a_local_master_tasks_run_the_python_of_the_driver_in_a_session_of_the_users_own(bare_session):
+    run_tasks(bare_session.range(1), lambda batches, attempt: {})
+    assert bare_session.sparkContext.pythonExec == sys.executable
+
+
+def test_a_frame_of_our_own_rows_passes_through_the_python_of_the_driver(bare_session):
+    assert make_frame(bare_session, [(7,)], "x int").collect()[0]["x"] == 7
+    assert bare_session.sparkContext.pythonExec == sys.executable
+
+
+@pytest.mark.parametrize("chosen", ["PYSPARK_PYTHON", "session", "cluster"])
+def test_a_python_that_the_user_chose_stays(bare_session, monkeypatch, chosen):
+    context = bare_session.sparkContext
+    if chosen == "PYSPARK_PYTHON":
+        monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    elif chosen == "cluster":
+        monkeypatch.setattr(context, "master", "spark://10.0.0.1:7077")
+    else:
+        context.pythonExec = "/opt/theirs/bin/python"
+    before = context.pythonExec
+    use_driver_python(bare_session)
+    assert context.pythonExec == before
 
 
 def test_a_running_session_is_returned_as_it_is(spark):

@@ -16,8 +16,8 @@ from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.columns import ColumnPlan, plan_table
-from smalti.spark.failures import carried
-from smalti.spark.tasks import Attempt, run_tasks
+from smalti.spark.session import make_frame
+from smalti.spark.tasks import Attempt, map_in_arrow, run_tasks
 from smalti.storage import Store
 from smalti.writer import ShardUploader
 
@@ -86,7 +86,7 @@ def write_computed(
         attempt = Attempt.new(0)
         return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
     rows = [(place, _emit(info)) for place, info in enumerate(shards)]
-    frame = spark.createDataFrame(rows, "place int, shard string")
+    frame = make_frame(spark, rows, "place int, shard string")
     frame = frame.repartitionByRange(min(len(rows), _MOST_TASKS), "place")
     return _collected(run_tasks(frame, functools.partial(compute_shards, plan, computed)))
 
@@ -153,7 +153,7 @@ def write_keyed(
     )
     ends = np.cumsum(np.array([info.samples for info in shards], np.int64))
     kinds = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
-    placed = frame.mapInArrow(carried(functools.partial(place_rows, ends)), f"place int, {kinds}")
+    placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
     placed = placed.repartition(min(len(shards), _MOST_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
     in_progress.begin(plan.store, plan.write_id)

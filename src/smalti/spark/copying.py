@@ -12,6 +12,7 @@ from smalti.catalog.checked_shards import open_checked
 from smalti.catalog.packed_shards import pack_shards, unpack_shards
 from smalti.catalog.row_hash import row_hash_text
 from smalti.format import ShardBuilder, ShardInfo
+from smalti.spark.session import make_frame
 from smalti.spark.tasks import Answers, Attempt, run_tasks
 from smalti.spark.writing import WritePlan
 from smalti.writer import ShardUploader
@@ -61,7 +62,7 @@ def copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[Surv
         batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
         attempt = Attempt.new(0)
         return [(attempt, copy_samples(plan, iter([batch]), attempt))]
-    frame = spark.createDataFrame(rows, "place int, shard string")
+    frame = make_frame(spark, rows, "place int, shard string")
     frame = frame.repartitionByRange(min(len(rows), -(-total // _TASK_BYTES)), "place").sortWithinPartitions("place")
     return run_tasks(frame, functools.partial(copy_samples, plan))
 

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import functools
 import json
+import platform
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -16,7 +17,21 @@ from smalti import errors
 from smalti.errors import MissingDependency, SmaltiError
 
 _MARK = re.compile(r"<smalti-error:([A-Za-z0-9+/=]+)>")
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(smalti|pyarrow|numpy|simplejpeg|PIL)\b")
+_MISSING = re.compile(
+    r"ModuleNotFoundError: No module named '"
+    r"(smalti|brotli|cramjam|fsspec|numpy|pandas|PIL|platformdirs|pyarrow|simplejpeg|xxhash|zstandard)\b"
+)
+_TOO_OLD = re.compile(
+    r"\b(pandas|pyarrow) >= (\S+) must be installed; however, (?:it was not found|your version is (\S+)\.(?!\S))",
+    re.IGNORECASE,
+)
+_VERSIONS = re.compile(r"Python in worker has different version:? (.+?) than that in driver:? ([\d.]+),")
+_NO_WORKER = re.compile(r"^Error from python worker:\n(.+?)\nPYTHONPATH was:", re.MULTILINE | re.DOTALL)
+_NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\": error=\d+, ([^\n]+)")
+_ADVICE = (
+    "install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, before the session is "
+    "started; `smalti.spark.build_session()` does so on this machine"
+)
 _MAX_TEXT = 16_000  # characters of one error; Spark Connect cuts longer texts off
 
 Batch = TypeVar("Batch")
@@ -53,22 +68,46 @@ def surfaced() -> Iterator[None]:
         yield
     except Exception as error:
         text = str(error)
-        original = unpack(text) or _explain(text)
+        original = unpack(text)
+        if original is None and not isinstance(error, ImportError):  # that would be of this process
+            original = _explain(text)
         if original is None:
             raise
         raise original from error
 
 
 def _explain(text: str) -> SmaltiError | None:
-    """The one failure of a task that happens before any code of ours runs."""
-    match = _MISSING.search(text)
-    if match is None:
-        return None
-    return MissingDependency(
-        f"the Python of Spark's executors has no module {match.group(1)!r}: install 'smalti[spark]' on every machine, "
-        f"or set PYSPARK_PYTHON to a Python that has it, before the session is started",
-        module=match.group(1),
-    )
+    """Return the error for a task that failed before any code of ours ran; None for any other failure."""
+    if match := _MISSING.search(text):
+        return MissingDependency(
+            f"the Python of Spark's executors has no module {match[1]!r}: {_ADVICE}", module=match[1]
+        )
+    if match := _TOO_OLD.search(text):
+        name = match[1].lower()
+        return MissingDependency(
+            f"the Python of Spark's executors needs {name} {match[2]} or later, found {match[3] or 'none'}: {_ADVICE}",
+            module=name,
+        )
+    if match := _VERSIONS.search(text):
+        worker = ".".join(re.findall(r"\d+", match[1]))
+        return MissingDependency(
+            f"Spark's executors run Python {worker} and this program runs {match[2]}; Spark needs the same minor "
+            f"version on both: {_ADVICE}",
+            found=worker,
+            expected=match[2],
+        )
+    if match := _NO_PROGRAM.search(text):
+        return MissingDependency(
+            f"Spark's executors cannot run {match[1]!r} as Python: {match[2]}; {_ADVICE}", program=match[1]
+        )
+    if match := _NO_WORKER.search(text):
+        reason = match[1].splitlines()[-1].strip()
+        return MissingDependency(
+            f"Spark's executors cannot start a Python worker; their Python may be older than this program's, which is "
+            f"{platform.python_version()}: {reason}; {_ADVICE}",
+            reason=reason,
+        )
+    return None
 
 
 def unpack(text: str) -> SmaltiError | None:

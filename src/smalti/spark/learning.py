@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from smalti.errors import SchemaError
 from smalti.spark.failures import surfaced
+from smalti.spark.session import make_frame
 from smalti.spark.tasks import Attempt, run_tasks
 from smalti.spark.transform import TransformRun
 from smalti.spark.writing import WritePlan, usable_rows
@@ -33,7 +34,7 @@ def learn(frame: "DataFrame", plan: WritePlan) -> pa.Schema:
         rows = frame.take(ROWS)
     if not rows:
         raise SchemaError("the DataFrame has no rows; nothing was published")
-    few = spark.createDataFrame(rows, frame.schema).coalesce(1)
+    few = make_frame(spark, rows, frame.schema).coalesce(1)
 
     def work(batches: Iterator[pa.RecordBatch], _: Attempt) -> dict[str, Any]:
         found = learnt_from(plan, batches)

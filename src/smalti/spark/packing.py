@@ -20,6 +20,7 @@ from smalti.errors import SmaltiError, StoreError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.format.sizes import parse_size_limit
+from smalti.spark.session import make_frame
 from smalti.spark.tasks import Attempt, run_tasks
 from smalti.spark.writing import Part, WritePlan
 from smalti.storage import Store
@@ -80,7 +81,7 @@ def pack(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
         attempt = Attempt.new(0)
         return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(wanted)]
     rows = [(place, pack_shards(infos)) for place, infos in enumerate(wanted)]
-    frame = spark.createDataFrame(rows, "place int, shards string")
+    frame = make_frame(spark, rows, "place int, shards string")
     frame = frame.repartitionByRange(min(len(rows), _MAX_TASKS), "place")
     answers = run_tasks(frame, functools.partial(join_in_task, plan))
     found = {place: unpack_shards(text, where="a joined shard")[0] for _, a in answers for place, text in a["joined"]}

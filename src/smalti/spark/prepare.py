@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
-from smalti.spark.failures import carried
 from smalti.spark.image_folder import ImageFolder
+from smalti.spark.session import make_frame
 from smalti.spark.splits import TRAIN, VALIDATION, held_out, place_key
+from smalti.spark.tasks import map_in_arrow
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -116,9 +117,9 @@ def prepare_images(
     inventory = _inventory(folder, options)
     if only is not None:
         inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
-    rows = spark.createDataFrame(for_spark(spark, inventory))
+    rows = make_frame(spark, for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
-    return rows.mapInArrow(carried(_prepare_task(folder, options)), prepared_schema(options.on_bad_image))
+    return map_in_arrow(rows, _prepare_task(folder, options), prepared_schema(options.on_bad_image))
 
 
 def for_spark(spark: "SparkSession", table: pa.Table) -> Any:

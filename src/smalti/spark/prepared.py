@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from smalti.errors import BadImageError, FormatError, SchemaError, StoreError, StoreNotFound
-from smalti.spark.failures import carried
 from smalti.spark.prepare import bad_images, policy_of
-from smalti.spark.tasks import Attempt, Work, run_tasks
+from smalti.spark.session import make_frame
+from smalti.spark.tasks import Attempt, Work, map_in_arrow, run_tasks
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def read_prepared(
     store = open_store(path, storage_options)
     report = _require(store)
     keys = [(place, f"{report['write_id']}/{part['name']}") for place, part in enumerate(report["parts"])]
-    frame = spark.createDataFrame(keys, "place int, key string").repartitionByRange(len(keys), "place")
-    return frame.mapInArrow(carried(_part_reader(store)), StructType.fromJson(report["schema"]))
+    frame = make_frame(spark, keys, "place int, key string").repartitionByRange(len(keys), "place")
+    return map_in_arrow(frame, _part_reader(store), StructType.fromJson(report["schema"]))
 
 
 def _require(store: Store) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from smalti.spark.failures import carried
 from smalti.spark.prepare import for_spark, prepared_schema
 from smalti.spark.prepared import local_part
 from smalti.spark.prepared_table import PreparedTable
+from smalti.spark.session import make_frame
+from smalti.spark.tasks import map_in_arrow
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -47,11 +48,9 @@ def read_rows(
     wanted = files.select(["part", "path", "label", "split"]).add_column(0, "place", places.cast(pa.int64()))
     count = max(1, min(len(pc.unique(places)), _MAX_PARTITIONS))
     schema = StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
-    frame = spark.createDataFrame(
-        for_spark(spark, wanted), "place long, part string, path string, label int, split string"
-    )
+    frame = make_frame(spark, for_spark(spark, wanted), "place long, part string, path string, label int, split string")
     frame = frame.repartitionByRange(count, "place").sortWithinPartitions("place")
-    return frame.mapInArrow(carried(_reader(open_store(table.url, storage_options))), schema)
+    return map_in_arrow(frame, _reader(open_store(table.url, storage_options)), schema)
 
 
 def first_rows(

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smalti.errors import MissingDependency
 from smalti.spark.java import detect_java
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 ARROW_BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
@@ -21,6 +22,9 @@ ARROW_BATCHES = {
 }
 """Size of the Arrow batches between the JVM and Python. Spark's own 10,000 rows and 64 MiB are twice as slow for
 15 KB images (0.9 s against 0.4 s for 300 MB, two cores); releases before 4 know only the rows."""
+
+
+_DEFAULT_PYTHON = "python3"  # what PySpark, 3.5 to 4.3, takes for its workers where PYSPARK_PYTHON is not set
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,27 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment(variables):
         return builder.getOrCreate()
+
+
+def use_driver_python(spark: "SparkSession") -> None:
+    """Have Python workers that a local master starts from now on run the interpreter of this process.
+
+    PySpark takes PYSPARK_PYTHON, else the `python3` that PATH finds first: where a virtual environment is used without
+    being activated, that is another Python, of another version or without the packages. No-op if PYSPARK_PYTHON is
+    set, if the session has another interpreter already, on a cluster and on Spark Connect, whose workers are elsewhere.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect") or not sys.executable:
+        return
+    context = spark.sparkContext
+    chosen = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None)
+    if context.master.startswith("local") and not chosen and context.pythonExec == _DEFAULT_PYTHON:
+        context.pythonExec = sys.executable
+
+
+def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
+    """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
+    use_driver_python(spark)
+    return spark.createDataFrame(rows, schema)
 
 
 def _session_type() -> "type[SparkSession]":

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from smalti.errors import SmaltiError
 from smalti.spark.failures import carried, surfaced
-from smalti.spark.session import ARROW_BATCHES
+from smalti.spark.session import ARROW_BATCHES, use_driver_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
 _ANSWER_FOR_SPARK = "task int, attempt string, answer string"
@@ -60,7 +61,7 @@ def run_tasks(df: "DataFrame", work: Work) -> Answers:
         SmaltiError: what `work` raised on an executor, as itself; or a task answered twice.
     """
     with surfaced(), _small_batches(df.sparkSession):
-        rows = df.mapInArrow(carried(task_of(work)), _ANSWER_FOR_SPARK).collect()
+        rows = map_in_arrow(df, task_of(work), _ANSWER_FOR_SPARK).collect()
     return _answers(rows)
 
 
@@ -70,9 +71,21 @@ def run_pandas_tasks(df: "DataFrame", work: PandasWork) -> Answers:
     Raises:
         SmaltiError: as for `run_tasks`.
     """
+    use_driver_python(df.sparkSession)
     with surfaced(), _small_batches(df.sparkSession):
         rows = df.mapInPandas(carried(pandas_task_of(work)), _ANSWER_FOR_SPARK).collect()
     return _answers(rows)
+
+
+def map_in_arrow(
+    df: "DataFrame", task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: "StructType | str"
+) -> "DataFrame":
+    """Return the frame with the batches that `task` makes of each partition's.
+
+    On a local master the workers run this process's interpreter; see `use_driver_python`.
+    """
+    use_driver_python(df.sparkSession)
+    return df.mapInArrow(carried(task), schema)
 
 
 def _answers(rows: list[Any]) -> Answers:
