@@ -16,6 +16,7 @@ from smalti.format import Shard
 from smalti.spark import convert
 from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.options import WriteOptions
+from smalti.spark.sidecar import add_columns
 from smalti.storage import open_store
 
 pytestmark = pytest.mark.spark
@@ -173,6 +174,13 @@ def test_an_append_that_would_mix_columns_is_refused_before_a_row_is_read(spark,
     dataframe_to_mds(spark.range(5).withColumn("day", F.expr("date'2026-01-01'")), tmp_path)
     with pytest.raises(SchemaError, match="cannot append to version 1: column 'day'"):
         dataframe_to_mds(failing(spark).withColumn("day", F.lit(1)), tmp_path, mode="append")
+
+
+def test_an_append_to_a_version_with_added_columns_is_refused_before_a_row_is_read(spark, tmp_path):
+    dataframe_to_mds(spark.range(5), tmp_path)
+    add_columns(tmp_path, {"double": "int64"}, lambda batch: {"double": batch["id"] * 2})
+    with pytest.raises(SchemaError, match="'double' were added beside the shards"):
+        dataframe_to_mds(failing(spark), tmp_path, mode="append")
 
 
 def test_the_row_hash_does_not_depend_on_partitions_and_order(spark, tmp_path):

@@ -6,15 +6,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from smalti.catalog import load_manifest, merge_index
-from smalti.errors import DatasetExists, SchemaError, StoreNotFound
+from smalti.errors import DatasetExists, SchemaError, StoreError, StoreNotFound
 from smalti.format import Shard
 from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.peer_call import _places
 from smalti.storage import open_store
+from smalti.writer import MDSWriter
 from tests.peer_program import run_alone
 
 pytestmark = pytest.mark.spark
@@ -43,6 +46,41 @@ def test_the_documented_call_gives_the_paths_and_a_version(spark, tmp_path):
     assert (info.hash_names, info.size_limit, info.compression) == (("sha1",), 1024, None)
     entries = json.loads((out / "index.json").read_bytes())["shards"]
     assert {entry["raw_data"]["basename"] for entry in entries} == {info.raw.basename}
+
+
+def test_the_rows_may_be_given_under_either_name(spark, tmp_path):
+    kwargs = {"out": str(tmp_path / "theirs"), "compression": None}
+    assert dataframe_to_mds(dataframe=spark.range(3), mds_kwargs=kwargs) == (str(tmp_path / "theirs"), "")
+    assert dataframe_to_mds(dataframe=spark.range(3), out=tmp_path / "ours").rows == 3
+    assert dataframe_to_mds(df=spark.range(3), out=tmp_path / "former").rows == 3
+    with pytest.raises(TypeError, match="`df` is another name of `dataframe`; give one of them"):
+        dataframe_to_mds(spark.range(3), tmp_path / "both", df=spark.range(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: pd.DataFrame({"x": [1]}),
+            r"pandas\..*DataFrame: give spark.createDataFrame\(frame\); without Spark, ",
+        ),
+        (lambda: pa.table({"x": [1]}), r"pyarrow.lib.Table: give .*to_pandas\(\)\); .*`write_batch\(frame\)`"),
+        (lambda: [{"x": 1}], r"builtins.list: give spark.createDataFrame\(rows\)$"),
+        (lambda: None, "none was given"),
+    ],
+)
+def test_rows_that_are_not_sparks_are_refused_with_the_line_to_write(spark, tmp_path, make, says):
+    with pytest.raises(TypeError, match=says):
+        dataframe_to_mds(make(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lines_to_write_for_a_pandas_frame_work(spark, tmp_path):
+    frame = pd.DataFrame({"x": [1, 2]})
+    assert dataframe_to_mds(spark.createDataFrame(frame), tmp_path / "spark").rows == 2
+    with MDSWriter(out=tmp_path / "alone", columns={"x": "int64"}) as writer:
+        writer.write_batch(pa.Table.from_pandas(frame))
+    assert len(read(tmp_path / "alone")) == 2
 
 
 def test_zstd_is_its_default_and_columns_are_found_by_type(spark, tmp_path):
@@ -103,6 +141,8 @@ def test_a_set_that_is_there_is_replaced_only_when_told_so_and_by_a_version(spar
     dataframe_to_mds(spark.range(4), mds_kwargs={**kwargs, "exist_ok": True})
     assert len(read(tmp_path)) == 4
     assert load_manifest(open_store(tmp_path), version=1).rows == 3
+    dataframe_to_mds(spark.range(2), mds_kwargs={**kwargs, "mode": "append"})
+    assert [int(sample["id"]) for sample in read(tmp_path)] == [0, 1, 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize(("keep_local", "kept"), [(True, 3), (False, 0)])
@@ -137,12 +177,16 @@ def test_no_rows_are_its_value_error(spark, tmp_path):
         ((), {"mds_kwargs": {"out": "x"}, "udf_iterable": list}, "name them, with their encodings, in `columns`"),
         ((), {"mds_kwargs": {"out": "x"}, "udf_kwargs": {}}, "for `udf_iterable`, which was not given"),
         ((), {"mds_kwargs": {"out": "x", "retry": 0}}, "at least 1"),
+        ((), {"mds_kwargs": {"out": "x", "mode": "append", "exist_ok": True}}, 'mode="append" beside it'),
+        (("",), {}, "the address is empty"),
+        ((), {"mds_kwargs": {"out": ""}}, "the address is empty"),
+        ((), {"mds_kwargs": {"out": (None, "")}}, "the address is empty"),
         ((), {"mds_kwargs": {"out": "x", "compression": "rar"}}, "rar"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(spark, tmp_path, monkeypatch, args, kwargs, says):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((ValueError, StoreError), match=says):
         dataframe_to_mds(spark.range(3), *args, **kwargs)
     assert list(tmp_path.iterdir()) == []
 

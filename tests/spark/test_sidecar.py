@@ -268,6 +268,8 @@ def test_an_append_that_would_lack_the_columns_is_refused(joined, tmp_path):
         store.put(after.stored.basename, open_store(tmp_path / "other").get(before.stored.basename))
     with pytest.raises(SchemaError, match="'double', 'pair', 'word' were added beside the shards"):
         publish(joined, Draft("more-1", other.schema, moved), mode="append")
+    with pytest.raises(SchemaError, match="'double', 'pair', 'word' were added beside the shards"):
+        MDSWriter(out=joined, columns=other.schema.columns(), mode="append")
     drop_columns(joined, list(ADDED))
     assert publish(joined, Draft("more-1", other.schema, moved), mode="append").rows == 48
 

@@ -21,9 +21,22 @@ def test_paths_open_folders(url, expected):
     assert store.url == expected
 
 
-def test_the_empty_address_is_the_working_folder(tmp_path, monkeypatch):
+@pytest.mark.parametrize("url", ["", "file:", "file://"])
+def test_an_empty_address_is_refused(url):
+    """It comes from a variable that was not set, and would read, or clean up, whatever folder the program runs in."""
+    with pytest.raises(StoreError, match=r'the address is empty .*The working folder is "\."'):
+        open_store(url)
+
+
+@pytest.mark.parametrize("url", [None, 3, b"/data", ["a", "b"]])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(TypeError, match=f"expected a path, a URL or a store, found {type(url).__name__}"):
+        open_store(url)
+
+
+def test_relative_paths_are_of_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert open_store("").root == tmp_path
+    assert open_store(".").root == tmp_path
     assert open_store("sub/x").root == tmp_path / "sub" / "x"
     assert open_store(tmp_path).root == tmp_path
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from smalti.catalog import merge_index
+from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, SchemaError
-from smalti.stream import OpenStreams, StreamOptions
+from smalti.stream import OpenStreams, Stream, StreamOptions
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
 
@@ -27,6 +28,27 @@ def shard_files(root) -> list[Path]:
 @pytest.fixture
 def root(tmp_path):
     return write_set(tmp_path / "set", 95)
+
+
+@pytest.mark.parametrize("empty", [{"remote": ""}, {"split": ""}])
+def test_an_empty_remote_or_split_is_none_as_for_mosaicml(root, tmp_path, monkeypatch, empty):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(write_set(tmp_path / "elsewhere", 3))
+    options = StreamOptions(**{"local": str(root), **empty})
+    assert (options.remote, options.split) == (None, None)
+    assert len(OpenStreams([options])) == 95
+    assert len(StreamingDataset(**{"local": str(root), "batch_size": 1, **empty})) == 95
+
+
+def test_an_empty_local_is_the_users_cache_folder(root):
+    assert StreamOptions(remote=str(root), local="").local is None
+
+
+@pytest.mark.parametrize("given", [{}, {"remote": ""}, {"local": ""}, {"remote": "", "local": ""}])
+def test_a_stream_that_lies_nowhere_is_refused(given):
+    for kind in (StreamOptions, Stream, StreamingDataset):
+        with pytest.raises(ValueError, match="`remote` or `local` is needed"):
+            kind(**given)
 
 
 def test_a_batch_holds_the_samples_asked_for_in_that_order(root):

@@ -1,9 +1,12 @@
 """`MDSWriter` publishes on a clean exit and leaves nothing otherwise."""
 
+import re
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
 
-from smalti.catalog import load_manifest
+from smalti.catalog import history, load_manifest, verify
 from smalti.errors import CommitConflict, DatasetExists, SchemaError, StoreError
 from smalti.format import Shard
 from smalti.storage import open_store
@@ -96,6 +99,95 @@ def test_exist_ok_makes_a_new_version_and_keeps_the_old_one(tmp_path):
     assert ids(tmp_path, version=1) == [0, 1, 2]
 
 
+def append(out, samples, **options):
+    with MDSWriter(out=out, columns=COLUMNS, mode="append", **options) as writer:
+        for row in samples:
+            writer.write(row)
+    return writer.manifest
+
+
+def test_append_adds_to_what_is_there_and_makes_a_set_where_none_is(tmp_path):
+    assert append(tmp_path, rows(2), row_hash=True).version == 1
+    manifest = append(tmp_path, rows(5)[2:], row_hash=True)
+    assert (manifest.version, manifest.rows) == (2, 5)
+    assert ids(tmp_path) == [0, 1, 2, 3, 4]
+    assert ids(tmp_path, version=1) == [0, 1]
+    assert [info.operation for info in history(tmp_path)] == ["append", "append"]
+    assert verify(tmp_path).ok
+
+
+def test_overwrite_is_what_exist_ok_means(tmp_path):
+    for options in ({"mode": "overwrite"}, {"exist_ok": True}, {"mode": "overwrite", "exist_ok": True}):
+        with MDSWriter(out=tmp_path, columns=COLUMNS, **options) as writer:
+            writer.write(rows(1)[0])
+    assert [info.operation for info in history(tmp_path)] == ["overwrite"] * 3
+    assert ids(tmp_path) == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "add"}, "`mode` is 'add', expected one of create, overwrite, append"),
+        ({"mode": "append", "exist_ok": True}, 'mode="append" beside it'),
+        ({"mode": "create", "exist_ok": True}, 'mode="create" beside it'),
+        ({"mode": "append", "keep_local": True, "out": ("local", "remote")}, "Append to the remote set alone"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_before_anything_is_written(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        MDSWriter(**{"out": "set", "columns": COLUMNS, **options})
+    assert files(tmp_path) == []
+
+
+def test_the_advice_for_a_set_that_is_there_can_be_followed(tmp_path):
+    append(tmp_path, rows(1))
+    with pytest.raises(DatasetExists, match='use mode="append" to add to it or mode="overwrite"') as caught:
+        MDSWriter(out=tmp_path, columns=COLUMNS)
+    for mode in re.findall(r'mode="(\w+)"', str(caught.value)):
+        MDSWriter(out=tmp_path, columns=COLUMNS, mode=mode).finish()
+    assert load_manifest(tmp_path).version == 3
+
+
+@pytest.mark.parametrize("columns", [{"id": "int"}, {**COLUMNS, "more": "int"}, {"id": "int32", "text": "str"}])
+def test_an_append_of_other_columns_is_refused_before_anything_is_written(tmp_path, columns):
+    append(tmp_path, rows(1))
+    before = files(tmp_path)
+    with pytest.raises(SchemaError, match=r"cannot append to version 1 .*'id': 'int'.*mode='overwrite'"):
+        MDSWriter(out=tmp_path, columns=columns, mode="append")
+    assert files(tmp_path) == before
+
+
+def test_any_columns_can_be_appended_to_a_set_without_samples(tmp_path):
+    MDSWriter(out=tmp_path, columns={"other": "bytes"}).finish()
+    assert append(tmp_path, rows(2)).rows == 2
+    assert ids(tmp_path) == [0, 1]
+
+
+def test_appends_of_several_writers_at_the_same_time_all_arrive(tmp_path):
+    append(tmp_path, rows(1))
+    writers = [MDSWriter(out=tmp_path, columns=COLUMNS, mode="append") for _ in range(4)]
+    for writer in writers:
+        writer.write(rows(1)[0])
+    with ThreadPoolExecutor(4) as pool:
+        versions = list(pool.map(lambda writer: writer.finish().version, writers))
+    assert sorted(versions) == [2, 3, 4, 5]
+    assert load_manifest(tmp_path).rows == 5
+
+
+def test_an_append_that_no_longer_fits_when_it_is_finished_leaves_nothing(tmp_path):
+    append(tmp_path, rows(1))
+    writer = MDSWriter(out=tmp_path, columns=COLUMNS, mode="append", size_limit=100)
+    for row in rows(5):
+        writer.write(row)
+    with MDSWriter(out=tmp_path, columns={"other": "int"}, mode="overwrite") as other:
+        other.write({"other": 1})
+    with pytest.raises(SchemaError, match="cannot append to version 2"):
+        writer.finish()
+    assert [name for name in files(tmp_path) if writer.write_id in name] == []
+    assert load_manifest(tmp_path).version == 2
+
+
 def test_writer_that_lost_the_race_leaves_nothing(tmp_path):
     first = MDSWriter(out=tmp_path, columns=COLUMNS)
     second = MDSWriter(out=tmp_path, columns=COLUMNS)
@@ -154,12 +246,17 @@ def test_writing_nothing_publishes_an_empty_version(tmp_path):
         {"retry": 0},
         {"max_workers": 0},
         {"out": "nowhere://x/y"},
+        {"out": ""},
+        {"out": None},
+        {"out": ("local", "")},
+        {"out": ("", "remote"), "keep_local": True},
     ],
 )
-def test_bad_arguments_are_refused_at_once(tmp_path, arguments):
-    with pytest.raises((SchemaError, ValueError, StoreError)):
+def test_bad_arguments_are_refused_at_once(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((SchemaError, ValueError, StoreError, TypeError)):
         MDSWriter(**{"out": tmp_path / "set", "columns": COLUMNS, **arguments})
-    assert not (tmp_path / "set").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_argument_is_named(tmp_path):

@@ -4,7 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from smalti import CSVWriter, JSONWriter, LocalDataset, TSVWriter, XSVWriter, load_manifest, open_dataset, verify
+from smalti import (
+    CSVWriter,
+    JSONWriter,
+    LocalDataset,
+    MDSWriter,
+    TSVWriter,
+    XSVWriter,
+    load_manifest,
+    open_dataset,
+    verify,
+)
 from smalti.errors import DatasetExists, SchemaError
 from smalti.testing import MemoryStore
 
@@ -50,6 +60,33 @@ def test_a_published_set_is_read_in_batches_from_a_store(kind, options, tmp_path
     assert columns["id"].tolist() == ids.tolist()
     assert columns["name"] == [f"n{i}" for i in ids]
     assert columns["x"].tolist() == (ids / 4).tolist()
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_a_text_set_is_appended_to_and_overwritten(kind, options, tmp_path):
+    for mode, samples in (("append", rows(2)), ("append", rows(4)[2:]), ("overwrite", rows(1)), ("append", rows(1))):
+        with kind(columns=COLUMNS, out=tmp_path, mode=mode, **options) as writer:
+            for row in samples:
+                writer.write(row)
+        if mode == "append" and len(samples) == 2:
+            appended = LocalDataset(tmp_path)[:]
+    assert appended == rows(4)
+    assert LocalDataset(tmp_path)[:] == rows(1) * 2
+    with pytest.raises(SchemaError, match="cannot append to version 4"):
+        kind(columns={"id": "int"}, out=tmp_path, mode="append", **options)
+    with pytest.raises(DatasetExists, match='mode="append"'):
+        kind(columns=COLUMNS, out=tmp_path, **options)
+
+
+def test_numbers_as_text_are_not_appended_to_numbers_in_mds(tmp_path):
+    with MDSWriter(columns=COLUMNS | {"x": "float64"}, out=tmp_path) as writer:
+        writer.write(rows(1)[0])
+    with pytest.raises(SchemaError, match=r"'x': 'float64'"):
+        CSVWriter(columns=COLUMNS, out=tmp_path, mode="append")
+    with MDSWriter(columns={"id": "int", "name": "str"}, out=tmp_path, mode="overwrite") as writer:
+        writer.write({"id": 1, "name": "a"})
+    with pytest.raises(SchemaError, match="one of them in MDS and the other as text; use a writer of the set's format"):
+        CSVWriter(columns={"id": "int", "name": "str"}, out=tmp_path, mode="append")
 
 
 def test_a_block_that_raises_publishes_nothing_and_leaves_nothing():

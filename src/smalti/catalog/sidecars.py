@@ -124,6 +124,17 @@ def carried(parent: Versionlike | None, draft: Draftlike, mode: str) -> tuple[Ma
     """
     if mode != "append" or parent is None:
         return tuple(draft.sidecars)
+    check_no_added_columns(parent)
+    # Who appends rows does not say which files they came from; those of the shards before them are known as they were.
+    return tuple(entry for entry in parent.sidecars if entry.get("kind") == SOURCES)
+
+
+def check_no_added_columns(parent: Versionlike) -> None:
+    """Return only if rows can be appended to the version.
+
+    Raises:
+        SchemaError: it has added columns, which the new shards would lack.
+    """
     added = [name for entry in columns_of(parent.sidecars) for name in entry.columns]
     if added:
         raise SchemaError(
@@ -133,8 +144,6 @@ def carried(parent: Versionlike | None, draft: Draftlike, mode: str) -> tuple[Ma
             version=parent.version,
             columns=added,
         )
-    # Who appends rows does not say which files they came from; those of the shards before them are known as they were.
-    return tuple(entry for entry in parent.sidecars if entry.get("kind") == SOURCES)
 
 
 def aligned_shards(store: Store, entry: ColumnsEntry, main: Sequence[ShardInfo]) -> ShardTable:

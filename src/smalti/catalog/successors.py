@@ -26,10 +26,10 @@ from smalti.catalog.index_writing import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, check_shards, digest_of, stored_bytes
 from smalti.catalog.row_hash import add_row_hashes
 from smalti.catalog.shard_table import ShardTable, sizes_of
-from smalti.catalog.sidecars import carried
+from smalti.catalog.sidecars import carried, check_no_added_columns
 from smalti.catalog.table import emit_table, table_of
 from smalti.errors import SchemaError
-from smalti.format import ShardInfo
+from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
 
 
@@ -79,6 +79,17 @@ def drafted(store: Store, draft: Draft, step: Step) -> tuple[Header, Sequence[Sh
     return following(_with_table(store, content, emit_table(shards), step.parent), draft.write_id, step), shards
 
 
+def check_append(store: Store, parent: Header, schema: Schema) -> None:
+    """Return only if a draft with these columns can be appended to the version as it is now.
+
+    Raises:
+        SchemaError: the version has other columns, or columns that were added beside its shards.
+        IndexFileError: its shard table cannot be trusted.
+    """
+    _check_columns(store, read_manifest(store, parent), schema)
+    check_no_added_columns(parent)
+
+
 def following(content: Header, write_id: str, step: Step) -> Header:
     """The header of the version after the step's parent that shows the content of `content`."""
     parent = step.parent
@@ -112,17 +123,29 @@ def _with_table(store: Store, content: Header, table: bytes, parent: Header | No
 def _shards(store: Store, before: Manifest | None, draft: Draft) -> Sequence[ShardInfo]:
     if before is None:
         return draft.shards
-    if before.shards and before.schema != draft.schema:
-        raise SchemaError(
-            f"cannot append to version {before.version} of {store.url}: it has columns "
-            f"{before.schema.columns()}, these shards have {draft.schema.columns()}",
-            expected=before.schema.columns(),
-            found=draft.schema.columns(),
-        )
+    _check_columns(store, before, draft.schema)
     both = chain(before.shards, draft.shards)
     shards = table_of(both) if len(before.shards) + len(draft.shards) >= MANY_SHARDS else tuple(both)
     check_shards(shards, draft.schema)
     return shards
+
+
+def _check_columns(store: Store, before: Manifest, schema: Schema) -> None:
+    if not before.shards or before.schema == schema:
+        return
+    expected, found = before.schema.columns(), schema.columns()
+    if expected == found:
+        raise SchemaError(
+            f"cannot append to version {before.version} of {store.url}: the set and the new shards store the columns "
+            f"{', '.join(map(repr, found))} differently, one of them in MDS and the other as text; use a writer of the "
+            "set's format",
+        )
+    raise SchemaError(
+        f"cannot append to version {before.version} of {store.url}: it has columns {expected}, these shards have "
+        f"{found}; write the columns of the set, or give mode='overwrite' for a version with other ones",
+        expected=expected,
+        found=found,
+    )
 
 
 def _num_bytes(shards: Sequence[ShardInfo]) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @overload
 def dataframe_to_mds(
-    df: "DataFrame",
+    dataframe: "DataFrame",
     out: str | Path,
     *,
     columns: Mapping[str, str | None] | None = None,
@@ -46,7 +46,7 @@ def dataframe_to_mds(
 ) -> Manifest: ...
 @overload
 def dataframe_to_mds(
-    df: "DataFrame",
+    dataframe: "DataFrame",
     out: bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
     mds_kwargs: Mapping[str, Any] | None = None,
     udf_iterable: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
@@ -55,7 +55,7 @@ def dataframe_to_mds(
     merge_index: bool = True,
 ) -> tuple[str, str]: ...
 def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the documented interface
-    df: "DataFrame",
+    dataframe: "DataFrame | None" = None,
     out: str | Path | bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
     mds_kwargs: Mapping[str, Any] | None = None,
     udf_iterable: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
@@ -77,6 +77,7 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    df: "DataFrame | None" = None,
 ) -> "Manifest | tuple[str, str]":
     """Write a DataFrame as Mosaic Data Shards and publish them as one new version; blocks until that is done.
 
@@ -84,8 +85,8 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
     as well, and gives what that gives: the local and the remote path (`smalti.spark.peer_call`).
 
     Args:
-        df: the rows. They keep their order, and shards are on average more than half full, however they are
-            partitioned: small last shards of neighbouring partitions are joined.
+        dataframe: the rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full,
+            however they are partitioned: small last shards of neighbouring partitions are joined.
         out: a path or URL that all executors and this process can write to.
         mds_kwargs: MosaicML's call only: the arguments of its writer, `out` among them.
         udf_iterable: MosaicML's call only: from a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
@@ -116,6 +117,7 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
         lineage: where the rows came from, kept in the manifest (JSON) beside what Spark tells of it.
         metadata: whatever else should be kept in the manifest (JSON).
         storage_options: credentials and endpoint of the store.
+        df: another name of `dataframe`.
 
     Returns:
         The manifest of the version; (local, remote) for MosaicML's call.
@@ -129,7 +131,9 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
         CommitConflict: somebody else published first; nothing of ours is visible.
         StoreError: the store failed for longer than its retries.
         ValueError: an option that cannot be.
+        TypeError: `dataframe` is no DataFrame of Spark; the message has the line that makes one of it.
     """
+    df = _frame_of(dataframe, df)
     options = WriteOptions(
         columns=columns,
         nulls=nulls,
@@ -157,6 +161,39 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
     if out is None or isinstance(out, bool):
         raise ValueError("`out`: expected a path or URL to write to; none was given")
     return write_frame(df, draft_plan(df, open_store(out, storage_options), options), options)
+
+
+_ADVICE = {
+    "pandas": ("spark.createDataFrame(frame)", "pyarrow.Table.from_pandas(frame)"),
+    "polars": ("spark.createDataFrame(frame.to_pandas())", "frame.to_arrow()"),
+    "pyarrow": ("spark.createDataFrame(frame.to_pandas())", "frame"),
+    "pyspark.pandas": ("frame.to_spark()", None),
+    "pyspark.rdd": ("frame.toDF()", None),
+    "pyspark.core.rdd": ("frame.toDF()", None),
+}
+"""By the module of what is not a DataFrame of Spark: what makes one of it, and what `MDSWriter.write_batch` takes."""
+
+
+def _frame_of(dataframe: Any, df: Any) -> "DataFrame":
+    """Return the DataFrame that was given under one of its two names.
+
+    Raises:
+        TypeError: none, both, or something else.
+    """
+    if dataframe is not None and df is not None:
+        raise TypeError("`df` is another name of `dataframe`; give one of them")
+    frame = df if dataframe is None else dataframe
+    if all(hasattr(type(frame), name) for name in ("mapInArrow", "sparkSession", "schema")):
+        return frame  # of classic Spark or Spark Connect
+    if frame is None:
+        raise TypeError("`dataframe`: expected a Spark DataFrame, none was given")
+    kind = type(frame)
+    known = [prefix for prefix in _ADVICE if f"{kind.__module__}.".startswith(f"{prefix}.")]
+    rows, batch = _ADVICE[known[-1]] if known else ("spark.createDataFrame(rows)", None)
+    without = f"; without Spark, `MDSWriter(out=..., columns=...)` and its `write_batch({batch})`" if batch else ""
+    raise TypeError(
+        f"`dataframe` must be a Spark DataFrame, found {kind.__module__}.{kind.__qualname__}: give {rows}{without}"
+    )
 
 
 def _check_peers(out: object, options: WriteOptions) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Draft, Manifest, in_progress, publish
 from smalti.catalog.row_hash import row_hash_text
+from smalti.catalog.sidecars import check_no_added_columns
 from smalti.catalog.table import table_of
 from smalti.errors import SchemaError, StoreError
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
@@ -168,6 +169,7 @@ def _check_append(schema: Schema, logical: Mapping[str, Any], write: Write) -> N
     parent = write.parent
     if parent is None or not parent.rows:
         return
+    check_no_added_columns(parent)
     for name in sorted({*schema.columns(), *parent.columns}):
         found = (schema.columns().get(name), logical.get(name))
         before = (parent.columns.get(name), parent.logical.get(name))

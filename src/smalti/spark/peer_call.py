@@ -3,7 +3,7 @@
 What is the same: `mds_kwargs` are the arguments of its writer, `udf_iterable` makes samples of pandas DataFrames, and
 (local, remote) comes back. What differs, on purpose: nothing is visible before everything is there; signed columns keep
 their sign; an index of the whole set is published, never a folder scanned for indexes; no executor's disk keeps a copy;
-a set that is there already is replaced by a new version only with `exist_ok`.
+a set that is there already is replaced by a new version only with `exist_ok`. `mode` of Smalti's writer is taken too.
 """
 
 import functools
@@ -18,12 +18,13 @@ from smalti.catalog.header import INDEX
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, emit_index
 from smalti.spark.job import arrange, draft_plan, run_arrow, write_frame
-from smalti.spark.options import WriteOptions
+from smalti.spark.options import Mode, WriteOptions
 from smalti.spark.progress import reporting
 from smalti.spark.tasks import Answers, Attempt, run_pandas_tasks
 from smalti.spark.writing import TaskWriter, WritePlan, collect_parts
 from smalti.storage import Store, open_store
 from smalti.writer import UploadOptions
+from smalti.writer.version import WriterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +33,7 @@ Udf = Callable[..., Iterable[Mapping[str, Any]]]
 
 _KWARGS = (
     "out", "columns", "compression", "hashes", "size_limit", "keep_local", "progress_bar", "max_workers", "retry",
-    "exist_ok",
+    "exist_ok", "mode",
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def _places(out: Any) -> tuple[str, str]:
     if isinstance(out, str | Path):
         return ("", str(out)) if "://" in str(out) or str(out).startswith("dbfs:/") else (str(out), "")
     if isinstance(out, tuple | list) and len(out) == 2:
-        return str(out[0]), str(out[1])
+        return str(out[0] or ""), str(out[1] or "")
     raise ValueError(f"`out` in `mds_kwargs`: expected a path, a URL, or (local, remote), found {out!r}")
 
 
@@ -88,7 +89,7 @@ def _plan(
         compression=given.get("compression", "zstd"),
         hashes=("xxh3_64",) if hashes is None else tuple(hashes),
         size_limit=given.get("size_limit", 1 << 26) or None,
-        mode="overwrite" if given.get("exist_ok") else "create",
+        mode=_mode(given),
         progress="always" if given.get("progress_bar") else False,
     )
     if udf_iterable is None:
@@ -100,6 +101,10 @@ def _plan(
         plan = WritePlan(store, "", schema, options.shard_options, reads=tuple(df.columns))
     ShardBuilder(plan.schema or Schema.from_columns({"x": "int"}), options.shard_options)
     return replace(plan, uploads=_uploads(given)), options
+
+
+def _mode(given: Mapping[str, Any]) -> Mode:
+    return WriterOptions("", exist_ok=bool(given.get("exist_ok")), mode=given.get("mode")).chosen_mode()
 
 
 def _uploads(given: dict[str, Any]) -> UploadOptions:

@@ -1,5 +1,6 @@
 """From an address to a store: which scheme is which kind, and what is refused."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,27 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`, `azure://`),
             `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, `dbfs:/...`, `sftp://user@host/path`,
             `oci://bucket@namespace/prefix`, `memory://`; to read alone `hf://datasets/owner/name` and `https://`.
-            "" is the working folder. A store is handed back as it is. docs/storage.md has the credentials of each.
+            "." is the working folder. A store is handed back as it is. docs/storage.md has the credentials of each.
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
 
     Raises:
-        StoreError: the address has an unknown scheme, a password, or no bucket.
+        StoreError: the address is empty, has an unknown scheme, a password, or no bucket.
+        TypeError: it is no text, path or store.
     """
     if isinstance(url, Store):
         return url
-    text = str(url)
+    given: object = url
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {url!r:.80}")
+    text = str(given)
+    if text in {"", "file:", "file://"}:
+        raise StoreError(
+            f'the address is empty ({text!r}): expected a path or a URL. The working folder is "."', url=text
+        )
     if is_databricks(text):
         return open_databricks(text, options)
     if "://" not in text:
-        return LocalStore(text.removeprefix("file:") or ".")
+        return LocalStore(text.removeprefix("file:"))
     if text.startswith("file://"):
         parts = urlsplit(text)
         if parts.netloc not in {"", "localhost"}:

@@ -35,6 +35,9 @@ class StreamOptions:
     """Whether values are given as what they stand for by the manifest's logical types, or as they are stored."""
 
     def __post_init__(self) -> None:
+        for name in ("remote", "local", "split"):
+            if getattr(self, name) == "":  # as MosaicML's reader takes it: not given
+                object.__setattr__(self, name, None)
         if self.remote is None and self.local is None:
             raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
         if self.version is not None and self.tag is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from smalti.catalog.publishing import Mode
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.writer.version import Place, VersionWriter, WriterOptions
 
@@ -38,6 +39,7 @@ class MDSWriter(VersionWriter):
         metadata: Mapping[str, Any] | None = None,
         allow_unsafe_types: bool = False,
         row_hash: bool = False,
+        mode: Mode | None = None,
     ) -> None:
         """Check the options, and that `out` can take the version.
 
@@ -48,7 +50,7 @@ class MDSWriter(VersionWriter):
             compression: `"zstd"`, `"zstd:1"` ... `"zstd:22"`, another algorithm of MDS, or None.
             hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
             size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
-            exist_ok: Whether a set that is there already is replaced: by a new version, the old ones stay readable.
+            exist_ok: MosaicML's name for `mode="overwrite"`.
             max_workers: Shards hashed, compressed and uploaded at the same time, each in memory; by default one per
                 core and 4 more, at most 8.
             retry: Tries per upload, at least 1.
@@ -58,17 +60,21 @@ class MDSWriter(VersionWriter):
             allow_unsafe_types: Whether columns may be `pkl`, whose values run code when they are read.
             row_hash: Whether the version says which samples it has, in whatever order and shards, so that `verify`,
                 `diff` and `compact` can compare them; some 0.2 microseconds a sample.
+            mode: `"create"` a set where there is none, the default; `"overwrite"` or `"append"` to one by a new
+                version, or create it. Earlier versions stay readable. An append needs the columns of the set; of
+                several at the same time each one's samples are added.
 
         Raises:
-            SchemaError: A column or an option that cannot be used.
-            DatasetExists: There is a set already and `exist_ok` is not given, or it is not one of Smalti's.
+            SchemaError: A column or an option that cannot be used, or `append` to a set with other columns.
+            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
             StoreError: `out` cannot be read.
-            ValueError: `retry` or `max_workers` below 1.
+            ValueError: `retry` or `max_workers` below 1, no such mode, or one that `exist_ok` or `keep_local`
+                contradicts.
         """
         schema = Schema.from_columns(columns, allow_unsafe_types=allow_unsafe_types)
         chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)
         builder = ShardBuilder(schema, chosen, allow_unsafe_types=allow_unsafe_types)
         options = WriterOptions(
-            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, row_hash
+            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, row_hash, mode
         )
         super().__init__(schema, builder, options)

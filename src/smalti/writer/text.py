@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from smalti.catalog.publishing import Mode
 from smalti.format import ShardOptions, TextShardBuilder, layout_of, text_schema
 from smalti.writer.version import Place, VersionWriter, WriterOptions
 
@@ -33,6 +34,7 @@ class TextWriter(VersionWriter):
         progress_bar: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
     ) -> None:
         r"""Check the options, and that `out` can take the version.
 
@@ -44,23 +46,27 @@ class TextWriter(VersionWriter):
             compression: `"zstd:7"`, for example, or None; of data and meta files alike.
             hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
             size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
-            exist_ok: Whether a set that is there already is replaced by a new version.
+            exist_ok: MosaicML's name for `mode="overwrite"`.
             max_workers: Shards sealed and uploaded at the same time.
             retry: Tries per upload, at least 1.
             progress_bar: Whether stored shards and bytes are counted on the error stream.
             storage_options: For the file system of the URL.
             metadata: Kept with the version; JSON.
+            mode: `"create"`, `"overwrite"` or `"append"`.
 
         Raises:
-            SchemaError: A column or an option that cannot be used.
-            DatasetExists: There is a set already and `exist_ok` is not given, or it is not one of Smalti's.
+            SchemaError: A column or an option that cannot be used, or `append` to a set with other columns.
+            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
             StoreError: `out` cannot be read.
-            ValueError: `retry` or `max_workers` below 1.
+            ValueError: `retry` or `max_workers` below 1, no such mode, or one that `exist_ok` or `keep_local`
+                contradicts.
         """
         schema = text_schema(columns)
         layout = layout_of(self._format, schema, newline, self._separator)
         chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)
-        options = WriterOptions(out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata)
+        options = WriterOptions(
+            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, mode=mode
+        )
         super().__init__(schema, TextShardBuilder(layout, chosen), options)
 
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smalti.catalog import Draft, Manifest, in_progress, new_write_id, publish
-from smalti.catalog.publishing import check_target
+from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.row_hash import row_hash_text
-from smalti.errors import CommitConflict, DatasetExists
+from smalti.catalog.successors import check_append
+from smalti.errors import CatalogError, CommitUnknown, SchemaError
 from smalti.format import Schema
 from smalti.storage import Store, open_store
 from smalti.writer.progress import Progress
@@ -33,7 +34,7 @@ class WriterOptions:
     keep_local: bool = False
     """With (local, remote), whether the set is written to the local folder as well."""
     exist_ok: bool = False
-    """Whether a set that is there already is replaced: by a new version, the old ones stay readable."""
+    """MosaicML's name for `mode="overwrite"`."""
     max_workers: int | None = None
     """Shards hashed, compressed and uploaded at the same time, each in memory; by default one per core and 4 more, at
     most 8."""
@@ -47,6 +48,31 @@ class WriterOptions:
     """Kept with the version; JSON."""
     row_hash: bool = False
     """Whether the version gets a row hash; it costs some 0.2 microseconds a sample."""
+    mode: Mode | None = None
+    """Whether to `create` a set where there is none, or to `overwrite` or `append` to one by a new version; by default
+    what `exist_ok` says."""
+
+    def chosen_mode(self) -> Mode:
+        """Return the mode that `mode` and `exist_ok` name.
+
+        Raises:
+            ValueError: There is no such mode, or it contradicts another option.
+        """
+        if self.mode is None:
+            return "overwrite" if self.exist_ok else "create"
+        if self.mode not in MODES:
+            raise ValueError(f"`mode` is {self.mode!r}, expected one of {', '.join(MODES)}")
+        if self.exist_ok and self.mode != "overwrite":
+            raise ValueError(
+                f'`exist_ok=True` is MosaicML\'s name for mode="overwrite", found mode="{self.mode}" beside it; leave '
+                "`exist_ok` out"
+            )
+        if self.mode == "append" and self.keep_local and isinstance(self.out, tuple):
+            raise ValueError(
+                '`keep_local=True` cannot be given with mode="append": the local folder would get the new samples '
+                "alone, or after others than the remote set has. Append to the remote set alone"
+            )
+        return self.mode
 
     def uploads(self) -> UploadOptions:
         """The part that the uploader takes.
@@ -87,21 +113,24 @@ class VersionWriter:
         """Check the options, and that `options.out` can take the version.
 
         Raises:
-            DatasetExists: There is a set already and `exist_ok` is not given, or it is not one of Smalti's.
+            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
+            SchemaError: The mode is `append`, and the set has other columns.
             StoreError: `out` cannot be read.
             ValueError: An option that cannot be used.
         """
         uploads = options.uploads()
+        self._mode = options.chosen_mode()
         self.write_id = new_write_id()
         self.manifest: Manifest | None = None
         """What was published; None before."""
         self._pid = os.getpid()
         self._schema = schema
         self._metadata = dict(options.metadata or {})
-        self._mode: Literal["create", "overwrite"] = "overwrite" if options.exist_ok else "create"
         self._stores = options.stores()
         for store in self._stores:
-            check_target(store, self._mode)
+            newest = check_target(store, self._mode).header
+            if newest is not None and self._mode == "append":
+                check_append(store, newest, schema)
         for store in self._stores:
             in_progress.begin(store, self.write_id)
         self._progress = Progress() if options.progress_bar else None
@@ -140,7 +169,9 @@ class VersionWriter:
 
         Raises:
             StoreError: An upload failed; nothing was published, and what had been uploaded was deleted.
-            CommitConflict: Somebody else published first; as above.
+            CommitConflict: Somebody else published first; as above. An append is tried again before, 30 times at most.
+            DatasetExists: Somebody else has made a set there, and the mode is `create`; as above.
+            SchemaError: Somebody else has replaced the set to append to by one with other columns; as above.
             CommitUnknown: The store stopped answering while publishing; nothing was deleted.
             ValueError: Finished already; what was published stays.
         """
@@ -160,8 +191,10 @@ class VersionWriter:
         self._may_be_named = True
         try:
             self.manifest = publish(self._stores[0], draft, mode=self._mode)
-        except (CommitConflict, DatasetExists) as error:
-            # Only these say for sure that no version names our shards.
+        except CommitUnknown:
+            raise
+        except (CatalogError, SchemaError) as error:
+            # These say for sure that no version names our shards.
             self._may_be_named = False
             self._abort(error)
             raise
