@@ -74,11 +74,23 @@ def test_what_a_put_leaves_that_was_killed_is_found_and_removed(tmp_path, put):
 def test_only_names_that_the_store_gives_are_temporary_files(tmp_path):
     store = LocalStore(tmp_path)
     names = [".k.0123456789abcdef.smalti-tmp.bak", ".k.0123456789ABCDEF.smalti-tmp", "k.0123456789abcdef.smalti-tmp"]
-    for name in [*names, ".k.0123.smalti-tmp", "..0123456789abcdef.smalti-tmp"]:
+    dots = [f"{dots}.0123456789abcdef.smalti-tmp" for dots in ("", ".", "..", "...")]
+    for name in [*names, ".k.0123.smalti-tmp", *dots]:
         (tmp_path / name).write_bytes(b"1")
     assert list(store.unfinished_uploads()) == []
     store.abort_upload(UnfinishedUpload("k", names[0], 0.0, is_temporary=True))
     assert (tmp_path / names[0]).exists()
+
+
+@pytest.mark.parametrize("folder", [b"back\\slash", b"line\nend", b"\xff", b"a"])
+def test_a_temporary_file_at_a_path_that_is_no_key_stays_and_stops_nothing(tmp_path, folder):
+    """Nobody could name it, print it or remove it by its key."""
+    place = os.path.join(os.fsencode(tmp_path), folder)
+    os.mkdir(place)
+    with open(os.path.join(place, b".k.0123456789abcdef.smalti-tmp"), "xb"):
+        pass
+    found = list(LocalStore(tmp_path).unfinished_uploads())
+    assert [upload.key for upload in found] == (["a/k"] if folder == b"a" else [])
 
 
 def test_temporary_files_are_listed_by_folder_and_never_removed_outside_the_root(tmp_path):

@@ -18,7 +18,7 @@ from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists
 from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
 from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
-from smalti.storage.temporaries import is_temporary, target_of, temporary_name
+from smalti.storage.temporaries import is_temporary, target_of, temporary_name, unfinished_upload
 
 CHUNK_BYTES = 1 << 20
 LOCK_SECONDS = 60.0
@@ -209,15 +209,15 @@ class LocalStore(Store):
         """Return the temporary files below the folder: of writers at work, and of killed ones."""
         found = []
         for path in self._files(prefix):
-            target = target_of(path.name)
-            if target is None:
+            if not is_temporary(path.name):
                 continue
             try:
                 stat = path.lstat()
             except FileNotFoundError:
                 continue  # its writer has finished
-            key = path.with_name(target).relative_to(self.root).as_posix()
-            found.append(UnfinishedUpload(key, path.name, stat.st_mtime, stat.st_size, is_temporary=True))
+            upload = unfinished_upload(path.relative_to(self.root).as_posix(), stat.st_mtime, stat.st_size)
+            if upload is not None:
+                found.append(upload)
         return iter(sorted(found, key=lambda each: (each.key, each.upload_id)))
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:

@@ -9,7 +9,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from smalti.errors import StoreError
 from smalti.storage.interface import UnfinishedUpload
+from smalti.storage.keys import check_key
 from smalti.storage.object_times import time_of
 
 SUFFIX = ".smalti-tmp"
@@ -54,9 +56,24 @@ def unfinished_among(entries: Iterable[Mapping[str, Any]]) -> list[UnfinishedUpl
     """
     found = []
     for entry in entries:
-        folder, _, name = str(entry["name"]).rpartition("/")
-        target, begun = target_of(name), time_of(entry)
-        if target is not None and begun is not None and entry["type"] != "directory":
-            key = f"{folder}/{target}"
-            found.append(UnfinishedUpload(key, name, begun, int(entry["size"]), is_temporary=True))
-    return found
+        begun = time_of(entry)
+        if begun is not None and entry["type"] != "directory":
+            found.append(unfinished_upload(str(entry["name"]), begun, int(entry["size"])))
+    return [upload for upload in found if upload is not None]
+
+
+def unfinished_upload(path: str, begun: float, num_bytes: int) -> UnfinishedUpload | None:
+    """Return the upload that a file with this path is; None for any but a temporary file of ours.
+
+    None as well for a path that is no usable key, or that cannot be printed: no store of ours made it.
+    """
+    folder, slash, name = path.rpartition("/")
+    target = target_of(name)
+    key = f"{folder}{slash}{target}"
+    if target is None or not key.isprintable():
+        return None
+    try:
+        check_key(key.lstrip("/"))
+    except StoreError:
+        return None
+    return UnfinishedUpload(key, name, begun, num_bytes, is_temporary=True)
