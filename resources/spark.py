@@ -8,11 +8,12 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from resources.lifetime import RunBoundResource
 from resources.signals import held_signals
 from resources.spark_progress import watch_stages
 
 
-class SparkResource(dg.ConfigurableResource[Any]):
+class SparkResource(RunBoundResource):
     """Where Spark runs; a step that never asks for the session starts no Java."""
 
     master: str = Field(
@@ -26,7 +27,11 @@ class SparkResource(dg.ConfigurableResource[Any]):
 
     @contextlib.contextmanager
     def session(self, report: Callable[[str], None] | None = None) -> Iterator[Any]:
-        """The `SparkSession`; while the body runs, `report` is told how far Spark's stages are."""
+        """Yield the `SparkSession`; while the body runs, `report` gets the progress of Spark's stages.
+
+        Raises:
+            dg.Failure: the run was ended meanwhile.
+        """
         from smalti.spark import SparkOptions, build_session
 
         if self._session is None:
@@ -37,9 +42,11 @@ class SparkResource(dg.ConfigurableResource[Any]):
                 self._session = build_session(options)
         with watch_stages(self._session, report):
             yield self._session
+        self.refuse_if_over()
 
-    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002  Dagster's signature
-        """Stops the session, also when the step failed or was cancelled: else a JVM or a server's job goes on."""
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop the session, also when the step failed or was cancelled: else a JVM or a server's job goes on."""
+        super().teardown_after_execution(context)
         if self._session is not None and self._is_ours:
             self._session.stop()
         self._session = None

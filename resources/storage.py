@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import dagster as dg
 from pydantic import Field
 
 from resources.backends import AzureBackend, GcsBackend, LocalBackend, S3Backend, VolumesBackend
+from resources.lifetime import RunBoundResource
 from smalti.storage import Store, open_store
 
 
-class StorageResource(dg.ConfigurableResource[Any]):
+class StorageResource(RunBoundResource):
     """Where images, tables and shard sets are kept, and the credentials to reach them."""
 
     backend: LocalBackend | S3Backend | GcsBackend | AzureBackend | VolumesBackend = Field(discriminator="kind")

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import dagster as dg
 from pydantic import Field
 
+from resources.lifetime import RunBoundResource
 
-class TrainerResource(dg.ConfigurableResource[Any]):
+
+class TrainerResource(RunBoundResource):
     """The library's trainer, with what a deployment decides about it."""
 
     run_root: str = Field(description="Folder in which each training run gets its own: checkpoints, log and model.")
@@ -19,7 +20,13 @@ class TrainerResource(dg.ConfigurableResource[Any]):
         return f"{self.run_root.rstrip('/')}/{name}"
 
     def train(self, config: Any, on_event: Callable[[dict[str, Any]], None]) -> Any:
-        """Runs `smalti.torch.train.train`: takes a `TrainConfig`, returns a `TrainResult`; blocks until it is done."""
+        """Run `smalti.torch.train.train`: takes a `TrainConfig`, returns a `TrainResult`; blocks until it is done.
+
+        Raises:
+            dg.Failure: the run was ended meanwhile.
+        """
         from smalti.torch.train import train
 
-        return train(config, on_event=on_event)
+        result = train(config, on_event=on_event)
+        self.refuse_if_over()
+        return result

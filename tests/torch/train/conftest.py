@@ -24,7 +24,9 @@ def square(number: int) -> bytes:
     return encode_jpeg(pixels.astype(np.uint8), 90)
 
 
-def publish_squares(root, *, train: int = TRAIN, mode: str = "create", label=lambda number: number % 3) -> Manifest:
+def publish_squares(
+    root, *, train: int = TRAIN, mode: str = "create", label=lambda number: number % 3, metadata=None
+) -> Manifest:
     """A version with the splits train and validation, a few samples per shard."""
     store, write_id = open_store(root), new_write_id()
     schema = Schema.from_columns({"image": "jpeg", "label": "int"})
@@ -35,7 +37,7 @@ def publish_squares(root, *, train: int = TRAIN, mode: str = "create", label=lam
         for number in numbers:
             uploader.write({"image": square(number), "label": label(number)})
         shards += uploader.finish()
-    return publish(store, Draft(write_id, schema, tuple(shards)), mode=mode)
+    return publish(store, Draft(write_id, schema, tuple(shards), metadata=metadata or {}), mode=mode)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.orphans import end_with_parent
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.environment import (
     STORAGE_OPTIONS_VARIABLE,
@@ -49,7 +50,9 @@ def train_on_spark(config: TrainConfig, on_event: OnEvent | None = None) -> Trai
 
 
 def _run_rank(task: dict[str, Any], carried: CarriedEnvironment | None = None) -> dict[str, Any]:  # noqa: ARG001 - its arrival sets the environment
-    """What each process runs: the same small plain dict comes back from all, as only one of them is kept."""
+    """Train as one rank; the same small plain dict comes back from all, as only one of them is kept."""
+    # torchrun's agent, the parent, is killed half a second after it was asked to end its ranks.
+    end_with_parent(os.getppid())
     config = replace(TrainConfig.from_json(task), storage_options=storage_options_from_environment())
     with failures_recorded(Path(config.run_dir)):
         return train_here(config).to_json()
