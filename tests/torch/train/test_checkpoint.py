@@ -1,7 +1,9 @@
 """A checkpoint is there whole or not at all, is verified before use, and the last good one is never deleted."""
 
+import contextlib
 import json
 import pickle
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import torch
 
 from smalti.errors import CheckpointError
 from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.result import write_result
 
 pytestmark = pytest.mark.torch
 
@@ -174,6 +178,40 @@ def test_a_disk_that_refuses_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_pa
     with pytest.raises(CheckpointError, match="No space left on device"):
         CheckpointFolder(tmp_path, on_durable=full).save(snapshot(20))
     assert names(tmp_path) == ["step-00000010"]
+
+
+@contextlib.contextmanager
+def files_of_at_most(num_bytes: int):
+    """The kernel refuses to write more into one file, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 3_000, 9_000], ids=["nothing", "half the model", "the model alone"])
+def test_a_disk_that_is_full_amid_tensors_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path, num_bytes):
+    folder(tmp_path).save(snapshot(10))
+    large = Snapshot(20, {"model": {"w": torch.ones(2_000)}, "optimizer": {"w": torch.ones(4_000)}}, {})
+    with files_of_at_most(num_bytes), pytest.raises(CheckpointError, match=r"step 20 could not be written .* make room"):
+        folder(tmp_path).save(large)
+    assert names(tmp_path) == ["step-00000010"]
+    assert folder(tmp_path).load_newest().snapshot.step == 10
+
+
+def test_a_disk_that_is_full_amid_the_finished_model_leaves_the_earlier_model_and_no_rubbish(tmp_path):
+    config = TrainConfig(data="/data", run_dir=str(tmp_path), num_classes=3)
+    figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
+    places = {"model_dir": "", "checkpoint": "step-00000001", "images_per_second": 0.0, "seconds": 0.0}
+    result = TrainResult(**figures, **places)
+    write_result(config, torch.nn.Linear(4, 3), result)
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001 holds it: make room"):
+        write_result(config, torch.nn.Linear(1_000, 3), result)
+    assert names(tmp_path) == ["model", "result.json"]
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 
 
 class Bomb:

@@ -1,5 +1,6 @@
 """Training in this process: it learns, counts every sample once, and goes on where it was interrupted."""
 
+import hashlib
 import json
 import os
 import signal
@@ -167,6 +168,45 @@ def test_if_no_checkpoint_verifies_the_run_does_not_begin_anew_by_itself(config)
         train(config)
 
 
+def without_cursor(checkpoint: Path) -> None:
+    """Another program wrote the state: with a checksum that is right."""
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["cursor"]
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    sums = json.loads((checkpoint / "checksums.json").read_text())
+    sums["sha256"]["state.json"] = hashlib.sha256((checkpoint / "state.json").read_bytes()).hexdigest()
+    (checkpoint / "checksums.json").write_text(json.dumps(sums))
+
+
+def test_a_checkpoint_without_the_place_of_a_run_is_passed_over_and_if_none_has_one_the_error_is_typed(config):
+    train(replace(config, epochs=1))
+    older, newest = sorted((Path(config.run_dir) / "checkpoints").iterdir())
+    without_cursor(newest)
+    result = train(replace(config, epochs=1))
+    assert result.resumed_from["checkpoint"] == str(older)
+    [skipped] = result.resumed_from["skipped"]
+    assert (skipped["path"], "`cursor` is None" in skipped["reason"]) == (str(newest), True)
+
+    for checkpoint in (Path(config.run_dir) / "checkpoints").iterdir():
+        without_cursor(checkpoint)
+    with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints .*state.json: `cursor` is None, expected"):
+        train(replace(config, epochs=1))
+
+
+def test_junk_in_the_count_of_lives_is_named_with_its_line(config):
+    Path(config.run_dir).mkdir()
+    (Path(config.run_dir) / "lives.jsonl").write_bytes(b'{"life":0}\n\xffjunk\n')
+    with pytest.raises(TrainingError, match=r"lives\.jsonl, line 2 .*remove that line"):
+        train(config)
+
+
+def test_a_disk_that_is_full_for_the_metrics_is_named(config):
+    (Path(config.run_dir)).mkdir()
+    os.symlink("/dev/full", Path(config.run_dir) / "metrics.jsonl")
+    with pytest.raises(TrainingError, match=r"metrics\.jsonl cannot be written: .*No space left.* make room"):
+        train(config)
+
+
 def test_micro_batches_change_nothing_that_is_learnt(config, tmp_path):
     # Batch normalisation sees other batches, so the claim holds for models without it only.
     linear = replace(config, model="tests.torch.train.test_inline:linear", epochs=1)
@@ -233,6 +273,11 @@ def test_a_gradient_that_is_not_a_number_ends_the_run_with_its_samples(config):
     with pytest.raises(TrainingError, match="gradient of step 1 is not finite") as caught:
         train(replace(config, model="tests.torch.train.tiny_models:not_a_number"))
     assert len(caught.value.sample_ids) == 8
+
+
+def test_a_held_out_loss_that_is_not_a_number_ends_the_run(config):
+    with pytest.raises(TrainingError, match="held-out loss of epoch 0 is nan"):
+        train(replace(config, model="tests.torch.train.tiny_models:not_a_number_held_out"))
 
 
 def test_two_trainers_cannot_share_a_run_folder(config):

@@ -53,6 +53,19 @@ def test_a_line_cut_off_by_a_kill_does_not_count(tmp_path):
     assert read_sample_order(tmp_path) == {0: [5]}
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["junk", "[1]", '{"step":2,"epoch":0,"ids":[1]}', '{"life":0,"step":2,"epoch":0,"positions":[1,2],"ids":[1]}',
+     '{"life":0,"step":"2","epoch":0,"positions":[],"ids":[]}'],
+)  # fmt: skip
+def test_a_damaged_line_is_an_error_that_names_it(tmp_path, line):
+    write(tmp_path, 0, 0, 0, {(1, 0): {0: 5}})
+    with (tmp_path / "samples" / "0-rank0.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(TrainingError, match=r"0-rank0\.jsonl, line 3 "):
+        read_sample_order(tmp_path)
+
+
 def test_a_position_consumed_twice_is_an_error(tmp_path):
     write(tmp_path, 0, 0, 0, {(1, 0): {0: 5, 1: 6}}, num_ranks=2)
     write(tmp_path, 0, 1, 0, {(1, 0): {1: 7}}, num_ranks=2)

@@ -51,6 +51,12 @@ def steps_logged(config: TrainConfig) -> int:
     return max((record.get("step", 0) for path in files for record in read_lines(path)), default=0)
 
 
+def losses_of(config: TrainConfig) -> dict[int, float]:
+    """The logged loss by step."""
+    events = read_lines(Path(config.run_dir) / "metrics.jsonl")
+    return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
+
+
 def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
     """Starts a run and ends its parent by SIGKILL when it has made `at_step` steps."""
     process = start(config)
@@ -98,6 +104,8 @@ def test_two_processes_read_every_sample_once_in_the_order_of_one_and_learn_what
     assert [event for event in heard if event["event"] != "output"] == metrics
     assert metrics[0]["num_ranks"] == 2
     assert metrics[0]["num_hosts"] == 1
+    # The loss of a step is that of its whole batch, whichever rank took which part of it, padding left out.
+    assert losses_of(in_processes) == pytest.approx(losses_of(alone), abs=1e-4)
     expected = load_file(str(Path(alone.run_dir) / "model" / "model.safetensors"))
     found = load_file(str(Path(in_processes.run_dir) / "model" / "model.safetensors"))
     assert all(torch.allclose(expected[name], found[name], atol=1e-4) for name in expected)
@@ -129,6 +137,23 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_next_one_goes_on(in_pr
     result = train(doomed)
     assert result.resumed_from["step"] == 6
     assert sorted(read_sample_order(doomed.run_dir)[0]) == list(range(50))
+
+
+def test_a_rank_that_exits_with_success_before_the_end_is_an_error_with_its_name(in_processes):
+    leaving = replace(in_processes, model="tests.torch.train.tiny_models:leaves_on_rank_1")
+    with pytest.raises(TrainingError, match=r"rank 1 of 2 ended with exit code 0 .* no result") as caught:
+        train(leaving)
+    assert (caught.value.rank, caught.value.exit_code) == (1, 0)
+
+
+def test_the_result_of_an_earlier_life_is_not_that_of_a_rank_that_exits_with_success(in_processes):
+    leaving = replace(in_processes, model="tests.torch.train.tiny_models:leaves", num_processes=1)
+    calm = Path(leaving.run_dir + ".calm")
+    calm.touch()
+    train(replace(leaving, launcher="inline", epochs=1))
+    calm.unlink()
+    with pytest.raises(TrainingError, match=r"rank 0 of 1 ended with exit code 0 .* no result"):
+        train(leaving)
 
 
 def test_a_fault_of_the_model_is_in_the_error(in_processes):

@@ -83,6 +83,40 @@ def not_a_number(config) -> nn.Module:
     return _behind(_NotANumber(), config)
 
 
+class _NotANumberHeldOut(nn.Module):
+    def forward(self, pixels):
+        return pixels if self.training else pixels * float("nan")
+
+
+def not_a_number_held_out(config) -> nn.Module:
+    """Makes sense of the samples that it learns from alone; its first forward is a trial in evaluation mode."""
+    return _behind(_NotANumberHeldOut(), config)
+
+
+class _Leaves(nn.Module):
+    """Passes its input through; ends its process with success at the third forward of one rank."""
+
+    def __init__(self, rank: str) -> None:
+        super().__init__()
+        self.rank, self.forwards_left = rank, 3
+
+    def forward(self, pixels):
+        self.forwards_left -= self.training
+        if self.forwards_left == 0 and os.environ.get("RANK", "0") == self.rank:
+            os._exit(0)
+        return pixels
+
+
+def leaves_on_rank_1(config) -> nn.Module:
+    """Rank 1 calls os._exit(0) in its third step."""
+    return _behind(_Leaves("1"), config)
+
+
+def leaves(config) -> nn.Module:
+    """Rank 0 calls os._exit(0) in its third step, unless the file `<run_dir>.calm` is there."""
+    return convolution(config) if os.path.exists(config.run_dir + ".calm") else _behind(_Leaves("0"), config)
+
+
 def needs_token(config) -> nn.Module:
     """Refuses to be built where credentials and storage options have not arrived, or lie in a file."""
     assert os.environ["DATABRICKS_TOKEN"] == "canary-1597"

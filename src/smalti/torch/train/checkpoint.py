@@ -65,8 +65,8 @@ class Loaded:
     """Newer ones that did not verify, newest first."""
 
 
-def _ignore(path: Path) -> None:
-    """Nobody wants to know."""
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 @dataclass
@@ -77,11 +77,13 @@ class CheckpointFolder:
         root: folder of the checkpoints; made when the first is saved.
         keep: how many verified ones to keep, at least 1.
         on_durable: called with the path after each file, and at last the folder, has become durable.
+        check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
     """
 
     root: Path
     keep: int = 2
     on_durable: Callable[[Path], None] = field(default=_ignore)
+    check_state: Callable[[Mapping[str, Any]], None] = field(default=_ignore)
     _verified: set[str] = field(default_factory=set, init=False)
 
     def save(self, snapshot: Snapshot) -> Path:
@@ -118,6 +120,7 @@ class CheckpointFolder:
         for path in reversed(self.steps()):
             try:
                 snapshot = load_checkpoint(path)
+                self.check_state(snapshot.state)
             except CheckpointError as error:
                 skipped.append(Skipped(path, str(error)))
                 continue

@@ -20,7 +20,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes named tensors of any memory layout to a safetensors file, and flushes it to the disk."""
+    """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
     apart: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -29,7 +33,10 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         apart[name] = plain.clone() if plain.data_ptr() in seen else plain
         seen.add(apart[name].data_ptr())
     # transformers opens only files that say which framework wrote them.
-    save_file(apart, str(path), metadata={"format": "pt"})
+    try:
+        save_file(apart, str(path), metadata={"format": "pt"})
+    except SafetensorError as error:  # so it calls what the operating system refused
+        raise OSError(f"{path.name}: {error}") from error
     sync_file(path)
 
 

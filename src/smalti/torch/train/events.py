@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from smalti.errors import TrainingError
+
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
 
@@ -22,19 +24,25 @@ _STOP_SECONDS = 10.0
 
 
 class LineLog:
-    """A file that grows by whole JSON lines; what a killed process left of a line is cut off when it is opened."""
+    """A file that grows by whole JSON lines; what a killed process left of a line is cut off when it is opened.
+
+    Raises:
+        TrainingError: the file cannot be written; so does `append`.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        _cut_unfinished_line(self._descriptor)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            _cut_unfinished_line(self._descriptor)
 
     def append(self, value: Event) -> None:
-        """Adds one line; it survives the death of this process, though not of the machine."""
+        """Add one line; it survives the death of this process, though not of the machine."""
         line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+        with _writing(self.path):
+            while line:
+                line = line[os.write(self._descriptor, line) :]
 
     def close(self) -> None:
         """Closes the file; calling it twice is harmless."""
@@ -43,12 +51,41 @@ class LineLog:
             self._descriptor = -1
 
 
-def read_lines(path: Path) -> list[Event]:
-    """The whole lines of a log, oldest first; empty if there is none. An unfinished last line is left out."""
+def read_lines(path: Path, *, advice: str = "Restore the file, or remove that line.") -> list[Event]:
+    """Return the whole lines of a log, oldest first; empty if there is none. An unfinished last line is left out.
+
+    Args:
+        path: of the log.
+        advice: what to do about a damaged line, for the error's message.
+
+    Raises:
+        TrainingError: a line is no JSON object.
+    """
     if not path.exists():
         return []
     data = path.read_bytes()
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+    return [_parsed(line, f"{path}, line {number}", advice) for number, line in enumerate(lines, 1)]
+
+
+def _parsed(line: bytes, where: str, advice: str) -> Event:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise TrainingError(f"{where} is damaged: expected a JSON object, found {line[:80]!r}. {advice}", where=where)
+    return value
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"{path} cannot be written: {error}; make room or mend the disk, and start the run again.", path=str(path)
+        ) from error
 
 
 class EventLog:
@@ -91,9 +128,9 @@ class EventTail:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = whole.splitlines()
+        lines = whole.split(b"\n")[:-1]
         for line in lines:
-            self._on_event(json.loads(line))
+            self._on_event(_parsed(line, str(self._path), "Only the trainer may write there."))
         return len(lines)
 
 

@@ -45,8 +45,9 @@ def failures_recorded(run_dir: Path) -> Iterator[None]:
             "trace": "".join(traceback.format_exception(error))[-8_000:],
             "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
         }
-        run_dir.mkdir(parents=True, exist_ok=True)
-        replace_json(run_dir / f"failure-rank{rank}.json", record)
+        with contextlib.suppress(OSError):  # on a full disk the error itself matters more than its record
+            run_dir.mkdir(parents=True, exist_ok=True)
+            replace_json(run_dir / f"failure-rank{rank}.json", record)
         raise
 
 

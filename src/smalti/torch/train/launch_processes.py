@@ -7,7 +7,8 @@ Intended behaviour:
 grace is killed.
 4. When the parent dies, even by SIGKILL, the ranks end too: on Linux by the kernel's signal, elsewhere by
 looking for it.
-5. Nothing that holds a secret is written to disk or to a command line: the configuration goes through a pipe.
+5. A rank has finished only if it says so by its exit code; `os._exit(0)` in the model or a library is a failure.
+6. Nothing that holds a secret is written to disk or to a command line: the configuration goes through a pipe.
 """
 
 import contextlib
@@ -29,6 +30,9 @@ from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.ranks import meet_at
 from smalti.torch.train.result import read_result
+
+FINISHED_EXIT_CODE = 88
+"""Of a rank that trained to the end. Success by any other way out, such as `os._exit(0)` in a library, is a failure."""
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 15.0
@@ -60,7 +64,7 @@ def train_in_processes(config: TrainConfig, on_event: OnEvent | None = None) -> 
     with _started(config, store.port) as ranks:
         while any(rank.process.poll() is None for rank in ranks):
             _deliver(ranks, tail, on_event)
-            if any(rank.process.poll() for rank in ranks):
+            if any(rank.has_failed for rank in ranks):
                 break
             time.sleep(_POLL_SECONDS)
         failed = _failed(ranks)
@@ -87,6 +91,11 @@ class _Rank:
             for line in output:
                 self.lines.put(line.rstrip("\n"))
                 self.last.append(line.rstrip("\n"))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended otherwise than by finishing its training."""
+        return self.process.poll() not in {None, FINISHED_EXIT_CODE}
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the rank and everything it started."""
@@ -195,14 +204,20 @@ def _deliver(ranks: Sequence[_Rank], tail: EventTail | None, on_event: OnEvent |
 
 
 def _failed(ranks: Sequence[_Rank]) -> _Rank | None:
-    """The rank to blame, before the others are killed: one that a signal ended, else the first one seen to fail."""
-    failed = [rank for rank in ranks if rank.process.returncode]
+    """Return the rank to blame, before the others are killed; the others may have failed because they lost it.
+
+    One that a signal ended comes first, then one that exited with success, then the first one seen to fail.
+    """
+    failed = [rank for rank in ranks if rank.has_failed]
     killed = [rank for rank in failed if rank.process.returncode < 0]
-    return next(iter(killed or failed), None)
+    left = [rank for rank in failed if rank.process.returncode == 0]
+    return next(iter(killed or left or failed), None)
 
 
 def _how(code: int) -> str:
-    if code >= 0:
+    if code == 0:
+        return "ended with exit code 0 before its training was over, and left no result: something called `exit`"
+    if code > 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name
     hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""

@@ -8,6 +8,7 @@ rolled back, and are superseded. What remains must be every sample of every fini
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from smalti.torch.train.events import Event, LineLog, read_lines
 
 FOLDER = "samples"
 _FILE = re.compile(r"(\d+)-rank(\d+)\.jsonl")
+_HEAD = {"life": int, "start_step": int, "num_ranks": int, "epoch_size": int}
+_STEP = {"life": int, "step": int, "epoch": int, "positions": list, "ids": list}
+_ADVICE = "What the run was trained on cannot be told from a damaged ledger: restore the file."
 
 
 class Ledger:
@@ -84,12 +88,24 @@ def _collect(folder: Path) -> tuple[dict[int, Event], list[Event]]:
     for path in files:
         if not _FILE.fullmatch(path.name):
             continue
-        for record in read_lines(path):
-            if "start_step" in record:
+        for number, record in enumerate(read_lines(path, advice=_ADVICE), 1):
+            is_head = "start_step" in record
+            _check_fields(record, _HEAD if is_head else _STEP, f"{path}, line {number}")
+            if is_head:
                 lives[record["life"]] = record
             else:
                 steps.append(record)
     return lives, steps
+
+
+def _check_fields(record: Event, kinds: Mapping[str, type], where: str) -> None:
+    wrong = [name for name, kind in kinds.items() if type(record.get(name)) is not kind]
+    if not wrong and kinds is _STEP:
+        numbers = [*record["positions"], *record["ids"]]
+        whole = all(type(number) is int for number in numbers) and len(record["positions"]) == len(record["ids"])
+        wrong = [] if whole else ["positions", "ids"]
+    if wrong:
+        raise TrainingError(f"{where} is damaged: it has no valid {' and '.join(wrong)}. {_ADVICE}", where=where)
 
 
 def _rolled_back(record: Event, lives: dict[int, Event]) -> bool:

@@ -1,6 +1,7 @@
 """The training loop of one rank: epochs, evaluation, checkpoints. How ranks come to be is not here: see launch."""
 
 import contextlib
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from smalti.torch.train.evaluation import evaluate
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.ledger import Ledger
 from smalti.torch.train.optimizer_state import restore_state, split_state
-from smalti.torch.train.progress import Progress, check_same_run
+from smalti.torch.train.progress import Progress, check_same_run, check_state
 from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.result import MODEL_FOLDER, write_result
 from smalti.torch.train.runlock import begin_life, run_lock
@@ -80,7 +81,9 @@ class Run:
         self.began = time.monotonic()
         self.clock = Clock()
         self.progress = Progress()
-        self.folder = CheckpointFolder(self.run_dir / _CHECKPOINTS, keep=config.keep_checkpoints)
+        self.folder = CheckpointFolder(
+            self.run_dir / _CHECKPOINTS, keep=config.keep_checkpoints, check_state=check_state
+        )
         self.resumed_from = self._find_checkpoint()
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
         snapshot = load_checkpoint(Path(self.checkpoint)) if self.checkpoint else None
@@ -182,12 +185,13 @@ class Run:
         progress.right += float(((logits.argmax(dim=1) == batch.labels) * batch.weights).sum())
         progress.samples += batch.num_real
         self.clock.samples += batch.num_real
-        if step % self.config.log_every == 0 or step == 1:
+        if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
+            loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
             self.reports.events.emit(
                 "step",
                 step=step,
                 epoch=progress.epoch,
-                loss=loss / max(1, batch.num_real),
+                loss=loss_sum / max(1.0, samples),
                 learning_rate=rate,
                 images_per_second=self.images_per_second(),
             )
@@ -230,6 +234,12 @@ class Run:
         self.learner.align_buffers()
         began = time.perf_counter()
         scores = evaluate(self.learner.model, self.data.loader(self.data.evaluation), self.config, self.ranks)
+        if not math.isfinite(scores.loss):
+            raise TrainingError(
+                f"the held-out loss of epoch {self.progress.epoch} is {scores.loss}: the model's scores are not finite "
+                "although its gradients were. Lower `learning_rate`, or look at the model.",
+                epoch=self.progress.epoch,
+            )
         return {
             "loss": scores.loss,
             "accuracy": scores.accuracy,

@@ -1,10 +1,10 @@
 """Where a run stands, as its checkpoints tell it: epochs and steps done, running figures, and whether it may go on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.errors import CursorError
+from smalti.errors import CheckpointError, CursorError
 from smalti.torch.train.config import TrainConfig
 
 _FIXED = (
@@ -47,6 +47,60 @@ class Progress:
     def begin_epoch(self, epoch: int) -> None:
         """Moves on to an epoch with nothing counted yet."""
         self.epoch, self.loss_sum, self.right, self.samples = epoch, 0.0, 0.0, 0.0
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Return if a checkpoint's state holds the place of a run.
+
+    Raises:
+        CheckpointError: a field is missing or of the wrong kind; the message names it. The cursor's own fields are
+            checked by the loader.
+    """
+    for name, expected, holds in _EXPECTED:
+        if not holds(state.get(name)):
+            raise CheckpointError(
+                f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
+                "trainer, or was edited.",
+                field=name,
+            )
+    if len(state["history"]) != state["epoch"]:
+        raise CheckpointError(
+            f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
+            "finished epochs; it was not written by this trainer, or was edited.",
+            field="history",
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float}
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+_EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("epoch", "a whole number from 0", _is_count),
+    ("sums", "three numbers", lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True] * 3),
+    (
+        "history",
+        "a list of epochs with `loss` and `accuracy`",
+        lambda value: isinstance(value, list) and all(map(_is_summary, value)),
+    ),
+    ("cursor", "an object", _is_mapping),
+    ("optimizer", "an object", _is_mapping),
+    ("config", "an object", _is_mapping),
+    ("version", "a whole number from 0 or null", lambda value: value is None or _is_count(value)),
+    ("digest", "a text", lambda value: isinstance(value, str)),
+)
+
+
+def _is_summary(value: Any) -> bool:
+    return isinstance(value, Mapping) and _is_number(value.get("loss")) and _is_number(value.get("accuracy"))
 
 
 def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:

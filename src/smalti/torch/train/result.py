@@ -35,6 +35,7 @@ def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> 
         shutil.rmtree(old, ignore_errors=True)
         replace_json(run_dir / RESULT_FILE, result.to_json())
     except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
         raise CheckpointError(
             f"the trained model cannot be written to {target}: {error}. The checkpoint {result.checkpoint} "
             "holds it: make room and start the run again.",

@@ -45,11 +45,15 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
 
 
 def begin_life(run_dir: Path, *, num_ranks: int) -> int:
-    """Counts one more start of the run, under its lock, and returns its number, from 0."""
+    """Count one more start of the run, under its lock, and return its number, from 0.
+
+    Raises:
+        TrainingError: the file that counts them is damaged or cannot be written.
+    """
     path = run_dir / "lives.jsonl"
     log = LineLog(path)
     try:
-        life = len(read_lines(path))
+        life = len(read_lines(path, advice="Restore the file, or remove that line and start the run again."))
         log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
         return life
     finally:

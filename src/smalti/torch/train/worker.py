@@ -6,6 +6,7 @@ import sys
 from smalti.errors import TrainingError
 from smalti.orphans import end_with_parent
 from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.launch_processes import FINISHED_EXIT_CODE
 from smalti.torch.train.loop import train_here
 
 STOPPED_EXIT_CODE = 143
@@ -13,7 +14,7 @@ STOPPED_EXIT_CODE = 143
 
 
 def main() -> int:
-    """Trains as the rank that the environment tells; returns the exit code."""
+    """Train as the rank that the environment names; return the exit code."""
     order = json.loads(sys.stdin.readline())
     end_with_parent(order["parent"])
     config = TrainConfig.from_json(order["config"])
@@ -24,7 +25,7 @@ def main() -> int:
             raise
         sys.stderr.write(f"{error}\n")
         return STOPPED_EXIT_CODE
-    return 0
+    return FINISHED_EXIT_CODE
 
 
 if __name__ == "__main__":
