@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, Source, default_cache_limit
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError
 from smalti.format import ShardInfo
@@ -58,7 +58,7 @@ def sums_of_shards(
         StoreError: a shard cannot be read.
     """
     sums = {split: SplitSums() for split in manifest.partitions}
-    cache = ShardCache(Source(store, manifest.digest, manifest.shards, CacheOptions()))
+    cache = bounded_cache(store, manifest)
     try:
         for number, info in enumerate(manifest.shards):
             shard = cache.shard(number)
@@ -69,6 +69,12 @@ def sums_of_shards(
     finally:
         cache.close()
     return sums
+
+
+def bounded_cache(store: Store, manifest: Manifest) -> ShardCache:
+    """Return a cache for a version's shards whose copies take half of the free disk at most."""
+    source = Source(store, manifest.digest, manifest.shards, CacheOptions())
+    return ShardCache(source, limit=default_cache_limit(source))
 
 
 def _add(sums: SplitSums, batch: Mapping[str, Any]) -> None:

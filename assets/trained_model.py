@@ -46,6 +46,9 @@ class TrainedModelConfig(dg.Config):
     seed: int = Field(default=17, ge=0)
     num_workers: int = Field(default=0, ge=0, description="Loader processes per training process; 0: threads.")
     checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints.")
+    cache_limit: str = Field(
+        default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
+    )
     launcher: Launcher = Field(default=Launcher.default, description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
 
@@ -55,6 +58,7 @@ class TrainedModelConfig(dg.Config):
         return {
             **self.model_dump(exclude={"version", "digest"}),
             "weights": self.weights or None,
+            "cache_limit": self.cache_limit or None,
             "image_size": self.image_size or stored_size,
             "launcher": trainer.launcher if is_default else self.launcher.value.replace("_", "-"),
             "num_processes": self.num_processes or trainer.num_processes,

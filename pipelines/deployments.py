@@ -5,8 +5,11 @@
     s3        s3://bucket/prefix *             S3_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
                                                AWS_SESSION_TOKEN; else AWS's own chain of credentials
     gcs       gs://bucket/prefix *             GOOGLE_CLOUD_PROJECT, GOOGLE_APPLICATION_CREDENTIALS; else Google's chain
-    azure     abfs://container/prefix *        AZURE_STORAGE_ACCOUNT *, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN
+    azure     abfs://container/prefix *        AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME * with
+                                               AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; else Azure identity
     volumes   dbfs:/Volumes/cat/schema/vol *   DATABRICKS_HOST, DATABRICKS_TOKEN; else the SDK's chain
+
+The names, and in which order they count, are those of docs/storage.md.
 
 Everywhere: SMALTI_RUNS, the folder of training runs (`<root>/runs` or `data/runs`), and SMALTI_SPARK_MASTER. Secrets go
 on as references to their variables, so that Dagster neither shows nor stores them.
@@ -73,10 +76,13 @@ def _gcs(environ: Environment) -> GcsBackend:
 
 
 def _azure(environ: Environment) -> AzureBackend:
+    root = _needed(environ, "SMALTI_ROOT")
+    if connection_string := _secret(environ, "AZURE_STORAGE_CONNECTION_STRING"):
+        return AzureBackend(root=root, connection_string=connection_string)
     return AzureBackend(
-        root=_needed(environ, "SMALTI_ROOT"),
-        storage_account=_needed(environ, "AZURE_STORAGE_ACCOUNT"),
-        account_key=_secret(environ, "AZURE_STORAGE_KEY"),
+        root=root,
+        storage_account=_needed(environ, "AZURE_STORAGE_ACCOUNT_NAME"),
+        account_key=_secret(environ, "AZURE_STORAGE_ACCOUNT_KEY"),
         sas_token=_secret(environ, "AZURE_STORAGE_SAS_TOKEN"),
     )
 

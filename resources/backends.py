@@ -70,8 +70,8 @@ class AzureBackend(dg.Config):
 
     kind: Literal["azure"] = "azure"
     root: str = Field(description="abfs://container/prefix")
-    storage_account: str
-    account_key: str | None = Field(default=None, description="Default credential when all three are empty.")
+    storage_account: str | None = Field(default=None, description="Needed unless there is a connection string.")
+    account_key: str | None = Field(default=None, description="Azure identity when all three are empty.")
     sas_token: str | None = None
     connection_string: str | None = None
 
@@ -80,7 +80,7 @@ class AzureBackend(dg.Config):
         secrets = _given(
             account_key=self.account_key, sas_token=self.sas_token, connection_string=self.connection_string
         )
-        return {"account_name": self.storage_account, **(secrets or {"anon": False})}
+        return _given(account_name=self.storage_account) | (secrets or {"anon": False})
 
 
 class VolumesBackend(dg.Config):

@@ -1,6 +1,7 @@
 """Which resources an environment asks for, and what they hand to the library."""
 
 import json
+import re
 
 import dagster as dg
 import pytest
@@ -33,6 +34,61 @@ def test_an_unknown_deployment_is_answered_with_the_known_ones() -> None:
         detect_resources({"SMALTI_DEPLOYMENT": "aws"})
 
 
+def options_in_a_step(storage: StorageResource) -> dict[str, object]:
+    """What fsspec gets in a step, where references to variables are resolved."""
+    seen: dict[str, object] = {}
+
+    @dg.asset
+    def probe(storage: StorageResource) -> None:
+        seen.update(storage.options())
+
+    assert dg.materialize([probe], resources={"storage": storage}).success
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        (
+            {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": "k"},
+            {"account_name": "acct", "account_key": "k"},
+        ),
+        (
+            {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_SAS_TOKEN": "s"},
+            {"account_name": "acct", "sas_token": "s"},
+        ),
+        ({"AZURE_STORAGE_ACCOUNT_NAME": "acct"}, {"account_name": "acct", "anon": False}),
+        (
+            {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=acct;AccountKey=k", "AZURE_STORAGE_ACCOUNT_NAME": "other"},
+            {"connection_string": "AccountName=acct;AccountKey=k"},
+        ),
+    ],
+    ids=["key", "signature", "identity", "connection string"],
+)
+def test_azure_is_reached_by_the_variables_of_the_docs(
+    variables: dict[str, str], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    environment = {"SMALTI_DEPLOYMENT": "azure", "SMALTI_ROOT": "abfs://c/p", **variables}
+    storage = detect_resources(environment)["storage"]
+    assert options_in_a_step(storage) == options
+
+
+def test_an_azure_deployment_that_names_no_account_says_which_variable_is_missing() -> None:
+    with pytest.raises(ValueError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        detect_resources({"SMALTI_DEPLOYMENT": "azure", "SMALTI_ROOT": "abfs://c/p"})
+
+
+def test_every_variable_of_a_deployment_is_one_that_docs_storage_names() -> None:
+    """But those of Google's project and of Smalti itself."""
+    code = (REPOSITORY / "pipelines" / "deployments.py").read_text()
+    docs = (REPOSITORY / "docs" / "storage.md").read_text()
+    named = set(re.findall(r"\b(?:AWS|AZURE|DATABRICKS|GOOGLE|S3)_[A-Z_]+\b", code))
+    assert len(named) >= 10
+    assert {name for name in named if f"`{name}`" not in docs} == {"GOOGLE_CLOUD_PROJECT"}
+
+
 def test_secrets_stay_references_until_a_run_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         "SMALTI_DEPLOYMENT": "s3",
@@ -43,17 +99,13 @@ def test_secrets_stay_references_until_a_run_needs_them(monkeypatch: pytest.Monk
     }
     storage = detect_resources(environment)["storage"]
     assert "canary" not in repr(storage) + json.dumps(storage.model_dump(), default=str)
-
-    seen: dict[str, object] = {}
-
-    @dg.asset
-    def probe(storage: StorageResource) -> None:
-        seen.update(storage.options())
-
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, environment[name])
-    assert dg.materialize([probe], resources={"storage": storage}).success
-    assert seen == {"key": "canary-id", "secret": "canary-secret", "endpoint_url": "http://127.0.0.1:9000"}
+    assert options_in_a_step(storage) == {
+        "key": "canary-id",
+        "secret": "canary-secret",
+        "endpoint_url": "http://127.0.0.1:9000",
+    }
 
 
 @pytest.mark.parametrize(

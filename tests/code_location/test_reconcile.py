@@ -1,5 +1,6 @@
 """The checks of the shard set, on sets that were made wrong on purpose."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 from assets.mds_shards import hashes_verify, no_class_vanished
-from assets.reconcile import not_in, row_hash, sums_of_shards, sums_of_table
+from assets.reconcile import bounded_cache, not_in, row_hash, sums_of_shards, sums_of_table
 from assets.shard_tags import SHARDS
+from resources.backends import LocalBackend
 from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
+from smalti.testing import LoggedStore
 from tests.code_location.shard_sets import picture, publish_set, row, table_of
 
 
@@ -115,3 +118,12 @@ def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storag
     assert table_sums([*rows[:14], rows[13], *rows[15:]]) != found  # one lost, another twice: the count is right
     assert table_sums([{**rows[0], "label": 1}, *rows[1:]]) != found
     assert table_sums([{**rows[0], "image": picture(99)}, *rows[1:]]) != found
+
+
+def test_a_check_of_a_remote_set_takes_a_part_of_the_free_disk_at_most(tmp_path: Path) -> None:
+    near = StorageResource(backend=LocalBackend(root=str(tmp_path)))
+    manifest = publish_set(near, {"train": [row(number) for number in range(10)]})
+    far = LoggedStore(near.store(SHARDS), tmp_path / "log")
+    limit = bounded_cache(far, manifest).limit
+    assert limit is not None
+    assert 0 < limit < shutil.disk_usage(tmp_path).total

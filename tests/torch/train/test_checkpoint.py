@@ -195,7 +195,10 @@ def files_of_at_most(num_bytes: int):
 def test_a_disk_that_is_full_amid_tensors_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path, num_bytes):
     folder(tmp_path).save(snapshot(10))
     large = Snapshot(20, {"model": {"w": torch.ones(2_000)}, "optimizer": {"w": torch.ones(4_000)}}, {})
-    with files_of_at_most(num_bytes), pytest.raises(CheckpointError, match=r"step 20 could not be written .* make room"):
+    with (
+        files_of_at_most(num_bytes),
+        pytest.raises(CheckpointError, match=r"step 20 could not be written .* make room"),
+    ):
         folder(tmp_path).save(large)
     assert names(tmp_path) == ["step-00000010"]
     assert folder(tmp_path).load_newest().snapshot.step == 10

@@ -11,23 +11,23 @@ pytestmark = pytest.mark.torch
 
 
 def test_the_variables_of_all_stores_are_found_and_no_others(monkeypatch):
-    for name in (
+    names = {
         "DATABRICKS_TOKEN",
         "AWS_SECRET_ACCESS_KEY",
         "GOOGLE_APPLICATION_CREDENTIALS",
+        "GCS_KEY",
+        "GCS_SECRET",
         "AZURE_CLIENT_ID",
         "S3_ENDPOINT_URL",
-    ):
+        "HF_TOKEN",
+        "OCI_CLI_REGION",
+        "COMPOSER_SFTP_KEY_FILE",
+    }
+    for name in names:
         monkeypatch.setenv(name, "v")
     monkeypatch.setenv("HOME_MADE_SECRET", "v")
     found = detect_storage_environment()
-    assert {
-        "DATABRICKS_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "AZURE_CLIENT_ID",
-        "S3_ENDPOINT_URL",
-    } <= set(found)
+    assert names <= set(found)
     assert "HOME_MADE_SECRET" not in found
 
 

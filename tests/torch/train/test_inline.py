@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingError, WorldMismatch
+from smalti.storage import open_store
 from smalti.torch.train import read_sample_order, train
+from smalti.torch.train.data import RunData
 from smalti.torch.train.events import read_lines
+from smalti.torch.train.ranks import joined_ranks
 from tests.torch.train.conftest import EVAL, TRAIN, publish_squares
 
 pytestmark = pytest.mark.torch
@@ -205,6 +209,24 @@ def test_a_disk_that_is_full_for_the_metrics_is_named(config):
     os.symlink("/dev/full", Path(config.run_dir) / "metrics.jsonl")
     with pytest.raises(TrainingError, match=r"metrics\.jsonl cannot be written: .*No space left.* make room"):
         train(config)
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, "half of the disk"), ("1mb", 1 << 20)])
+def test_copies_of_a_remote_set_are_bounded(config, squares, tmp_path, asked, found):
+    remote = "memory://bounded-squares"
+    for path in squares.rglob("*"):
+        if path.is_file():
+            open_store(remote).put(path.relative_to(squares).as_posix(), path.read_bytes())
+    far = replace(config, data=remote, cache_dir=str(tmp_path / "cache"), cache_limit=asked)
+    with joined_ranks(far) as ranks:
+        data = RunData(far, ranks, version=None)
+    limits = [each.stream.cache.limit for each in (data.train, data.evaluation)]
+    if asked is None:
+        assert limits[0] == limits[1]
+        assert 0 < limits[0] < shutil.disk_usage(tmp_path).total
+    else:
+        assert limits == [found, found]
+    assert train(replace(far, epochs=1)).history[-1]["train_samples"] == TRAIN
 
 
 def test_micro_batches_change_nothing_that_is_learnt(config, tmp_path):

@@ -70,6 +70,8 @@ class TrainConfig:
     """Longest wait of one rank for the others, in a step or while rank 0 writes."""
     cache_dir: str | None = None
     """Folder for shards that come from a remote store; None: the cache's own choice."""
+    cache_limit: int | str | None = None
+    """Bytes that their copies may take, or text such as "100gb"; None: half of the disk that is free at the start."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the store; they may hold secrets, so they are never written to `run_dir` and not shown by repr."""
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from smalti.cache import CacheOptions, Source, default_cache_limit
 from smalti.errors import CursorError, SchemaError
+from smalti.storage import open_store
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.batches import PixelsAndLabels
@@ -23,7 +25,8 @@ class RunData:
     def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None) -> None:
         self.config = config
         self._ranks = ranks
-        self.train = self._dataset(config.train_split, version, shuffle=True)
+        self._cache_limit = config.cache_limit
+        self.train = self._open_train(version)
         manifest = self.train.manifest
         self.version, self.digest = manifest.version, manifest.digest
         self._check_pin()
@@ -38,11 +41,26 @@ class RunData:
         pinned = self._ranks.device.type == "cuda"
         return StreamingDataLoader(dataset, num_workers=self.config.num_workers, pin_memory=pinned)
 
+    def _open_train(self, version: int | None) -> StreamingDataset:
+        """Open the training samples, with a bound for their copies; the default one depends on the version's size."""
+        config = self.config
+        dataset = self._dataset(config.train_split, version, shuffle=True)
+        if config.cache_limit is not None:
+            return dataset
+        manifest, store = dataset.manifest, open_store(config.data, dict(config.storage_options))
+        source = Source(store, manifest.digest, manifest.shards, CacheOptions(local=config.cache_dir))
+        self._cache_limit = default_cache_limit(source)
+        if self._cache_limit is None:
+            return dataset
+        dataset.close()
+        return self._dataset(config.train_split, manifest.version or version, shuffle=True)
+
     def _dataset(self, split: str | None, version: int | None, *, shuffle: bool) -> StreamingDataset:
         config = self.config
         dataset = StreamingDataset(
             remote=config.data,
             local=config.cache_dir,
+            cache_limit=self._cache_limit,
             split=split,
             version=version,
             batch_size=config.batch_per_rank(self._ranks.num_ranks),

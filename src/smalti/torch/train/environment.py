@@ -8,14 +8,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-_PREFIXES = ("DATABRICKS_", "AWS_", "GOOGLE_", "AZURE_")
-_NAMES = ("S3_ENDPOINT_URL",)
+from smalti.storage.variables import store_variables
+
 STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 
 
 def detect_storage_environment() -> dict[str, str]:
-    """The environment variables that stores of all clouds find their credentials and endpoints in."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) or name in _NAMES}
+    """Return this process's environment variables by which stores find their credentials and endpoints."""
+    return store_variables(os.environ)
 
 
 def storage_options_from_environment() -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""Where nobody has chosen a bound, copies take half of the disk that is free at the start, and not more."""
+
+import shutil
+
+import pytest
+
+from smalti.cache import CacheOptions, ShardCache, Source, default_cache_limit
+from smalti.storage import LocalStore
+from smalti.testing import LoggedStore
+from tests.cache.conftest import DIGEST, ids
+
+
+@pytest.fixture
+def far(fill, tmp_path):
+    """A source whose store is not this disk, and whose copies go to a folder that is not there yet."""
+    store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log")
+    return Source(store, DIGEST, fill(store), CacheOptions(local=str(tmp_path / "not" / "yet")))
+
+
+def limit_of(source, *, free, kind="ext4"):
+    """The limit on a disk with so many free bytes, of this kind of file system."""
+    asked = []
+
+    def free_bytes(folder):
+        asked.append(folder)
+        return free
+
+    limit = default_cache_limit(source, free_bytes=free_bytes, filesystem=lambda _: kind)
+    assert all(folder.exists() for folder in asked)
+    return limit
+
+
+def test_it_is_half_of_what_is_free(far):
+    assert limit_of(far, free=1_000_000) == 500_000
+
+
+def test_copies_of_the_set_that_are_there_count_as_free_so_that_the_next_start_keeps_them(far, tmp_path):
+    assert len(ids(ShardCache(far))) == 40
+    held = sum(path.stat().st_size for path in (tmp_path / "not" / "yet" / DIGEST).rglob("*") if path.is_file())
+    assert held == sum(info.raw.num_bytes for info in far.shards)
+    assert limit_of(far, free=1_000_000 - held) == 500_000
+
+
+def test_copies_of_other_sets_do_not_count(far, tmp_path):
+    assert len(ids(ShardCache(far))) == 40
+    (tmp_path / "not" / "yet" / DIGEST).rename(tmp_path / "not" / "yet" / ("e" * 64))
+    assert limit_of(far, free=1_000_000) == 500_000
+
+
+def test_it_has_room_for_the_largest_shard_however_little_is_free(far):
+    assert limit_of(far, free=10) == max(info.raw.num_bytes for info in far.shards)
+
+
+def test_shards_that_are_read_where_they_lie_need_none(far, fill, tmp_path):
+    near = LocalStore(tmp_path / "set")
+    options = CacheOptions(local=str(tmp_path / "cache"))
+    assert limit_of(Source(near, DIGEST, far.shards, options), free=1_000_000) is None
+    zipped = fill(near, compression="zstd")
+    assert limit_of(Source(near, DIGEST, zipped, options), free=1_000_000) == 500_000
+
+
+def test_on_a_network_file_system_where_no_bound_can_be_kept_there_is_none(far):
+    assert limit_of(far, free=1_000_000, kind="nfs4") is None
+
+
+def test_by_default_this_machine_is_asked(far, tmp_path):
+    limit = default_cache_limit(far)
+    assert limit is not None
+    assert 0 < limit < shutil.disk_usage(tmp_path).total
