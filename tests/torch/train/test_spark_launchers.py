@@ -48,12 +48,26 @@ def session(master: str, monkeypatch):
         spark.stop()
 
 
+def beside_the_script(folder: Path, builds: str, monkeypatch) -> str:
+    """A model in a module that only this process can import, and that needs another one, as beside a script."""
+    folder.mkdir()
+    (folder / "beside_model.py").write_text(
+        "from beside_layers import build\n\ndef make(config): return build(config)\n"
+    )
+    (folder / "beside_layers.py").write_text(f"from tests.torch.train.tiny_models import {builds} as build\n")
+    for name in ("beside_model", "beside_layers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(folder)
+    return "beside_model:make"
+
+
 def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeypatch):
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
     heard = []
     with session("local[1]", monkeypatch):
         spread = replace(config, launcher="spark-local", num_processes=2)
+        spread = replace(spread, model=beside_the_script(tmp_path / "beside", "convolution", monkeypatch))
         result = train(spread, on_event=heard.append)
         assert read_sample_order(config.run_dir) == read_sample_order(alone.run_dir)
         assert result.steps == 14
@@ -78,7 +92,7 @@ def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config,
             config,
             launcher="spark",
             num_processes=2,
-            model="tests.torch.train.tiny_models:needs_token",
+            model=beside_the_script(tmp_path / "beside", "needs_token", monkeypatch),
             storage_options={"auto_mkdir": "canary-2584"},
         )
         result = train(spread)

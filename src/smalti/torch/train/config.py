@@ -35,7 +35,10 @@ class TrainConfig:
     image_size: int = 96
     """Side of the square that the model sees, in pixels."""
     model: str = "mobilenet_v2"
-    """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier."""
+    """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier.
+
+    A module that the process which calls `train` can import, such as one beside the script, need not be installed on
+    Spark's executors: its Python files are sent to them, with those loaded from the same folder."""
     width: float = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: str | None = None

@@ -21,6 +21,7 @@ from smalti.torch.train.environment import (
 from smalti.torch.train.events import METRICS_FILE, OnEvent, following
 from smalti.torch.train.failures import failures_recorded, forget_failures, read_failure
 from smalti.torch.train.loop import train_here
+from smalti.torch.train.model_source import importable, read_source
 
 _TAIL_LINES = 40
 
@@ -36,12 +37,13 @@ def train_on_spark(config: TrainConfig, on_event: OnEvent | None = None) -> Trai
     forget_failures(Path(config.run_dir))
     carried = {**detect_storage_environment(), STORAGE_OPTIONS_VARIABLE: json.dumps(dict(config.storage_options))}
     task = replace(config, launcher="inline", num_processes=1, storage_options={}).to_json()
+    source = read_source(config.model)
     with following(Path(config.run_dir) / METRICS_FILE, on_event), _surroundings(config, carried):
         try:
             if config.launcher == "spark":
-                outcome = distributor.run(_run_rank, task, CarriedEnvironment(carried))
+                outcome = distributor.run(_run_rank, task, source, CarriedEnvironment(carried))
             else:
-                outcome = distributor.run(_run_rank, task)
+                outcome = distributor.run(_run_rank, task, source)
         except SmaltiError:
             raise
         except Exception as error:
@@ -49,12 +51,16 @@ def train_on_spark(config: TrainConfig, on_event: OnEvent | None = None) -> Trai
     return TrainResult.from_json(outcome)
 
 
-def _run_rank(task: dict[str, Any], carried: CarriedEnvironment | None = None) -> dict[str, Any]:  # noqa: ARG001 - its arrival sets the environment
+def _run_rank(
+    task: dict[str, Any],
+    source: dict[str, str],
+    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - its arrival sets the environment
+) -> dict[str, Any]:
     """Train as one rank; the same small plain dict comes back from all, as only one of them is kept."""
     # torchrun's agent, the parent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
     config = replace(TrainConfig.from_json(task), storage_options=storage_options_from_environment())
-    with failures_recorded(Path(config.run_dir)):
+    with failures_recorded(Path(config.run_dir)), importable(config.model, source):
         return train_here(config).to_json()
 
 

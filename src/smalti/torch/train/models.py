@@ -144,8 +144,8 @@ def _from_function(config: TrainConfig) -> nn.Module:
         function: Callable[[TrainConfig], Any] = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
         raise SchemaError(
-            f"`model` '{config.model}': {error}. Expected 'module:function' with an importable module; its "
-            "folder must be on PYTHONPATH in every training process.",
+            f"`model` '{config.model}': {error}. Expected 'module:function' with an importable module: installed where "
+            "the training processes run, or importable in the process that calls `train`.",
             model=config.model,
         ) from error
     model = function(config)

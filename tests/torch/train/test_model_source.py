@@ -1,0 +1,77 @@
+"""A model's source files are found, and make it importable where nothing else does."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from smalti.torch.train.model_source import importable, read_source
+
+pytestmark = pytest.mark.torch
+
+FILES = {
+    "sm_model.py": "import sm_helper\n\ndef make(config):\n    return sm_helper.NAME\n",
+    "sm_helper.py": "NAME = 'from the helper'\n",
+    "sm_unrelated.py": "raise RuntimeError('nobody imports this')\n",
+    "sm_package/__init__.py": "",
+    "sm_package/nets/__init__.py": "",
+    "sm_package/nets/small.py": "def make(config):\n    from sm_package.parts import NAME\n    return NAME\n",
+    "sm_package/parts.py": "NAME = 'imported late'\n",
+    "sm_package/data.txt": "not source",
+}
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.startswith("sm_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A folder of modules that this process can import."""
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    forget()
+
+
+def elsewhere(model: str, source: dict[str, str], monkeypatch) -> object:
+    """What the function returns in a process that knows nothing but the source."""
+    forget()
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not (Path(entry) / "sm_model.py").exists()])
+    name, _, function = model.partition(":")
+    with importable(model, source):
+        return getattr(importlib.import_module(name), function)(None)
+
+
+def test_a_module_goes_with_what_it_loaded_from_its_folder(beside, monkeypatch):
+    source = read_source("sm_model:make")
+    assert source == {name: FILES[name] for name in ("sm_model.py", "sm_helper.py")}
+    assert elsewhere("sm_model:make", source, monkeypatch) == "from the helper"
+
+
+def test_a_package_goes_whole_so_that_it_may_import_late(beside, monkeypatch):
+    source = read_source("sm_package.nets.small:make")
+    assert set(source) == {name for name in FILES if name.startswith("sm_package/") and name.endswith(".py")}
+    assert elsewhere("sm_package.nets.small:make", source, monkeypatch) == "imported late"
+
+
+def test_nothing_is_left_behind(beside, monkeypatch):
+    before = list(sys.path)
+    source = read_source("sm_model:make")
+    elsewhere("sm_model:make", source, monkeypatch)
+    assert [entry for entry in sys.path if "smalti-model" in entry] == []
+    assert set(sys.path) <= set(before)
+
+
+def test_what_a_process_has_of_its_own_is_not_replaced(beside):
+    with importable("sm_model:make", {"sm_model.py": "def make(config):\n    return 'sent'\n"}):
+        assert importlib.import_module("sm_model").make(None) == "from the helper"
+
+
+@pytest.mark.parametrize("model", ["mobilenet_v2", "timm/resnet18", "torch.nn:Linear", "json:loads", "sm_nowhere:make"])
+def test_known_installed_and_unknown_models_have_no_source_to_send(model):
+    assert read_source(model) == {}
