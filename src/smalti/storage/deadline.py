@@ -1,0 +1,108 @@
+"""The one rule for how long a transfer may take.
+
+A transfer of `size` bytes with the time limit `timeout` fails
+
+1. when less than 64 KiB arrived within `timeout` seconds, or
+2. `timeout + size / 64 KiB/s` seconds after it began,
+
+whichever comes first. So a stalled transfer fails soon, a slow one that progresses is given time for its size, and one
+that trickles ends, too. Where the size is unknown, rule 2 counts the bytes that have arrived instead: at a constant
+speed the result is the same.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from smalti.errors import StoreTimeout
+
+PROGRESS_BYTES = 64 << 10
+"""What must arrive within the time limit for the transfer to count as progressing."""
+LEAST_BYTES_PER_SECOND = 64 << 10
+"""Speed by which a transfer's size extends its time in all."""
+
+
+def most_seconds(timeout: float, size: int) -> float:
+    """Return how long a transfer of `size` bytes may take in all, seconds. Pure."""
+    return timeout + size / LEAST_BYTES_PER_SECOND
+
+
+class TransferDeadline:
+    """The deadline of one transfer, which begins when this is made.
+
+    Not thread-safe: one thread reports the progress.
+
+    Args:
+        timeout: Time limit, seconds.
+        size: Bytes to transfer; None where it is unknown.
+        clock: Seconds from any fixed point; never goes back.
+        what: The thing that is transferred, for the error message; without secrets.
+        facts: Attributes of the error, such as `key`.
+
+    Example:
+        >>> deadline = TransferDeadline(60.0, size=len(body), what="s3://bucket/key")
+        >>> connection.settimeout(deadline.remaining())
+        >>> while chunk := connection.recv(65536):
+        ...     deadline.progress(len(chunk))
+        ...     connection.settimeout(deadline.remaining())
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        size: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        what: str = "the transfer",
+        **facts: Any,
+    ) -> None:
+        self.timeout, self.size = timeout, size
+        self.received = 0
+        """Bytes that arrived so far, those of failed attempts included."""
+        self._clock, self._what, self._facts = clock, what, facts
+        self._begin = self._marked_at = clock()
+        self._since_mark = 0
+
+    def progress(self, num_bytes: int) -> None:
+        """Record bytes that arrived since the last call; 0 only checks.
+
+        Raises:
+            StoreTimeout: the deadline passed before they arrived.
+        """
+        if self.passed():
+            raise self.error()
+        self.received += num_bytes
+        self._since_mark += num_bytes
+        if self._since_mark >= PROGRESS_BYTES:
+            self._marked_at, self._since_mark = self._clock(), 0
+
+    def remaining(self) -> float:
+        """Return the seconds until the transfer fails if nothing more arrives, never negative: for socket timeouts."""
+        return max(0.0, min(self._marked_at + self.timeout, self._begin + self.total_seconds) - self._clock())
+
+    def passed(self) -> bool:
+        """Return whether the transfer has failed."""
+        return self.remaining() <= 0.0
+
+    def restart(self) -> None:
+        """Begin the time without progress anew, such as after a wait for a lock; the time in all goes on."""
+        self._marked_at, self._since_mark = self._clock(), 0
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds that the transfer may take in all."""
+        return most_seconds(self.timeout, self.received if self.size is None else self.size)
+
+    def error(self) -> StoreTimeout:
+        """Return the error to raise when the deadline has passed: it says which of the two rules ended the transfer."""
+        of_all = "" if self.size is None else f" of {self.size}"
+        if self._clock() >= self._begin + self.total_seconds:
+            why = f"not complete within {self.total_seconds:.0f} s"
+        else:
+            why = f"less than 64 KiB arrived within {self.timeout:.0f} s"
+        return StoreTimeout(
+            f"{self._what}: {why} ({self.received}{of_all} bytes had arrived); check the store and the network, or "
+            "raise `download_timeout`",
+            received=self.received,
+            **self._facts,
+        )
