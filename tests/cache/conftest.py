@@ -7,9 +7,35 @@ import pytest
 from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import Store
+from smalti.testing import MemoryStore
 
 COLUMNS = {"id": "int64", "text": "str"}
 DIGEST = "d" * 64
+
+
+class Clock:
+    """Seconds as the test says."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Slow(MemoryStore):
+    """Sends `num_bytes` in each `seconds` of a clock."""
+
+    def __init__(self, clock, num_bytes, seconds):
+        super().__init__()
+        self._clock, self._num_bytes, self._seconds = clock, num_bytes, seconds
+
+    def fetch(self, key, out, *, on_chunk=None):
+        data = self.get(key)
+        for begin in range(0, len(data), self._num_bytes):
+            self._clock.now += self._seconds
+            out.write(data[begin : begin + self._num_bytes])
+        return len(data)
 
 
 @pytest.fixture
@@ -28,6 +54,22 @@ def fill():
             infos.append(info)
         assert len(infos) > 3
         return infos
+
+    return write
+
+
+@pytest.fixture
+def put_large():
+    """Write a shard of three samples of 6 MiB, and return its info."""
+
+    def write(store: Store, *, hashes=("xxh3_64",)):
+        builder = ShardBuilder(Schema.from_columns({"b": "bytes"}), ShardOptions(hashes=hashes))
+        for number in range(3):
+            builder.add({"b": bytes([number]) * (6 << 20)})
+        (filled,) = builder.finish()
+        shard = filled.seal()
+        store.put(shard.info.stored.basename, bytes(shard.payloads[0]))
+        return shard.info
 
     return write
 

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
-from smalti.cache.transfer import PART_BYTES, cut, stream, stream_parts
+from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
-from smalti.storage.retry import Deadline
+from smalti.storage.deadline import TransferDeadline
 from smalti.testing import MemoryStore
+from tests.cache.conftest import Clock, Slow
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
@@ -37,7 +38,8 @@ class Counting(MemoryStore):
 
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
-    return stream_parts(store, key, cut(num_bytes, 0, at_once), deadline=Deadline(seconds))
+    deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
+    return stream_parts(store, key, cut(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
@@ -88,8 +90,9 @@ def test_a_store_that_never_answers_is_a_timeout_that_says_what_to_do(read):
             free.wait(60)
             return 0
 
-    chunks = stream(Held(), "k", deadline=Deadline(30), stall=0.1) if read == "whole" else parts(Held(), seconds=0.1)
-    with pytest.raises(StoreTimeout, match=r"(no byte for|not complete within) 0 s \(0 bytes.*download_timeout"):
+    deadline = TransferDeadline(30.0, SIZE)
+    chunks = stream(Held(), "k", deadline=deadline, stall=0.1) if read == "whole" else parts(Held(), seconds=0.1)
+    with pytest.raises(StoreTimeout, match=r"(no byte for|not complete within) 0 s \(0 .*bytes.*download_timeout"):
         list(chunks)
     free.set()
 
@@ -103,6 +106,32 @@ def test_an_error_that_is_not_the_stores_says_which_object(read):
         def fetch(self, *_, **__):
             raise ZeroDivisionError("of the client")
 
-    chunks = stream(Broken(), "k", deadline=Deadline(30), stall=30) if read == "whole" else parts(Broken())
+    deadline = TransferDeadline(30.0, SIZE)
+    chunks = stream(Broken(), "k", deadline=deadline, stall=30) if read == "whole" else parts(Broken())
     with pytest.raises(StoreError, match="k: ZeroDivisionError: of the client"):
         list(chunks)
+
+
+def test_a_slow_object_that_progresses_arrives_long_after_the_time_limit():
+    clock = Clock()
+    slow = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 513 seconds
+    slow.put("k", DATA)
+    deadline = TransferDeadline(10.0, SIZE, clock)
+    assert b"".join(stream(slow, "k", deadline=deadline, stall=5.0)) == DATA
+    assert clock.now == 513.0
+
+
+def test_an_object_that_trickles_is_given_up_at_the_time_limit():
+    clock = Clock()
+    slow = Slow(clock, 1, 0.5)
+    slow.put("k", DATA)
+    with pytest.raises(StoreTimeout, match="k: less than 64 KiB arrived within 60 s"):
+        list(stream(slow, "k", deadline=TransferDeadline(60.0, SIZE, clock, what="k"), stall=30.0))
+    assert clock.now < 90.0, "some chunks more may be queued"
+
+
+def test_a_part_that_the_store_gave_up_leaves_reading_as_a_whole():
+    store = MemoryStore()
+    store.plant("get_range", error=StoreTimeout("too slow", key="k"))
+    with pytest.raises(PartsTimeout, match="too slow"):
+        list(parts(store))

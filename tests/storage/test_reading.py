@@ -9,7 +9,8 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
 from smalti.storage import open_store
-from smalti.storage.bodies import RANGE_BYTES, FsspecReader
+from smalti.storage.bodies import FIRST_RANGE_BYTES, RANGE_BYTES, FsspecReader
+from smalti.storage.process import PerProcess
 from smalti.storage.s3_reading import S3Reader
 from smalti.testing.faultstore import FaultStore, Toxic
 
@@ -78,7 +79,7 @@ def test_bytes_of_two_objects_are_never_mixed(opened, after):
     assert DATA.startswith(out.getvalue()) or out.getvalue() == DATA[::-1]
 
 
-@pytest.mark.parametrize("size", [0, 1, RANGE_BYTES - 1, RANGE_BYTES, RANGE_BYTES + 1])
+@pytest.mark.parametrize("size", [0, 1, FIRST_RANGE_BYTES - 1, FIRST_RANGE_BYTES, RANGE_BYTES, RANGE_BYTES + 1])
 def test_objects_of_every_size_are_read_whole(opened, size):
     faults, store = opened
     faults.put("k", DATA[:size])
@@ -178,3 +179,39 @@ def test_stores_with_one_login_share_a_client_and_others_do_not(clean_environmen
         kept.pop()._reader.renew()
         os.utime(config, (2, 2))
         assert len({id(client_of(address)) for _ in range(3)}) == 1
+
+
+class Link:
+    """A file system of one object of 64 MiB, behind a link of so many bytes a second."""
+
+    def __init__(self, rate):
+        self.now, self.rate, self.longest, self.asked = 0.0, rate, 0.0, []
+
+    def info(self, _path):
+        return {"size": 64 << 20, "etag": "1"}
+
+    def cat_file(self, _path, start, end):
+        seconds = (end - start) / self.rate
+        self.now += seconds
+        self.longest = max(self.longest, seconds)
+        self.asked.append(end - start)
+        return bytes(end - start)
+
+
+def read_over(link):
+    reader = FsspecReader(PerProcess(lambda: link), lambda: link.now)
+    return sum(map(len, reader.open("k", 0, "", timeout=60.0).chunks))
+
+
+def test_on_a_slow_link_ranges_are_small_enough_to_show_progress():
+    """A range shows no progress until it is whole: 8 MiB at 64 KiB/s would look like a stall of 128 s."""
+    link = Link(64 << 10)
+    assert read_over(link) == 64 << 20
+    assert link.longest == 16.0
+    assert link.asked[-1] == 256 << 10
+
+
+def test_on_a_fast_link_ranges_grow_to_8_mib():
+    link = Link(100 << 20)
+    assert read_over(link) == 64 << 20
+    assert [size >> 20 for size in link.asked] == [1, 2, 4, 8, 8, 8, 8, 8, 8, 8, 1]

@@ -22,7 +22,7 @@ from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
-from smalti.cache.transfer import PART_BYTES, cut, stream, stream_parts
+from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
 from smalti.cache.writing import CheckedFile, DiskFaults, is_full
 from smalti.errors import (
     ChecksumMismatch,
@@ -35,6 +35,7 @@ from smalti.errors import (
 )
 from smalti.format import FIRST_BYTES, FileInfo, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
+from smalti.storage.deadline import TransferDeadline, most_seconds
 from smalti.storage.process import PerProcess
 from smalti.storage.retry import Deadline, jitter
 
@@ -138,9 +139,21 @@ class Visit:
 
     keeper: Keeper
     deadline: Deadline
+    """For all of it: waits for other processes, attempts and the pauses between them."""
+    transfer: TransferDeadline
+    """For the bytes of all attempts."""
     ahead: bool
     """Whether nobody waits for it yet."""
     lock: FileLock | None = None
+
+    def is_over(self, pause: float) -> bool:
+        """Return whether no time would be left after a pause of so many seconds."""
+        return min(self.deadline.left(), self.transfer.remaining()) <= pause
+
+
+def most_seconds_for(info: ShardInfo, options: CacheOptions) -> float:
+    """Return the seconds within which a shard is here, or an error is raised."""
+    return most_seconds(options.download_timeout, sum(file.num_bytes for file in info.stored_files))
 
 
 def num_bytes_held(info: ShardInfo, options: CacheOptions) -> int:
@@ -166,13 +179,14 @@ class Fetcher:
         counters: Counters,
         pace: PerProcess[Pace],
         limit: int | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         store, digest, options = source
         self._store, self._pace = store, pace
         self._digest = digest
         self._options = options
         self._counters = counters
-        self._limit = limit
+        self._limit, self._clock = limit, clock
         self._roots: dict[bool, Path] = {}
 
     def bring(self, wanted: Wanted, use: Use, *, trusted: Trusted, keeper: Keeper, ahead: bool = False) -> Any:
@@ -187,7 +201,8 @@ class Fetcher:
         if places:
             return self._use_in_place(files, places, use, trusted)
         targets = tuple(map(self._target, files))
-        visit = Visit(keeper, Deadline(self._options.download_timeout), ahead)
+        deadline = Deadline(most_seconds_for(wanted.info, self._options))
+        visit = Visit(keeper, deadline, self._transfer(files), ahead)
         try:
             found = self._use(files, targets, use, trusted)
         except (OSError, FormatError):
@@ -204,6 +219,12 @@ class Fetcher:
                     if isinstance(error, StoreError):
                         raise  # the shard is gone, not the folder
             return self._bring_locked(wanted, targets, use, visit)
+
+    def _transfer(self, files: tuple[WantedFile, ...]) -> TransferDeadline:
+        size, key = sum(file.stored.num_bytes for file in files), files[0].stored.basename
+        return TransferDeadline(
+            self._options.download_timeout, size, self._clock, what=self._store.locate(key), key=key
+        )
 
     def roots(self) -> tuple[Path, ...]:
         """The folders of the copies, as far as any was asked for."""
@@ -280,12 +301,14 @@ class Fetcher:
         # Counted from when it was wanted: who waited for another process that gave up need not be as patient again.
         waited = visit.deadline.seconds - visit.deadline.left()
         patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE - waited)
+        visit.transfer.restart()  # until now another process may have been at it
         with _Staging() as staging:
             while True:
                 attempt += 1
                 try:
                     for file in missing[len(staging.files) :]:
                         staging.files.append(self._stage(file, visit, staging))
+                        visit.transfer.restart()  # unpacking a file is no lack of progress of the next
                     return self._publish(wanted, staging, use, visit)
                 except StoreAuthError as error:
                     self._counters.failed(error)
@@ -302,7 +325,9 @@ class Fetcher:
                     pause *= jitter(1.0, 1.5)
                     if isinstance(error, StoreNotFound) and not patience.passed():
                         attempt -= 1  # a store may say so for some seconds after it was written, or mounted
-                    elif attempt >= self._options.download_retry or visit.deadline.left() <= pause:
+                    elif isinstance(error, PartsTimeout) and not visit.transfer.passed():
+                        attempt -= 1  # the next one reads the object as a whole, and its progress is seen
+                    elif attempt >= self._options.download_retry or visit.is_over(pause):
                         raise self._final(at_fault, error, attempt) from error
                 except OSError as error:
                     self._counters.failed(error)
@@ -366,9 +391,11 @@ class Fetcher:
         key, size = file.stored.basename, file.stored.num_bytes
         if parts > 1 and file.stored.hashes and size > PART_BYTES:
             first = FIRST_BYTES if is_readable_early(file.raw, file.zip) else 0
-            return stream_parts(self._store, key, cut(size, first, parts), deadline=visit.deadline)
+            # Less than the time limit, so that enough is left to read it as a whole.
+            stall = self._options.download_timeout / (self._options.download_retry + 1)
+            return stream_parts(self._store, key, cut(size, first, parts), deadline=visit.transfer, stall=stall)
         stall = self._options.download_timeout / self._options.download_retry
-        return stream(self._store, key, deadline=visit.deadline, stall=stall)
+        return stream(self._store, key, deadline=visit.transfer, stall=stall)
 
     def _unpack(self, file: WantedFile, stored: Path, unpacked: Path) -> None:
         compression = parse_compression(file.compression)

@@ -15,7 +15,8 @@ class CacheOptions:
     download_retry: int = 2
     """Attempts for one shard in all (not further ones), at least 1."""
     download_timeout: float = 60.0
-    """Seconds until a shard is here or an error is raised: all attempts, pauses and waiting for another process."""
+    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, with every attempt, pause
+    and wait for another process, it may take this long and the time of its stored size at 64 KiB/s."""
     keep_zip: bool = False
     """Whether the compressed file is kept beside the unpacked one."""
 

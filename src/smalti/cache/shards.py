@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from smalti.cache.agenda import Uses
 from smalti.cache.early import Arriving, may_be_first
-from smalti.cache.fetching import Fetcher, Wanted, num_bytes_held
+from smalti.cache.fetching import Fetcher, Wanted, most_seconds_for, num_bytes_held
 from smalti.cache.jobs import Jobs
 from smalti.cache.keeping import Keeper, Places
 from smalti.cache.options import CacheOptions, detect_open_limit
@@ -93,7 +93,7 @@ class ShardCache:
         self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
     def shard(self, shard_id: int, last: int | None = None) -> AnyShard:
-        """The open shard; blocks until it is here and verified, `download_timeout` seconds at most.
+        """The open shard; blocks until it is here and verified, within the deadline of `CacheOptions`.
 
         Args:
             shard_id: Its id.
@@ -285,8 +285,8 @@ class ShardCache:
         if not 0 <= shard_id < len(self):
             urls = ", ".join(source.store.url for source in self._sources)
             raise IndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
-        _, source, _ = self._find(shard_id)
-        timeout = source.options.download_timeout
+        _, source, place = self._find(shard_id)
+        timeout = most_seconds_for(source.shards[place], source.options)
         begin, missing = time.perf_counter_ns(), self._is_missing(shard_id)
         try:
             early = self._early(shard_id, last) if missing and last is not None else None

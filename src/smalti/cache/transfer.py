@@ -9,12 +9,16 @@ from typing import Any, BinaryIO, cast
 
 from smalti.errors import SmaltiError, StoreError, StoreTimeout
 from smalti.storage import Store
-from smalti.storage.retry import Deadline
+from smalti.storage.deadline import TransferDeadline
 
 QUEUED_CHUNKS = 8
 """Chunks between the network and the disk: some are written while the next arrive, and memory stays small."""
 PART_BYTES = 16 << 20
 """One ranged request: a shard of usual size comes in one round trip, and memory stays small."""
+
+
+class PartsTimeout(StoreTimeout):
+    """A part did not arrive in time: nobody sees the progress within a part, so the object is to be read as a whole."""
 
 
 class _Abandoned(Exception):  # noqa: N818 -- a signal between two threads of ours
@@ -54,14 +58,14 @@ class _Pipe:
         raise _Abandoned
 
 
-def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Generator[bytes]:
+def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
     """The object's chunks, in order.
 
     Args:
         store: Where it lies.
         key: Its name.
-        deadline: For the whole object.
-        stall: Seconds without a byte after which it is given up.
+        deadline: Of the transfer; told of each chunk.
+        stall: Seconds without a byte after which this attempt is given up.
 
     Raises:
         StoreTimeout: the deadline passed, or nothing arrived for `stall` seconds. The store's call may go on in its
@@ -74,15 +78,16 @@ def stream(store: Store, key: str, *, deadline: Deadline, stall: float) -> Gener
         _start(pipe.fill, store, key)
         while True:
             try:
-                item = pipe.chunks.get(timeout=min(stall, deadline.left()))
+                item = pipe.chunks.get(timeout=min(stall, deadline.remaining()))
             except queue.Empty:
-                raise _stalled(store, key, received, deadline, stall) from None
+                deadline.progress(0)
+                raise _stalled(StoreTimeout, store, key, received, stall) from None
             if item is None:
                 return
-            yield _checked(item, store, key)
-            received += len(cast("bytes", item))
-            if deadline.passed():
-                raise _stalled(store, key, received, deadline, stall)
+            chunk = _checked(item, store, key)
+            deadline.progress(len(chunk))
+            received += len(chunk)
+            yield chunk
     finally:
         pipe.abandoned.set()
 
@@ -154,7 +159,7 @@ def cut(num_bytes: int, first: int, at_once: int) -> Cut:
     return Cut(list(pairwise([0, *ends])), at_once)
 
 
-def stream_parts(store: Store, key: str, parts: Cut, *, deadline: Deadline) -> Generator[bytes]:
+def stream_parts(store: Store, key: str, parts: Cut, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
     """As `stream`, by several ranged requests at once: what one connection cannot do for a large object.
 
     Nothing compares the parts to each other: for objects whose hash is known.
@@ -163,7 +168,13 @@ def stream_parts(store: Store, key: str, parts: Cut, *, deadline: Deadline) -> G
         store: Where it lies.
         key: Its name.
         parts: What to ask for.
-        deadline: For the whole object. That a part stalls the store notices, which knows the bytes of it.
+        deadline: Of the transfer; told of each part.
+        stall: Seconds without a whole part after which this attempt is given up.
+
+    Raises:
+        PartsTimeout: no part arrived for `stall` seconds; a slow link can still bring the object by `stream`.
+        StoreTimeout: the deadline passed.
+        StoreError: what the store raised.
     """
     coming = _Parts(parts.spans, parts.at_once)
     received = 0
@@ -171,11 +182,16 @@ def stream_parts(store: Store, key: str, parts: Cut, *, deadline: Deadline) -> G
         for _ in range(min(parts.at_once, coming.count)):
             _start(coming.serve, store, key)
         for _ in range(coming.count):
-            part = coming.take(deadline.left())
-            if part is None or deadline.passed():
-                raise _stalled(store, key, received, deadline, deadline.seconds)
-            yield _checked(part, store, key)
-            received += len(cast("bytes", part))
+            part = coming.take(min(stall, deadline.remaining()))
+            if part is None:
+                deadline.progress(0)
+                raise _stalled(PartsTimeout, store, key, received, stall)
+            if isinstance(part, StoreTimeout):
+                raise PartsTimeout(part.message, **part.facts) from part
+            chunk = _checked(part, store, key)
+            deadline.progress(len(chunk))
+            received += len(chunk)
+            yield chunk
     finally:
         coming.close()
 
@@ -202,12 +218,10 @@ def _checked(item: bytes | BaseException, store: Store, key: str) -> bytes:
         del item  # an error that its own frame holds would keep all callers' frames until garbage is collected
 
 
-def _stalled(store: Store, key: str, received: int, deadline: Deadline, stall: float) -> StoreTimeout:
-    late = f"not complete within {deadline.seconds:.0f} s"
-    why = late if deadline.passed() else f"no byte for {stall:.0f} s"
-    return StoreTimeout(
-        f"{store.locate(key)}: {why} ({received} bytes had arrived); check the store and the network, or "
-        "raise `download_timeout`",
+def _stalled(kind: type[StoreTimeout], store: Store, key: str, received: int, stall: float) -> StoreTimeout:
+    return kind(
+        f"{store.locate(key)}: no byte for {stall:.0f} s ({received} bytes had arrived); check the store and the "
+        "network, or raise `download_timeout`",
         key=key,
         received=received,
     )

@@ -69,7 +69,8 @@ class StreamingDataset:
             `per_stream` and `device_per_stream` take each global batch, or each rank's, from one stream.
         change_weights: continue a state that was saved with other weights, and record that; otherwise it is refused.
         download_retry: attempts per shard.
-        download_timeout: seconds without progress after which fetching a shard fails.
+        download_timeout: seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may
+            take this long and the time of its size at 64 KiB/s.
         predownload: samples to look ahead when fetching; by default 8 batches or four shards.
         validate_hash: hash that every file must have in the index; all hashes that are there are checked anyway.
         cache_limit: bytes that the copies of these shards may take here, such as "100gb" (units of 1024), whoever made

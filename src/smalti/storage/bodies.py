@@ -1,5 +1,6 @@
 """What comes of an object, piece by piece: by one streamed request where a client can, else by ranged ones."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,7 +10,12 @@ from smalti.storage.filesystems import call
 from smalti.storage.process import PerProcess
 
 RANGE_BYTES = 8 << 20
-"""One ranged request: large enough to hide a round trip, small enough to notice a stall."""
+"""Largest ranged request: large enough to hide a round trip."""
+FIRST_RANGE_BYTES, LEAST_RANGE_BYTES = 1 << 20, 256 << 10
+"""The first ranged request of a reader, and the smallest: a request shows no progress until it has ended, so on a slow
+link requests must be small for a transfer not to look stalled."""
+FAST_SECONDS, SLOW_SECONDS = 1.0, 4.0
+"""Ranges are doubled after one that came within the former, and halved after one that took longer than the latter."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,20 @@ class Reader(Protocol):
 class FsspecReader:
     """Reads by a file system of fsspec, in ranges: none of them streams with conditions."""
 
-    def __init__(self, connection: PerProcess[Any]) -> None:
-        self._connection = connection
+    def __init__(self, connection: PerProcess[Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection, self._clock = connection, clock
+        self._range_bytes = FIRST_RANGE_BYTES
 
     def open(self, path: str, begin: int, tag: str, *, timeout: float) -> Body:
         """The object from byte `begin` on; the tag is that of its first look-up."""
         try:
-            first = self.read(path, begin, begin + RANGE_BYTES, timeout=timeout)
+            asked = self._range_bytes
+            first = self._range(path, begin, begin + asked, timeout)
         except Exception as error:
             if classify(error) is not Kind.PAST_END:
                 raise
             first = b""  # an empty object has no first byte
-        if len(first) < RANGE_BYTES and not tag:
+        if len(first) < asked and not tag:
             return Body("", begin + len(first), iter((first,)), _nothing)
         size, now = self._look(path, timeout)
         if tag not in {"", now}:
@@ -68,7 +76,7 @@ class FsspecReader:
         at, chunk = begin + len(first), first
         while at < size:
             yield chunk
-            chunk = self.read(path, at, min(at + RANGE_BYTES, size), timeout=timeout)
+            chunk = self._range(path, at, min(at + self._range_bytes, size), timeout)
             at += len(chunk)
             if not chunk:
                 break
@@ -76,6 +84,17 @@ class FsspecReader:
         if at != size or self._look(path, timeout) != (size, tag):
             raise ChangedError(f"ended at byte {at} of {size}, or as another object than it began")
         yield chunk
+
+    def _range(self, path: str, begin: int, end: int, timeout: float) -> bytes:
+        """Read one range, and set the size of the next one by the time that it took."""
+        started = self._clock()
+        data = self.read(path, begin, end, timeout=timeout)
+        seconds, size = self._clock() - started, self._range_bytes
+        if seconds > SLOW_SECONDS:
+            self._range_bytes = max(size // 2, LEAST_RANGE_BYTES)
+        elif seconds < FAST_SECONDS and len(data) >= size:
+            self._range_bytes = min(2 * size, RANGE_BYTES)
+        return data
 
     def read(self, path: str, begin: int, end: int | None, *, timeout: float) -> bytes:
         """Bytes [begin, end), or all from `begin` on."""

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.bodies import ChangedError, mark_of
+from smalti.storage.deadline import most_seconds
 from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, translate
 from smalti.storage.filesystems import CONDITIONAL, READ_ONLY, UPLOADS_STAY, call, fill_options, make_filesystem
 from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
@@ -84,7 +85,8 @@ class FsspecStore(Store):
                 if tag not in {"", body.tag}:
                     raise ChangedError
                 if not tag:
-                    tag, trial.limit = body.tag, self._retry.deadline(max(0, body.num_bytes))
+                    whole = most_seconds(self._retry.timeout, max(0, body.num_bytes))
+                    tag, trial.limit = body.tag, Deadline(whole)
                 for chunk in body.chunks:
                     at += len(chunk)
                     trial.moved()

@@ -43,7 +43,8 @@ class Stream:
     download_retry: int | None = None
     """Attempts per shard."""
     download_timeout: float | None = None
-    """Seconds without progress after which fetching a shard fails."""
+    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may take this long and
+    the time of its size at 64 KiB/s."""
     validate_hash: str | None = None
     """Hash that every file must have in the index."""
     keep_zip: bool | None = None

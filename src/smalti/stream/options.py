@@ -22,7 +22,8 @@ class StreamOptions:
     download_retry: int = 2
     """Attempts per shard."""
     download_timeout: float = 60.0
-    """Seconds without progress after which fetching a shard fails."""
+    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may take this long and
+    the time of its size at 64 KiB/s."""
     validate_hash: str | None = None
     """Hash that every file must have in the index; None for whichever it has. All that are there are checked."""
     keep_zip: bool = False
