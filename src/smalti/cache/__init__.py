@@ -7,6 +7,7 @@ what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti
 from smalti.cache.agenda import Uses
 from smalti.cache.bound import least_bytes
 from smalti.cache.free_share import default_cache_limit
+from smalti.cache.descriptors import with_descriptors
 from smalti.cache.options import CacheOptions
 from smalti.cache.shards import ShardCache, Source
 from smalti.cache.statistics import CacheStats, Counters, StepWaits, stats_of
@@ -22,4 +23,5 @@ __all__ = [
     "default_cache_limit",
     "least_bytes",
     "stats_of",
+    "with_descriptors",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.cache.weak import weakly
 from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 
 STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
@@ -62,7 +63,7 @@ class Counters:
         self._descriptor = _unnamed_file() if descriptor is None else descriptor
         words = np.frombuffer(mmap.mmap(self._descriptor, _NUM_BYTES), np.int64)
         self._numbers, self._slots = words[: len(COUNTED)], words[len(COUNTED) :]
-        self._lock, self._link, self._pid = threading.Lock(), _Link(self._arrived), os.getpid()
+        self._lock, self._link, self._pid = threading.Lock(), _Link(weakly(self._arrived)), os.getpid()
 
     def add(self, **numbers: int) -> None:
         """Adds to the numbers of these names; `reached` and `step_most` become the largest one told."""
@@ -108,7 +109,7 @@ class Counters:
 
     def _own(self) -> None:
         if self._pid != os.getpid():  # a fork may have copied the locks while they were held
-            self._lock, self._link, self._pid = threading.Lock(), _Link(self._arrived), os.getpid()
+            self._lock, self._link, self._pid = threading.Lock(), _Link(weakly(self._arrived)), os.getpid()
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

@@ -4,7 +4,7 @@ A shard that has no room yet (`NoRoom`) and what was queued behind it wait until
 
 A job is queued (wanted soon), running (a consumer or a fetching thread is at it), or failed ahead of time: it is kept,
 so that it is not fetched ahead again, and the consumer who asks for the shard tries anew. Threads start with the first
-prefetch, are daemons, and end when they have been idle for a while.
+prefetch, are daemons, and end when they have been idle for a while, when a pass is over, or when the cache is dropped.
 """
 
 import threading
@@ -69,7 +69,7 @@ class Jobs(Generic[T]):
         self._later: list[int] = []
         self._threads = 0
         self._idle = 0
-        self._closed = False
+        self._closed = self._rests = False
 
     def obtain(self, shard_id: int, timeout: float, early: Callable[[], T | None] | None = None) -> T:
         """The shard, brought by this thread unless another one is at it already.
@@ -136,6 +136,7 @@ class Jobs(Generic[T]):
                 if shard_id not in self._jobs:
                     self._jobs[shard_id] = Job()
                     self._queue.append(shard_id)
+            self._rests = False
             self._start_threads()
             self._lock.notify_all()
 
@@ -160,6 +161,12 @@ class Jobs(Generic[T]):
         with self._lock:
             return [shard_id for shard_id, job in self._jobs.items() if job.done.is_set()]
 
+    def rest(self) -> None:
+        """End threads that have nothing to do, now and until something is queued again."""
+        with self._lock:
+            self._rests = True
+            self._lock.notify_all()
+
     def close(self) -> None:
         """Forget what is queued; threads end after what they are at."""
         with self._lock:
@@ -173,14 +180,19 @@ class Jobs(Generic[T]):
             self._lock.notify_all()
 
     def _serve(self) -> None:
-        while True:
-            taken = self._next()
-            if taken is None:
-                return
-            self._run(*taken, keep_error=True)
-            with self._lock:
-                self._pace.judge(is_full=bool(self._queue) and self._threads - self._idle >= self._pace.at_once)
-                self._start_threads()
+        while self._serve_one():
+            pass
+
+    def _serve_one(self) -> bool:
+        """Do the next job; False where the thread should end. Between jobs it holds no result of any."""
+        taken = self._next()
+        if taken is None:
+            return False
+        self._run(*taken, keep_error=True)
+        with self._lock:
+            self._pace.judge(is_full=bool(self._queue) and self._threads - self._idle >= self._pace.at_once)
+            self._start_threads()
+        return True
 
     def _next(self) -> tuple[int, Job[T]] | None:
         """The next queued job that nobody took over; None when this thread should end."""
@@ -194,7 +206,7 @@ class Jobs(Generic[T]):
                         job.running = True
                         return shard_id, job
                 left = end - time.monotonic()
-                if self._closed or left <= 0 or self._threads > self._pace.at_once:
+                if self._closed or self._rests or left <= 0 or self._threads > self._pace.at_once:
                     self._threads -= 1
                     return None
                 self._idle += 1

@@ -5,7 +5,8 @@ Intended behaviour; anything else is a bug:
    everything else is fetched to `<local>/<digest>/<basename>`. What has no checksum goes to `<digest>.<address>`.
    The two files of a text shard (CSV, JSONL and the like) come under one lock, and each is verified by itself.
 2. No byte is read before the file has its declared size and hashes: checked while it streams, or once for a file
-   that was there already, by this process or one that it was forked from or with (again when it has changed since).
+   that was there already, by this process or one that it was forked from or with. Mapped files are compared with what
+   they were before each batch (`changes.py`); one that was changed since is verified again, a copy fetched again.
    The first bytes of a file on its way may be read before it is whole, once they have the declared hash of theirs.
 3. A file appears under its name whole, by rename; a process killed at any moment leaves temporaries that the next one
    removes, and nothing else.
@@ -15,9 +16,10 @@ Intended behaviour; anything else is a bug:
 6. With a limit, copies never take more bytes than that, beside what is being fetched; what is needed last goes first.
    Who has a shard open keeps it. See `keeping.py`.
 7. Nothing is opened, started or locked before the first use; a forked or unpickled copy makes its own.
+8. A cache that nobody refers to any more lets go of its maps, leases and threads at once, without the garbage
+   collector. When a process has no descriptors left, all of its caches let go of some.
 """
 
-import errno
 import os
 import threading
 import time
@@ -32,22 +34,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache.agenda import Uses
+from smalti.cache.changes import CheckBudget
+from smalti.cache.descriptors import is_exhausted, register, shed
 from smalti.cache.early import Arriving, may_be_first
 from smalti.cache.fetching import Fetcher, Wanted, most_seconds_for, num_bytes_held
 from smalti.cache.jobs import Jobs
 from smalti.cache.keeping import Keeper, Places
+from smalti.cache.opening import Known, Opening
 from smalti.cache.options import CacheOptions, detect_open_limit
 from smalti.cache.owners import Owners
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
-from smalti.cache.verified import Verified
+from smalti.cache.weak import weakly, when_dropped
 from smalti.catalog.shard_table import bytes_of
-from smalti.errors import SmaltiError, StoreError, StoreTimeout
-from smalti.format import AnyShard, ShardInfo, open_shard
+from smalti.errors import ChecksumMismatch, SmaltiError, StoreError, StoreTimeout
+from smalti.format import AnyShard, ShardInfo
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
 
-_NO_FILES = {errno.EMFILE, errno.ENFILE}
 GRACE_SECONDS = 5.0
 """How much longer than the fetching thread a waiting one waits: the former has the better message."""
 
@@ -90,7 +94,6 @@ class ShardCache:
         self._reset()
         if limit is not None:
             self._check_limit(limit)
-        self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(self._make_jobs)
 
     def shard(self, shard_id: int, last: int | None = None) -> AnyShard:
         """The open shard; blocks until it is here and verified, within the deadline of `CacheOptions`.
@@ -110,6 +113,8 @@ class ShardCache:
         """
         with self._tally:
             self._asked += 1
+        if self._checks.allows_one():
+            self._drop_changed((shard_id,))
         return self._take(shard_id, last)
 
     def _take(self, shard_id: int, last: int | None = None) -> AnyShard:
@@ -123,6 +128,8 @@ class ShardCache:
         """The open shards that one batch needs; as `shard` for each. `last` gives the last sample needed of each."""
         with self._tally:
             self._asked += len(shard_ids)
+        if self._checks.allows(len(shard_ids)):
+            self._drop_changed(shard_ids)
         begin, waits = time.perf_counter(), not all(map(self._open.__contains__, shard_ids))
         found = list(map(self._take, shard_ids, last() if waits and last is not None else repeat(None)))
         self.counters.waited(time.perf_counter() - begin if waits else 0.0)
@@ -180,10 +187,22 @@ class ShardCache:
         number, source, place = self._find(shard_id)
         return self._fetchers[number].copies(source.shards[place])
 
+    def rest(self) -> None:
+        """End the threads that fetch ahead as soon as nothing is queued: a pass is over."""
+        jobs = self._jobs.peek()
+        if jobs is not None:
+            jobs.rest()
+
+    def _drop_changed(self, shard_ids: Sequence[int]) -> None:
+        """Let go of maps of files that were changed: their pages may be gone, and their contents be others."""
+        self._forget(
+            [shard_id for shard_id in shard_ids if shard_id in self._open and self._known.is_changed(shard_id)]
+        )
+
     def _forget_gone(self) -> None:
         """An unlinked file takes room for as long as somebody maps it."""
         for shard_id in list(self._open):
-            if not all(map(os.path.exists, self._paths.get(shard_id, ()))):
+            if not all(map(os.path.exists, (state.path for state in self._known.states(shard_id)))):
                 self._forget([shard_id])
 
     def _forget(self, shard_ids: list[int]) -> None:
@@ -200,7 +219,6 @@ class ShardCache:
             keeper.close()
         self.settle()
         self._reset()
-        self._jobs = PerProcess(self._make_jobs)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -211,24 +229,24 @@ class ShardCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
-        self._jobs = PerProcess(self._make_jobs)
 
     def _reset(self) -> None:
         # A fork copies these: maps are read-only and stay valid in the child.
         self._open: dict[int, AnyShard] = {}
         self._used: dict[int, bool] = {}
         self._ends = list(accumulate(len(source.shards) for source in self._sources))
-        self._verified = Verified(len(self))
+        self._known, self._checks = Known(len(self)), CheckBudget()
         self._pace: PerProcess[Pace] = PerProcess(Pace)
         self._fetchers = [
             Fetcher((source.store, source.digest, source.options), self.counters, self._pace, self._limit)
             for source in self._sources
         ]
-        self._paths: dict[int, tuple[Path, ...]] = {}
         self._tables: list[Owners] | None = None
         self._asked, self._tally = 0, threading.Lock()
-        self._keeper: PerProcess[Keeper] = PerProcess(self._make_keeper)
+        self._keeper: PerProcess[Keeper] = PerProcess(weakly(self._make_keeper))
+        self._jobs: PerProcess[Jobs[AnyShard]] = PerProcess(weakly(self._make_jobs))
         self._max_open: int | None = None
+        register(self)
 
     @property
     def max_open(self) -> int:
@@ -238,7 +256,10 @@ class ShardCache:
         return self._max_open
 
     def _make_keeper(self) -> Keeper:
-        return Keeper(self._limit, Places(self._roots, self._owners, self._held), self.counters, self._forget)
+        places = Places(weakly(self._roots), weakly(self._owners), weakly(self._held))
+        keeper = Keeper(self._limit, places, self.counters, weakly(self._forget))
+        when_dropped(self, keeper.close)
+        return keeper
 
     def _roots(self) -> list[Path]:
         return sorted({root for fetcher in self._fetchers for root in fetcher.roots()})
@@ -279,7 +300,9 @@ class ShardCache:
             )
 
     def _make_jobs(self) -> Jobs[AnyShard]:
-        return Jobs(self._bring, self._pace.get())
+        jobs: Jobs[AnyShard] = Jobs(weakly(self._bring), self._pace.get())
+        when_dropped(self, jobs.close)
+        return jobs
 
     def _obtain(self, shard_id: int, last: int | None) -> AnyShard:
         if not 0 <= shard_id < len(self):
@@ -325,30 +348,24 @@ class ShardCache:
         info = source.shards[place]
         wanted = Wanted(shard_id, info, _named(info, place, source))
         keeper = self._keeper.get()
-
-        was_here = not self._is_missing(shard_id)
-
-        def use(paths: tuple[Path, ...]) -> AnyShard:
-            shard = self._map(paths, info, source)
-            self._verified.add(shard_id, paths)
-            self._paths[shard_id] = paths
-            return shard
-
-        def trusted(paths: tuple[Path, ...]) -> bool:
-            return self._verified.knows(shard_id, paths)
+        copies = self._copies(shard_id)
+        was_here = all(map(os.path.exists, copies))
+        opening = Opening(wanted, self._known, is_copied=bool(copies), allow_unsafe_types=source.allow_unsafe_types)
 
         def bring() -> AnyShard:
+            fetcher = self._fetchers[number]
             return cast(
-                "AnyShard", self._fetchers[number].bring(wanted, use, trusted=trusted, keeper=keeper, ahead=ahead)
+                "AnyShard",
+                fetcher.bring(wanted, opening.use, trusted=opening.trusted, keeper=keeper, ahead=ahead),
             )
 
         try:
-            shard = bring()
-        except StoreError as error:
-            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_FILES and self._open):
+            shard = self._with_descriptors(bring)
+        except ChecksumMismatch as error:
+            explained = opening.explained(error)
+            if explained is error:
                 raise
-            self._live_with_fewer()  # locks and temporaries are files, too
-            shard = bring()
+            raise explained from error
         if was_here:
             self.counters.add(bytes_from_disk=sum(file.num_bytes for file in info.raw_files))
         keeper.used(shard_id)
@@ -356,28 +373,37 @@ class ShardCache:
         self._open[shard_id] = shard
         return shard
 
-    def _map(self, paths: tuple[Path, ...], info: ShardInfo, source: Source) -> AnyShard:
-        try:
-            return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
-        except OSError as error:
-            if error.errno not in _NO_FILES:
-                raise
-            self._live_with_fewer()
-            return open_shard(paths, info, allow_unsafe_types=source.allow_unsafe_types)
+    def _with_descriptors(self, bring: Callable[[], AnyShard]) -> AnyShard:
+        """Bring a shard; when no descriptor is left, let go of maps of other caches, then of our own, and try again."""
+        while True:
+            try:
+                return bring()
+            except StoreError as error:  # noqa: PERF203 -- locks and temporaries are files, too
+                if not is_exhausted(error) or not (shed(but=self) or self._live_with_fewer()):
+                    raise
 
-    def _live_with_fewer(self) -> None:
-        """Lets go of half of the maps: others use descriptors too."""
-        self._max_open = max(1, len(self._open) // 2)
+    def _live_with_fewer(self) -> int:
+        """Let go of half of the maps, and keep no more than that open from now on; how many went."""
+        before = len(self._open)
+        self._max_open = max(1, before // 2)
         self._make_room()
+        return before - len(self._open)
+
+    def shed(self) -> int:
+        """Let go of half of the maps: other caches of this process have no descriptor left."""
+        oldest = self._oldest(-(-len(self._open) // 2))
+        self._forget(oldest)
+        return len(oldest)
 
     def _make_room(self) -> None:
         """Let go of maps that were not used since the last look, oldest first; readers that still hold one keep it."""
         excess = len(self._open) + 1 - self.max_open
-        if excess <= 0:
-            return
+        if excess > 0:
+            self._forget(self._oldest(excess))
+
+    def _oldest(self, count: int) -> list[int]:
         # A stable sort: not used first, and within each the ones opened first.
-        for shard_id in sorted(self._open, key=lambda i: self._used.pop(i, False))[:excess]:
-            self._open.pop(shard_id, None)
+        return sorted(self._open, key=lambda i: self._used.pop(i, False))[:count]
 
     def _find(self, shard_id: int) -> tuple[int, Source, int]:
         """The number of a shard's source, the source, and the shard's place in it."""

@@ -34,6 +34,14 @@ class Verified:
         """
         return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths))
 
+    def is_changed(self, shard_id: int, paths: Sequence[Path]) -> bool:
+        """Return whether files were verified as this shard, and are not those, or not as they were, any more.
+
+        Raises:
+            OSError: a file cannot be looked at.
+        """
+        return bool(self._marks[shard_id]) and not self.knows(shard_id, paths)
+
 
 def _mark(paths: Sequence[Path]) -> Any:
     """Device, inode, size and modification time of the files, as one number that is not 0."""

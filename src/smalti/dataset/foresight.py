@@ -23,17 +23,19 @@ _MOST_AHEAD = 1 << 16, 1 << 10  # samples and steps: they are planned at once, s
 _MOST_WINDOW = 1 << 20  # samples of a shuffle window that are looked at before the first one is read
 
 
-def uses(reading: Reading, stream: OpenStreams) -> Iterator[Uses]:
+def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
     """The shards that a pass needs, and the epochs after it, without an end; steps count on.
 
-    Those of all ranks of the host: they share a folder, and take their steps together.
+    Those of all ranks of the host: they share a folder, and take their steps together. `shard_ends` is that of the
+    stream, which this must not refer to: the stream's cache keeps it.
     """
     before = 0
     while num_steps := reading.division.num_steps:
         stride = max(1, _AT_ONCE // (reading.batch_size * reading.division.world.ranks_on_host))
         for first in range(0, num_steps, stride):
             ids, steps = _of_host(reading, first, first + stride)
-            yield Uses(stream.shards_of(ids), before + steps, before + min(first + stride, num_steps))
+            shards = np.searchsorted(shard_ends, ids, side="right")
+            yield Uses(shards, before + steps, before + min(first + stride, num_steps))
         before += num_steps
         reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
 
@@ -64,7 +66,7 @@ def planned_ahead(
     span, later_span = _spans(reading, stream, num_all, predownload)
     cache = stream.cache
     side_by_side = reading.division.world.ranks_on_host > 1
-    cache.plan(uses(reading, stream), order_name(reading), is_of_many=side_by_side)
+    cache.plan(uses(reading, stream.shard_ends), order_name(reading), is_of_many=side_by_side)
 
     def looked_up(first: int, stop: int) -> list[Planned]:
         planned = reading.steps(first, stop, num_workers)
@@ -89,6 +91,7 @@ def planned_ahead(
             current = upcoming or []
     finally:
         cache.settle(over)
+        cache.rest()
 
 
 def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int | None) -> tuple[int, int]:
@@ -131,7 +134,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
 def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> Ints:
     """The shards that the first steps of a pass need, step by step and in each the lowest first."""
     needed, num_steps = [], min(num_steps, reading.division.num_steps)
-    for stretch in uses(reading, stream):
+    for stretch in uses(reading, stream.shard_ends):
         pairs = np.unique(np.stack((stretch.steps, stretch.shards)), axis=1)
         needed.append(pairs[1][pairs[0] < num_steps])
         if stretch.end >= num_steps:

@@ -11,6 +11,7 @@ of a shard with all that lies beside it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,9 @@ class JoinedCache(ShardCache):
 
     def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
         """As `ShardCache.plan`; who needs a shard needs its neighbours."""
-        super().plan(None if future is None else map(self._joined, future), order, is_of_many=is_of_many)
+        # The plan must not refer to the cache, which keeps it.
+        joined = None if future is None else map(partial(_joined, self.beside), future)
+        super().plan(joined, order, is_of_many=is_of_many)
 
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """As `ShardCache.prefetch`, with all neighbours."""
@@ -92,9 +95,10 @@ class JoinedCache(ShardCache):
             np.add.at(total, places, each[numbers])
         return sums[0].tolist(), sums[1].tolist()
 
-    def _joined(self, uses: Uses) -> Uses:
-        shards, places = self.beside.with_neighbours(uses.shards)
-        return replace(uses, shards=shards, steps=uses.steps[places])
-
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "beside": self.beside}
+
+
+def _joined(beside: Beside, uses: Uses) -> Uses:
+    shards, places = beside.with_neighbours(uses.shards)
+    return replace(uses, shards=shards, steps=uses.steps[places])

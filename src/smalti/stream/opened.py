@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import ShardCache
+from smalti.cache import ShardCache, with_descriptors
 from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.joining import check_alike, filled, joined
@@ -34,8 +34,8 @@ class OpenStreams:
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
         """
-        sets = tuple(map(find_shard_set, options))
-        self._lay_out(sets, _cache_of(sets, cache_limit))
+        sets = with_descriptors(lambda: tuple(map(find_shard_set, options)))
+        self._lay_out(sets, with_descriptors(lambda: _cache_of(sets, cache_limit)))
 
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
@@ -44,7 +44,9 @@ class OpenStreams:
         )
         self.shard_sizes: Ids = np.concatenate([each.shard_sizes for each in self.sets])
         """Samples of every shard of all streams; int64, shape (shards,)."""
-        self._ends = np.cumsum(self.shard_sizes)
+        self.shard_ends: Ids = np.cumsum(self.shard_sizes)
+        """The end of each shard's sample ids; int64, shape (shards,)."""
+        self._ends = self.shard_ends
         self._begins = np.concatenate(([0], self._ends[:-1]))[: self._ends.size]
         self._num_samples = int(self._ends[-1]) if self._ends.size else 0
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])

@@ -1,0 +1,187 @@
+"""Files that others change while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
+
+import os
+
+import pytest
+
+from smalti.cache import ShardCache
+from smalti.cache.changes import CheckBudget
+from smalti.dataset import StreamingDataset
+from smalti.errors import ChecksumMismatch
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.storage import LocalStore
+from smalti.testing import MemoryStore
+from smalti.writer import MDSWriter
+from tests.cache.conftest import Clock
+
+PAGES = 40_000
+"""Bytes of a sample: some pages, so that the end of a file that is cut short is not on its first one."""
+
+
+def put_shard(store, first=0, *, hashes=("xxh3_64",)):
+    """A shard of the samples `first` and `first` + 1, under one name."""
+    builder = ShardBuilder(Schema.from_columns({"id": "int64", "b": "bytes"}), ShardOptions(hashes=hashes))
+    for number in (first, first + 1):
+        builder.add({"id": number, "b": bytes([number]) * PAGES})
+    (filled,) = builder.finish()
+    shard = filled.seal()
+    store.put(shard.info.stored.basename, bytes(shard.payloads[0]))
+    return shard.info
+
+
+def rewrite(path, data):
+    """Write to the file itself, at another time than before."""
+    before = path.stat().st_mtime_ns
+    path.write_bytes(data)
+    os.utime(path, ns=(before + 10**9, before + 10**9))
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The bytes of another shard of the same size."""
+    store = LocalStore(tmp_path / "other")
+    info = put_shard(store, 7)
+    return store.get(info.stored.basename)
+
+
+@pytest.fixture
+def plain(tmp_path, make_cache):
+    """Makes a cache that reads a shard where it lies, and opens it; the cache and the file."""
+
+    def make(**options) -> tuple[ShardCache, os.PathLike]:
+        store = LocalStore(tmp_path / "set")
+        info = put_shard(store, **options)
+        cache = make_cache(store, [info])
+        assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+        return cache, tmp_path / "set" / info.raw.basename
+
+    return make
+
+
+@pytest.fixture
+def copied(tmp_path, make_cache):
+    """The same of a copy; with the store that it came from."""
+
+    def make(**options):
+        store = MemoryStore()
+        info = put_shard(store, **options)
+        cache = make_cache(store, [info])
+        assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+        (path,) = (tmp_path / "cache").rglob("shard.00000.mds")
+        return cache, path, store
+
+    return make
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_plain_set_that_is_rewritten_in_place_is_an_error_that_says_what_to_do(plain, other, hashes):
+    cache, path = plain(hashes=hashes)
+    rewrite(path, other)
+    for _ in range(2):
+        with pytest.raises(ChecksumMismatch, match=r"shard\.00000.* changed after .*publish a new version"):
+            cache.shards([0])
+
+
+def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other):
+    cache, path = plain()
+    path.with_name("new").write_bytes(other)
+    path.with_name("new").replace(path)
+    with pytest.raises(ChecksumMismatch, match="changed after"):
+        cache.shards([0])
+
+
+def test_a_plain_shard_that_was_only_touched_is_read_on(plain):
+    cache, path = plain()
+    os.utime(path, ns=(1, 1))
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+
+
+@pytest.mark.parametrize("read", ["batch", "sample"])
+def test_a_plain_shard_that_was_cut_short_is_an_error_and_no_signal(plain, read):
+    cache, path = plain()
+    os.truncate(path, 4096)
+    with pytest.raises(ChecksumMismatch, match=r"expected \d+ bytes, found 4096"):
+        _ = cache.shards([0])[0] if read == "batch" else cache.shard(0)[1]
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+@pytest.mark.parametrize("change", ["rewritten", "cut short"])
+def test_a_copy_that_was_changed_is_fetched_again(copied, other, hashes, change):
+    cache, path, store = copied(hashes=hashes)
+    if change == "rewritten":
+        rewrite(path, other)
+    else:
+        os.truncate(path, 4096)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
+def test_a_copy_that_another_process_removed_is_read_on(copied):
+    cache, path, store = copied()
+    path.unlink()
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 1
+
+
+def test_a_copy_without_hashes_that_another_process_fetched_again_is_not_fetched_once_more(copied):
+    """Two processes under a limit would otherwise fetch it in turns for ever."""
+    cache, path, store = copied(hashes=())
+    path.with_name("new").write_bytes(path.read_bytes())
+    path.with_name("new").replace(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 1
+
+
+def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cache):
+    class Touched(type(tmp_path)):
+        """Changes as soon as it is opened, which is to be verified."""
+
+        def open(self, *args, **kwargs):
+            os.utime(self, ns=(os.stat(self).st_mtime_ns + 1,) * 2)
+            return super().open(*args, **kwargs)
+
+    class Changing(LocalStore):
+        def local_path(self, key):
+            return Touched(super().local_path(key))
+
+    info = put_shard(LocalStore(tmp_path / "set"))
+    with pytest.raises(ChecksumMismatch, match="changed after"):
+        make_cache(Changing(tmp_path / "set"), [info]).shard(0)
+
+
+def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_error(tmp_path):
+    with MDSWriter(out=tmp_path / "set", columns={"id": "int"}) as writer:
+        for number in range(100):
+            writer.write({"id": number})
+    dataset = StreamingDataset(remote=tmp_path / "set", batch_size=10)
+    batches = dataset.batches()
+    assert next(batches)["id"].tolist() == list(range(10))
+    (path,) = (tmp_path / "set").rglob("*.mds")
+    data = path.read_bytes()
+    rewrite(path, data[:-800] + bytes(800))
+    with pytest.raises(ChecksumMismatch):
+        list(batches)
+
+
+def test_files_are_compared_before_each_batch_as_long_as_that_takes_a_percent_of_the_time():
+    clock = Clock()
+    budget = CheckBudget(clock)
+    allowed = 0
+    for _ in range(100_000):  # ten seconds of nothing but reading
+        clock.now += 0.0001
+        allowed += 3 * budget.allows(3)
+    assert 4_000 + 19_000 < allowed < 4_000 + 21_000, "two seconds' worth at once, then 2,000 each second"
+    for _ in range(100):  # a training step with 100 shards each
+        clock.now += 0.1
+        assert budget.allows(100)
+
+
+def test_samples_that_are_read_one_by_one_are_checked_each_as_soon_as_there_is_time_again():
+    clock = Clock()
+    budget = CheckBudget(clock)
+    assert all(budget.allows_one() for _ in range(4_000))
+    tight = sum(budget.allows_one() for _ in range(1_000))
+    assert tight <= 1
+    clock.now += 10.0
+    answers = [budget.allows_one() for _ in range(100)]
+    assert all(answers[16:]), "the clock is looked at every sixteenth time"

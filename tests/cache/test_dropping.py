@@ -1,0 +1,144 @@
+"""Descriptors and threads of caches: let go of when a cache is dropped, and when there are too few."""
+
+import gc
+import os
+import resource
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+
+import pytest
+
+from smalti.cache.descriptors import is_exhausted
+from smalti.errors import StoreError
+from smalti.testing import MemoryStore
+from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.cache.conftest import ids
+from tests.shard_sets import write_set
+from tests.storage.test_process import in_fork
+
+
+@contextmanager
+def no_garbage_collection():
+    """What goes meanwhile goes by itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
+
+
+@pytest.fixture
+def await_no_threads():
+    """Waits until the threads are gone that began to fetch ahead in this test."""
+    before = set(threading.enumerate())
+
+    def new():
+        return [each for each in threading.enumerate() if each.name == "smalti-ahead" and each not in before]
+
+    def wait(seconds=20):
+        end = time.monotonic() + seconds
+        while new() and time.monotonic() < end:
+            time.sleep(0.005)
+        assert new() == []
+
+    return wait
+
+
+def await_descriptors(expected):
+    """A shard that is fetched ahead at this moment is fetched to its end."""
+    end = time.monotonic() + 20
+    while descriptors() > expected and time.monotonic() < end:
+        time.sleep(0.005)
+    assert descriptors() <= expected
+
+
+@pytest.fixture
+def a_set(tmp_path):
+    return str(write_set(tmp_path / "set", 200))
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+def test_a_dropped_dataset_lets_go_of_descriptors_at_once(tmp_path, await_no_threads, limit):
+    remote = str(write_set(tmp_path / "set", 200, compression="zstd"))
+
+    def read():
+        dataset = StreamingDataset(
+            remote=remote, local=str(tmp_path / "cache"), batch_size=8, shuffle=True, cache_limit=limit
+        )
+        assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
+        return weakref.ref(dataset.stream.cache), descriptors()
+
+    read()
+    with no_garbage_collection():
+        before = descriptors()
+        cache, during = read()
+        assert during > before + 5
+        await_descriptors(before)
+        assert cache() is None
+    await_no_threads()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_a_dropped_loader_lets_go_of_descriptors_at_once(a_set, await_no_threads, num_workers, steps):
+    def read():
+        loader = StreamingDataLoader(
+            StreamingDataset(remote=a_set, batch_size=8, shuffle=True), num_workers=num_workers
+        )
+        for step, _ in enumerate(loader, start=1):
+            if step == steps:
+                break
+
+    read()
+    with no_garbage_collection():
+        before = descriptors()
+        read()
+        await_descriptors(before)
+    await_no_threads()
+
+
+def test_a_pass_that_is_over_leaves_no_threads(a_set, tmp_path, await_no_threads):
+    dataset = StreamingDataset(remote=a_set, local=str(tmp_path / "cache"), batch_size=8)
+    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
+    await_no_threads(2.0)  # they would wait five seconds for more
+    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "and they begin again"
+
+
+def test_a_dropped_cache_ends_threads_that_wait_for_work(fill, make_cache, await_no_threads):
+    store = MemoryStore()
+    cache = make_cache(store, fill(store))
+    cache.prefetch([0, 1, 2])
+    ids(cache)
+    del cache
+    await_no_threads(2.0)
+
+
+@pytest.mark.process
+def test_twenty_datasets_that_are_kept_share_few_descriptors(tmp_path):
+    root = str(write_set(tmp_path / "set", 200))
+
+    def read():
+        few = descriptors() + 60
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
+        kept = []
+        for _ in range(20):
+            kept.append(StreamingDataset(remote=root, batch_size=8))
+            assert sum(len(batch["id"]) for batch in kept[-1].batches()) == 200
+        return [sum(len(batch["id"]) for batch in dataset.batches()) for dataset in kept] == [200] * 20
+
+    assert in_fork(read) == "True"
+
+
+def test_an_error_tells_of_missing_descriptors_by_its_cause():
+    error = StoreError("shard 0 cannot be read")
+    assert not is_exhausted(error)
+    error.__cause__ = OSError(24, "Too many open files")
+    assert is_exhausted(error)
+    assert not is_exhausted(OSError(2, "No such file"))
