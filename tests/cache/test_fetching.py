@@ -9,10 +9,7 @@ import time
 
 import pytest
 
-from smalti.cache import CacheOptions, Counters, ShardCache, Source
-from smalti.cache.fetching import Fetcher, Wanted
-from smalti.cache.keeping import Keeper, Places
-from smalti.cache.pace import Pace
+from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -23,9 +20,8 @@ from smalti.errors import (
     StoreTimeout,
 )
 from smalti.storage import LocalStore
-from smalti.storage.process import PerProcess
 from smalti.testing import LoggedStore, MemoryStore
-from tests.cache.conftest import DIGEST, Clock, Slow, ids
+from tests.cache.conftest import DIGEST, ids
 
 
 def fetches(store, key="*"):
@@ -266,27 +262,6 @@ def test_a_slow_store_is_a_timeout_at_the_deadline(fill, make_cache):
     with pytest.raises(StoreTimeout, match="less than 64 KiB"):
         make_cache(store, infos, retry=1, timeout=0.8).shard(0)
     assert time.monotonic() - begin < 10
-
-
-def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large, make_cache):
-    """Progress within a part is not seen: a link that is too slow for parts may be fast enough."""
-    store = MemoryStore()
-    info = put_large(store)
-    store.plant("get_range", error=StoreTimeout("too slow"))
-    assert make_cache(store, [info], retry=1).shard(0)[2]["b"][:1] == b"\2"
-    assert len(fetches(store)) == 1
-
-
-def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_large, tmp_path):
-    clock = Clock()
-    store = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
-    info = put_large(store, hashes=())
-    options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
-    fetcher = Fetcher((store, DIGEST, options), Counters(), PerProcess(Pace), None, clock)
-    keeper = Keeper(None, Places(list, list, int), Counters(), list)
-    (path,) = fetcher.bring(Wanted(0, info, "shard 0"), lambda paths: paths, trusted=lambda _: False, keeper=keeper)
-    assert path.stat().st_size == info.raw.num_bytes
-    assert clock.now == 289.0
 
 
 def test_a_stall_is_given_up_early_enough_for_a_second_attempt(fill, make_cache):

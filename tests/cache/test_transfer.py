@@ -4,11 +4,16 @@ import threading
 
 import pytest
 
+from smalti.cache import CacheOptions, Counters
+from smalti.cache.fetching import Fetcher, Wanted
+from smalti.cache.keeping import Keeper, Places
+from smalti.cache.pace import Pace
 from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.deadline import TransferDeadline
+from smalti.storage.process import PerProcess
 from smalti.testing import MemoryStore
-from tests.cache.conftest import Clock, Slow
+from tests.cache.conftest import DIGEST, Clock, Slow
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
@@ -135,3 +140,24 @@ def test_a_part_that_the_store_gave_up_leaves_reading_as_a_whole():
     store.plant("get_range", error=StoreTimeout("too slow", key="k"))
     with pytest.raises(PartsTimeout, match="too slow"):
         list(parts(store))
+
+
+def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large, make_cache):
+    """Progress within a part is not seen: a link that is too slow for parts may be fast enough."""
+    store = MemoryStore()
+    info = put_large(store)
+    store.plant("get_range", error=StoreTimeout("too slow"))
+    assert make_cache(store, [info], retry=1).shard(0)[2]["b"][:1] == b"\2"
+    assert [call.op for call in store.calls].count("fetch") == 1
+
+
+def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_large, tmp_path):
+    clock = Clock()
+    store = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
+    info = put_large(store, hashes=())
+    options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
+    fetcher = Fetcher((store, DIGEST, options), Counters(), PerProcess(Pace), None, clock)
+    keeper = Keeper(None, Places(list, list, int), Counters(), list)
+    (path,) = fetcher.bring(Wanted(0, info, "shard 0"), lambda paths: paths, trusted=lambda _: False, keeper=keeper)
+    assert path.stat().st_size == info.raw.num_bytes
+    assert clock.now == 289.0
