@@ -6,8 +6,8 @@ what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti
 
 from smalti.cache.agenda import Uses
 from smalti.cache.bound import least_bytes
-from smalti.cache.free_share import default_cache_limit
 from smalti.cache.descriptors import with_descriptors
+from smalti.cache.free_share import default_cache_limit
 from smalti.cache.options import CacheOptions
 from smalti.cache.shards import ShardCache, Source
 from smalti.cache.statistics import CacheStats, Counters, StepWaits, stats_of
