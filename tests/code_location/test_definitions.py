@@ -79,7 +79,8 @@ def test_the_schedule_and_the_sensors_are_off_until_switched_on() -> None:
             "trained_model",
             {
                 "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
-                "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "launcher", "num_processes",
+                "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
+                "num_processes",
             },
         ),
     ],
