@@ -43,6 +43,14 @@ def test_a_damaged_record_and_no_record_tell_nothing(tmp_path):
     assert read_failure(tmp_path, 2) is None
     (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0})[:-3])
     assert read_failure(tmp_path, 2) is None
+    (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0}))
+    assert read_failure(tmp_path, 2) is None
+
+
+def test_a_full_disk_does_not_hide_the_fault(tmp_path):
+    (tmp_path / "run").write_text("no folder can be made here")
+    with pytest.raises(SchemaError, match="label 9"), failures_recorded(tmp_path / "run"):
+        raise SchemaError("label 9")
 
 
 def test_old_failures_are_forgotten(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from smalti.errors import CheckpointError
 from smalti.torch.train.checkpoint_files import read_json, replace_json
 from smalti.world import detect_world
 
+_FIELDS = {"rank", "time", "reason", "trace", "lost_peer"}
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 
 
@@ -76,4 +77,6 @@ def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
 def _records(run_dir: Path) -> Iterator[dict[str, Any]]:
     for path in run_dir.glob("failure-rank*.json"):
         with contextlib.suppress(CheckpointError):  # a file that a kill left half written tells nothing
-            yield read_json(path)
+            record = read_json(path)
+            if record.keys() >= _FIELDS:
+                yield record
