@@ -1,4 +1,4 @@
-"""The errors that Smalti raises, in one tree; nothing else belongs here.
+"""The errors that Smalti raises, in one tree, and the categories of its warnings; nothing else belongs here.
 
 Every message says which thing, what was expected, what was found and what to do; the facts are attributes too.
 
@@ -24,7 +24,11 @@ Every message says which thing, what was expected, what was found and what to do
     ├── WorldMismatch (ValueError)        ranks, hosts or sizes that contradict each other
     ├── CheckpointError (OSError)         no checkpoint that verifies
     ├── TrainingError (RuntimeError)      a training process failed
+    ├── CacheLimitError (ValueError)      a `cache_limit` that the largest shard does not fit in
     └── MissingDependency (ImportError)   an extra or a program that is not installed
+
+    UserWarning
+    └── MixedSplitsWarning                a set with splits is read without a choice among them
 """
 
 from typing import Any
@@ -142,3 +146,11 @@ class TrainingError(SmaltiError, RuntimeError):
 
 class MissingDependency(SmaltiError, ImportError):
     """A Python extra or a program that this needs is not installed."""
+
+
+class CacheLimitError(SmaltiError, ValueError):
+    """A limit of the cache in which the largest shard has no room."""
+
+
+class MixedSplitsWarning(UserWarning):
+    """A set with splits is read without a choice among them, so that training may see what is for validation."""

@@ -88,8 +88,10 @@ def test_f2_a_limit_of_a_few_shards_is_kept_and_the_epoch_is_whole(tmp_path, cou
 def test_f2_a_limit_below_the_largest_shard_is_refused_with_the_numbers(tmp_path):
     remote = remote_set(tmp_path / "set", 60)
     largest = max(shard_bytes(reader(remote, tmp_path / "cache")))
-    with pytest.raises(SmaltiError, match=rf"`cache_limit` is {largest - 1} bytes, .* alone takes {largest}"):
-        reader(remote, tmp_path / "cache", cache_limit=largest - 1)[0]
+    with pytest.raises(ValueError, match=rf"`cache_limit` is {largest - 1} bytes, .* alone takes {largest}") as caught:
+        reader(remote, tmp_path / "none", cache_limit=largest - 1)[0]
+    assert isinstance(caught.value, SmaltiError)
+    assert not (tmp_path / "none").exists(), "nothing was fetched before"
 
 
 def test_f2_a_limit_below_the_shuffle_window_says_so_before_the_first_batch(tmp_path):

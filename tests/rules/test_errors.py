@@ -33,6 +33,7 @@ def test_errors_can_be_caught_by_pythons_own_classes():
         (errors.StoreTimeout, TimeoutError),
         (errors.FormatError, ValueError),
         (errors.CursorError, ValueError),
+        (errors.CacheLimitError, ValueError),
         (errors.MissingDependency, ImportError),
     ):
         assert issubclass(ours, theirs)

@@ -17,7 +17,7 @@ from smalti import (
     verify,
 )
 from smalti.catalog import Draft, new_write_id, publish
-from smalti.errors import ChecksumMismatch
+from smalti.errors import ChecksumMismatch, MixedSplitsWarning
 from smalti.format import text_schema
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
@@ -93,7 +93,8 @@ def test_dialects_and_splits_stay_apart(tmp_path):
         ("train", "csv", "\n", 10), ("test", "csv", "\n", 10), ("test", "csv", "\r\n", 10), ("test", "tsv", "\n", 10),
     ]  # fmt: skip
     dataset = open_dataset(str(tmp_path))
-    assert [dataset[number] for number in range(40)] == ROWS[:40]
+    with pytest.warns(MixedSplitsWarning, match="the splits 'test', 'train'"):
+        assert [dataset[number] for number in range(40)] == ROWS[:40]
     assert verify(store).ok
 
 

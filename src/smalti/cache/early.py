@@ -5,6 +5,7 @@ hash is the one that the manifest declares. Nothing is asked of the fetcher, so 
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from smalti.cache.contents import lock_of
@@ -32,17 +33,14 @@ def may_be_first(info: ShardInfo, last: int) -> bool:
 class Arriving:
     """One shard that somebody fetches."""
 
-    def __init__(self, target: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool) -> None:
+    def __init__(self, target: Path, open_first: Callable[[Path], Shard | None]) -> None:
         """Look at nothing yet.
 
         Args:
             target: Where its copy will be.
-            info: Its entry.
-            last: The last of its samples that is needed.
-            allow_unsafe_types: As for `open_shard`.
+            open_first: Opens it over the first bytes of a file, as `Shard.open_first`.
         """
-        self._target, self._info, self._last = target, info, last
-        self._allow_unsafe_types = allow_unsafe_types
+        self._target, self._open_first = target, open_first
         self._tried: Path | None = None
 
     def look(self) -> Shard | None:
@@ -54,7 +52,7 @@ class Arriving:
             if part.stat().st_size < FIRST_BYTES:
                 return None
             self._tried = part  # once: bytes that are no good now stay so, and the whole file is checked anyway
-            return Shard.open_first(part, self._info, self._last, allow_unsafe_types=self._allow_unsafe_types)
+            return self._open_first(part)
         except (OSError, FormatError):
             return None  # it has its name by now, or was given up: that is for those to say who wait for all of it
 

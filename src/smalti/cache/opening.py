@@ -1,6 +1,6 @@
 """Mapping one shard's files so that they stay what was verified; knows no stores, locks or limits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from smalti.cache.changes import States, are_changed, is_rewritten, states_of
@@ -8,7 +8,7 @@ from smalti.cache.fetching import Wanted
 from smalti.cache.folders import quarantine
 from smalti.cache.verified import Verified
 from smalti.errors import ChecksumMismatch
-from smalti.format import AnyShard, open_shard
+from smalti.format import AnyShard
 
 
 class Known:
@@ -42,13 +42,15 @@ class Opening:
     Args:
         wanted: The shard.
         known: Of its cache; told of the files once they are mapped.
+        open_files: Maps them, as `open_shard`.
         is_copied: Whether its files are copies, which are fetched again when they are wrong.
-        allow_unsafe_types: As for `open_shard`.
     """
 
-    def __init__(self, wanted: Wanted, known: Known, *, is_copied: bool, allow_unsafe_types: bool) -> None:
+    def __init__(
+        self, wanted: Wanted, known: Known, open_files: Callable[[Sequence[Path]], AnyShard], *, is_copied: bool
+    ) -> None:
         self._wanted, self._known = wanted, known
-        self._is_copied, self._allow_unsafe_types = is_copied, allow_unsafe_types
+        self._open_files, self._is_copied = open_files, is_copied
         self._before: States = ()
 
     def trusted(self, paths: tuple[Path, ...]) -> bool:
@@ -73,7 +75,7 @@ class Opening:
             FormatError: they are not the shard.
             OSError: a file cannot be opened.
         """
-        shard = open_shard(paths, self._wanted.info, allow_unsafe_types=self._allow_unsafe_types)
+        shard = self._open_files(paths)
         states = states_of(paths)
         if self._before and states != self._before:
             raise self._changed(self._wanted.what)

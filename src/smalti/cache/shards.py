@@ -46,9 +46,10 @@ from smalti.cache.owners import Owners
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
 from smalti.cache.weak import weakly, when_dropped
+from smalti.catalog.manifest import has_write_id
 from smalti.catalog.shard_table import bytes_of
-from smalti.errors import ChecksumMismatch, SmaltiError, StoreError, StoreTimeout
-from smalti.format import AnyShard, ShardInfo
+from smalti.errors import CacheLimitError, ChecksumMismatch, SmaltiError, StoreError, StoreTimeout
+from smalti.format import AnyShard, Shard, ShardInfo, open_shard
 from smalti.storage import Store
 from smalti.storage.process import PerProcess
 
@@ -70,6 +71,29 @@ class Source:
     """Where copies lie, how often and how long to try."""
     allow_unsafe_types: bool = False
     """Whether columns that run code when decoded may be opened."""
+    is_own: bool = False
+    """Whether Smalti wrote the shards, so that what they say of themselves must be what the manifest says."""
+
+    def opener(self, info: ShardInfo) -> Callable[[Sequence[Path]], AnyShard]:
+        """Return what opens the files of one of the shards."""
+
+        def open_files(paths: Sequence[Path]) -> AnyShard:
+            unsafe = self.allow_unsafe_types
+            return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+
+        return open_files
+
+    def first_opener(self, info: ShardInfo, last: int) -> Callable[[Path], Shard | None]:
+        """Return what opens one of the shards over its first bytes, up to sample `last`."""
+
+        def open_first(path: Path) -> Shard | None:
+            unsafe = self.allow_unsafe_types
+            return Shard.open_first(path, info, last, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+
+        return open_first
+
+    def _is_own(self, info: ShardInfo) -> bool:
+        return self.is_own or has_write_id(info.raw.basename)
 
 
 class ShardCache:
@@ -81,7 +105,7 @@ class ShardCache:
         limit: Bytes that the copies of all of them may take, whoever made them; None for no bound.
 
     Raises:
-        SmaltiError: the limit is less than the largest shard needs.
+        CacheLimitError: the limit is less than the largest shard needs.
     """
 
     _tally: threading.Lock
@@ -292,7 +316,7 @@ class ShardCache:
     def _check_limit(self, limit: int) -> None:
         needs = np.concatenate([_held_each(source) for source in self._sources])
         if needs.size and (need := int(needs.max())) > limit:
-            raise SmaltiError(
+            raise CacheLimitError(
                 f"`cache_limit` is {limit} bytes, and {self._name(int(needs.argmax()))} alone takes {need}: give at "
                 "least that; what a few batches need, and those that are fetched meanwhile, is better.",
                 limit=limit,
@@ -335,7 +359,7 @@ class ShardCache:
         if not may_be_first(info, last):
             return None
         (target,) = self._fetchers[number].copies(info)
-        return Arriving(target, info, last, allow_unsafe_types=source.allow_unsafe_types).look
+        return Arriving(target, source.first_opener(info, last)).look
 
     def _is_missing(self, shard_id: int) -> bool:
         return not all(map(os.path.exists, self._copies(shard_id)))
@@ -350,7 +374,7 @@ class ShardCache:
         keeper = self._keeper.get()
         copies = self._copies(shard_id)
         was_here = all(map(os.path.exists, copies))
-        opening = Opening(wanted, self._known, is_copied=bool(copies), allow_unsafe_types=source.allow_unsafe_types)
+        opening = Opening(wanted, self._known, source.opener(info), is_copied=bool(copies))
 
         def bring() -> AnyShard:
             fetcher = self._fetchers[number]

@@ -15,6 +15,7 @@ from smalti.format import FileInfo, Schema, ShardInfo
 
 _quoted = json.encoder.encode_basestring_ascii
 _WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
+_NEW_WRITE_ID = re.compile(r"(?:\A|/)[0-9]{8}t[0-9]{6}-[0-9a-f]{16}/")
 ROW_HASH = re.compile("[0-9a-f]{32}|", re.ASCII)
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
@@ -137,6 +138,11 @@ class Draft:
         for sidecar in self.sidecars:
             check_json("sidecars", sidecar)
         check_shards(self.shards, self.schema)
+
+
+def has_write_id(name: str) -> bool:
+    """Return whether the name of a shard's file says that Smalti wrote it, also where the index file does not."""
+    return _NEW_WRITE_ID.search(name) is not None
 
 
 def new_write_id() -> str:

@@ -62,6 +62,8 @@ def planned_ahead(
     reading: Reading, stream: OpenStreams, *, worker: int, num_workers: int, num_readers: int, predownload: int | None
 ) -> Iterator[Planned]:
     """The steps of one loader worker with their sample ids; the shards of those that follow are fetched meanwhile."""
+    if not reading.division.num_steps:
+        return
     num_all = num_readers * num_workers
     span, later_span = _spans(reading, stream, num_all, predownload)
     cache = stream.cache

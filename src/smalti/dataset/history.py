@@ -1,5 +1,6 @@
 """Which passes a dataset has begun and how far they came: what it read, and what that had to cost at the least."""
 
+import warnings
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -38,8 +39,14 @@ class History:
         counters = stream.cache.counters
         if self.begun:
             self.begun[-1].steps = counters.get("reached")
-        else:
+        elif len(stream):
             check_window(reading, stream)
+        else:
+            warnings.warn(
+                f"{stream.root} has no samples: an epoch of it ends at once. Check the address, the version and the "
+                "split",
+                stacklevel=4,
+            )
         counters.restart()
         self.begun.append(_Begun(reading, counters.get("bytes_fetched"), is_first=not self.begun))
 

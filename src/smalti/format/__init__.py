@@ -18,6 +18,7 @@ from smalti.format.hashing import (
 from smalti.format.index import MAX_INDEX_BYTES, emit_index, load_strict, parse_index
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.joining import batch_of, gather_of
+from smalti.format.layout import num_bytes_of_empty
 from smalti.format.names import check_basename
 from smalti.format.opening import AnyShard, check_readable, open_shard
 from smalti.format.ragged import Ragged
@@ -65,6 +66,7 @@ __all__ = [
     "layout_of",
     "load_strict",
     "new_hash",
+    "num_bytes_of_empty",
     "open_shard",
     "parse_byte_count",
     "parse_compression",

@@ -4,16 +4,23 @@ uint32 N | uint32 offset of each sample, and of the end | config as JSON | sampl
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.info import VERSION
+from smalti.format.info import VERSION, ShardInfo
 from smalti.format.schema import Schema
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
+_OF_SAMPLES = frozenset(
+    {"column_encodings", "column_names", "column_sizes", "columns", "format", "newline", "separator"}
+)
+"""Keys of a shard's description that say how its samples are read."""
+_MAX_CONFIG_BYTES = 1 << 26
+_MOST_TOLD = 200  # characters of a value in a message
 
 
 def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> bytes:
@@ -31,6 +38,14 @@ def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, 
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 
+def num_bytes_of_empty(info: ShardInfo) -> int:
+    """Return the size of the data file of a shard with these columns and options that has no samples."""
+    if info.layout is not None:
+        return len(info.layout.header)
+    config = config_bytes(info.schema, compression=info.compression, hashes=info.hash_names, size_limit=info.size_limit)
+    return 8 + len(config)
+
+
 def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
     """What stands in front of the samples: their number, the table of offsets, and the config.
 
@@ -42,6 +57,35 @@ def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") ->
     np.cumsum(lengths, out=ends[1:])
     table = (ends + (4 + 4 * len(ends) + len(config))).astype(OFFSET)
     return b"".join([len(lengths).to_bytes(4, "little"), table.tobytes(), config])
+
+
+def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> None:
+    """Return only if the description inside a shard says of its samples what its index entry says.
+
+    For shards that Smalti wrote, where both come from one place: if they differ, the index was changed, or is that of
+    other shards. MosaicML's reader ignores this description, and other writers put there what they like.
+
+    Args:
+        config: The description, JSON.
+        entry: The index entry; only what it says of the samples is compared.
+        what: The file's name, for messages.
+
+    Raises:
+        FormatError: They contradict each other.
+    """
+    try:
+        found = json.loads(config) if len(config) <= _MAX_CONFIG_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    said = found if isinstance(found, dict) else {}
+    for key in sorted(_OF_SAMPLES & entry.keys()):
+        if said.get(key) != entry[key]:
+            raise FormatError(
+                f"{what}: its index entry says {key} {entry[key]!s:.{_MOST_TOLD}}, and the shard itself "
+                f"{said.get(key)!s:.{_MOST_TOLD}}; the index was changed, or belongs to other shards. Restore it, or "
+                "run the writer again.",
+                key=key,
+            )
 
 
 def read_offsets(data: memoryview, *, samples: int, what: str, num_bytes: int | None = None) -> Offsets:

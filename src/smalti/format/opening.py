@@ -12,8 +12,13 @@ from smalti.format.text_shard import TextShard
 AnyShard = Shard | TextShard
 
 
-def open_shard(paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bool = False) -> AnyShard:
+def open_shard(
+    paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+) -> AnyShard:
     """The open shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
+
+    With `check_config`, what the shard itself says of its columns must be what `info` says: for shards that Smalti
+    wrote.
 
     Raises:
         ChecksumMismatch: The size of a file is not the declared one.
@@ -24,8 +29,8 @@ def open_shard(paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bo
     if len(paths) != len(info.raw_files):
         raise FormatError(f"{info.raw.basename}: expected {len(info.raw_files)} files, found {len(paths)}.")
     if info.meta is None:
-        return Shard.open(paths[0], info, allow_unsafe_types=allow_unsafe_types)
-    return TextShard.open(paths[0], paths[1], info)
+        return Shard.open(paths[0], info, allow_unsafe_types=allow_unsafe_types, check_config=check_config)
+    return TextShard.open(paths[0], paths[1], info, check_config=check_config)
 
 
 def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = False) -> None:

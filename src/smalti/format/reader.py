@@ -14,7 +14,7 @@ from smalti.format.batching import Arrays, Picked, gather_batch, read_batch
 from smalti.format.decoding import DECODER_ERRORS, damaged
 from smalti.format.hashing import FIRST_BYTES
 from smalti.format.info import ShardInfo
-from smalti.format.layout import read_offsets
+from smalti.format.layout import Offsets, compare_config, read_offsets
 from smalti.format.mapping import MappedFile
 from smalti.format.plan import ReadPlan, read_plan
 from smalti.format.stored import StoredSamples
@@ -39,13 +39,17 @@ class Shard:
         self._len = info.samples
 
     @classmethod
-    def open(cls, path: Path, info: ShardInfo, *, allow_unsafe_types: bool = False) -> "Shard":
+    def open(
+        cls, path: Path, info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+    ) -> "Shard":
         """Map the uncompressed file and check its header and its table of offsets against the index.
 
         Args:
             path: The file as `info.raw` describes it.
             info: The shard's entry in the index.
             allow_unsafe_types: Whether columns that run code when read are wanted.
+            check_config: Whether the description of the columns inside the shard must be that of the index: for shards
+                that Smalti wrote.
 
         Raises:
             ChecksumMismatch: The size is not the declared one.
@@ -55,11 +59,15 @@ class Shard:
         """
         plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types)
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
-        read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
+        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
+        if check_config:
+            _check_config(file, offsets, info)
         return cls(file, info, plan)
 
     @classmethod
-    def open_first(cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False) -> "Shard | None":
+    def open_first(
+        cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False, check_config: bool = False
+    ) -> "Shard | None":
         """The shard over the first bytes of a file that is still being written, if these verify and hold sample `last`.
 
         Samples that do not lie in them raise `FormatError`. None where they are not here yet, are not those that
@@ -77,6 +85,8 @@ class Shard:
         offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path), num_bytes=whole)
         if int(offsets[last + 1]) > FIRST_BYTES:
             return None
+        if check_config:
+            _check_config(file, offsets, info)
         return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types))
 
     def __len__(self) -> int:
@@ -193,3 +203,8 @@ class Shard:
             "damaged. Fetch it again, or run the writer again.",
             sample=number,
         )
+
+
+def _check_config(file: MappedFile, offsets: Offsets, info: ShardInfo) -> None:
+    config = file.map[8 + 4 * info.samples : int(offsets[0])]
+    compare_config(config, info.to_json(), what=file.name)

@@ -14,7 +14,7 @@ import numpy as np
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError
 from smalti.format.batching import check_out
 from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.layout import OFFSET, Offsets
+from smalti.format.layout import OFFSET, Offsets, compare_config
 from smalti.format.ragged import Ragged
 from smalti.format.stored import StoredSamples
 from smalti.format.text_layout import TextLayout
@@ -40,13 +40,14 @@ class TextShard:
         self._len = info.samples
 
     @classmethod
-    def open(cls, data_path: Path, meta_path: Path, info: ShardInfo) -> "TextShard":
+    def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, *, check_config: bool = False) -> "TextShard":
         """Map the data file, read the meta file, and check one against the other and both against the index.
 
         Args:
             data_path: The file as `info.raw` describes it.
             meta_path: The file as `info.meta` describes it.
             info: The shard's entry in the index.
+            check_config: As for `Shard.open`.
 
         Raises:
             ChecksumMismatch: The size of a file is not the declared one.
@@ -61,6 +62,8 @@ class TextShard:
         _check_size(meta_path, len(meta), meta_info)
         data = _map(data_path, info.raw)
         offsets = _read_offsets(meta, info, what=str(meta_path))
+        if check_config:
+            compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=str(meta_path))
         _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=str(data_path))
         return cls(data, offsets, info, layout)
 

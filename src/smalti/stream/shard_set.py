@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.header import INDEX
+from smalti.catalog.manifest import has_write_id
 from smalti.catalog.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, SchemaError, StoreNotFound, VersionNotFound
-from smalti.format import ShardInfo, check_readable
+from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
 from smalti.stream.options import StreamOptions
+from smalti.stream.splits import warn_of_mixed_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +105,8 @@ class ShardSet:
             download_timeout=options.download_timeout,
             keep_zip=options.keep_zip,
         )
-        return Source(self.store, digest, shards, cache, allow_unsafe_types=options.allow_unsafe_types)
+        is_own = self.manifest.version > 0  # a plain set has none; its shards may be anybody's
+        return Source(self.store, digest, shards, cache, options.allow_unsafe_types, is_own)
 
 
 class JoinedShards(Sequence[ShardInfo]):
@@ -139,7 +143,7 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
         StoreNotFound: no data set there.
         VersionNotFound: no such version, tag or split.
         StoreError: the store cannot be read.
-        FormatError: the index or manifest cannot be trusted.
+        FormatError: the index or manifest cannot be trusted, or is an index file that lists no shards.
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, is of a logical type that this
             version does not know, or a file has not the hash that `validate_hash` asks for.
     """
@@ -147,11 +151,39 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
     added = tuple(_added(store, manifest, shards, options.split, entry) for entry in columns_of(manifest.sidecars))
     found = ShardSet(options, manifest, store, shards, added)
     _ = found.logical
+    _check_samples(store, manifest, shards)
+    if options.split is None:
+        warn_of_mixed_splits(manifest, options.root)
     for part in (shards, *(each.shards for each in added)):
         check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
         if options.validate_hash is not None:
             _check_hash(found, part, options.validate_hash)
     return found
+
+
+def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
+    """Refuse an index file that lists no shards, or says of a shard that it has no samples when it has some.
+
+    A version that Smalti published may be empty, as a table may; MosaicML's writer leaves an empty list where nothing
+    was written, and its reader refuses it, too.
+    """
+    sizes = sizes_of(shards)
+    if manifest.version == 0 and not sizes.size:
+        raise IndexFileError(
+            f"{store.locate(INDEX)} lists no shards; the address is wrong, or the writer did not end well: write the "
+            "set again",
+            url=store.url,
+        )
+    for place in np.flatnonzero(sizes == 0).tolist():
+        shard = shards[place]
+        is_own = manifest.version > 0 or has_write_id(shard.raw.basename)
+        if is_own and shard.raw.num_bytes > num_bytes_of_empty(shard):
+            raise IndexFileError(
+                f"{store.locate(shard.raw.basename)}: the index says that it has 0 samples and {shard.raw.num_bytes} "
+                f"bytes, and without samples it would have {num_bytes_of_empty(shard)}; the index was changed: restore "
+                "it, or write the set again",
+                shard=shard.raw.basename,
+            )
 
 
 def _added(
