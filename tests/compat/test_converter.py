@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from pyspark.ml.linalg import Vectors
@@ -207,6 +208,8 @@ def test_arguments_out_of_range_are_refused_before_anything_is_written(spark, pa
     for codec in ("zip", "bzip2"):
         with pytest.raises(RuntimeError, match=codec):
             make_spark_converter(df, compression_codec=codec)
+    with pytest.raises(TypeError, match=r"`df` must be a Spark DataFrame, found .*: give spark.createDataFrame"):
+        make_spark_converter(pd.DataFrame({"x": [1]}))
     with pytest.raises(ValueError, match="row_group"):
         make_spark_converter(df, 0)
     assert not parent.exists()

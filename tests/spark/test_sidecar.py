@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
@@ -272,6 +273,12 @@ def test_an_append_that_would_lack_the_columns_is_refused(joined, tmp_path):
         MDSWriter(out=joined, columns=other.schema.columns(), mode="append")
     drop_columns(joined, list(ADDED))
     assert publish(joined, Draft("more-1", other.schema, moved), mode="append").rows == 48
+
+
+def test_values_that_are_no_spark_frame_are_refused_with_the_line_to_write(joined):
+    with pytest.raises(TypeError, match=r"`values`.* found pandas\..*: give spark.createDataFrame\(frame\)$"):
+        add_columns(joined, {"more": "int"}, pd.DataFrame({"sample_id": [0], "more": [1]}))
+    assert load_manifest(joined).version == 2
 
 
 def test_what_cannot_be_added_or_dropped_is_refused(joined, tmp_path):

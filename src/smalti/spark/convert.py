@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from smalti.catalog import Manifest
+from smalti.spark.frames import require_frame
 from smalti.spark.job import draft_plan, write_frame
 from smalti.spark.options import Mode, ProgressChoice, WriteOptions
 from smalti.spark.peer_call import write_as_peer
@@ -163,18 +164,7 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
     return write_frame(df, draft_plan(df, open_store(out, storage_options), options), options)
 
 
-_ADVICE = {
-    "pandas": ("spark.createDataFrame(frame)", "pyarrow.Table.from_pandas(frame)"),
-    "polars": ("spark.createDataFrame(frame.to_pandas())", "frame.to_arrow()"),
-    "pyarrow": ("spark.createDataFrame(frame.to_pandas())", "frame"),
-    "pyspark.pandas": ("frame.to_spark()", None),
-    "pyspark.rdd": ("frame.toDF()", None),
-    "pyspark.core.rdd": ("frame.toDF()", None),
-}
-"""By the module of what is not a DataFrame of Spark: what makes one of it, and what `MDSWriter.write_batch` takes."""
-
-
-def _frame_of(dataframe: Any, df: Any) -> "DataFrame":
+def _frame_of(dataframe: "DataFrame | None", df: "DataFrame | None") -> "DataFrame":
     """Return the DataFrame that was given under one of its two names.
 
     Raises:
@@ -182,18 +172,9 @@ def _frame_of(dataframe: Any, df: Any) -> "DataFrame":
     """
     if dataframe is not None and df is not None:
         raise TypeError("`df` is another name of `dataframe`; give one of them")
-    frame = df if dataframe is None else dataframe
-    if all(hasattr(type(frame), name) for name in ("mapInArrow", "sparkSession", "schema")):
-        return frame  # of classic Spark or Spark Connect
-    if frame is None:
-        raise TypeError("`dataframe`: expected a Spark DataFrame, none was given")
-    kind = type(frame)
-    known = [prefix for prefix in _ADVICE if f"{kind.__module__}.".startswith(f"{prefix}.")]
-    rows, batch = _ADVICE[known[-1]] if known else ("spark.createDataFrame(rows)", None)
-    without = f"; without Spark, `MDSWriter(out=..., columns=...)` and its `write_batch({batch})`" if batch else ""
-    raise TypeError(
-        f"`dataframe` must be a Spark DataFrame, found {kind.__module__}.{kind.__qualname__}: give {rows}{without}"
-    )
+    frame: Any = df if dataframe is None else dataframe
+    require_frame(frame, "`dataframe`", is_set=True)
+    return frame
 
 
 def _check_peers(out: object, options: WriteOptions) -> None:

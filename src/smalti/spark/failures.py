@@ -28,10 +28,8 @@ _TOO_OLD = re.compile(
 _VERSIONS = re.compile(r"Python in worker has different version:? (.+?) than that in driver:? ([\d.]+),")
 _NO_WORKER = re.compile(r"^Error from python worker:\n(.+?)\nPYTHONPATH was:", re.MULTILINE | re.DOTALL)
 _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\": error=\d+, ([^\n]+)")
-_ADVICE = (
-    "install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, before the session is "
-    "started; `smalti.spark.build_session()` does so on this machine"
-)
+_WHEN = "before the session is started; `smalti.spark.build_session()` does so on this machine"
+_ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_WHEN}"
 _MAX_TEXT = 16_000  # characters of one error; Spark Connect cuts longer texts off
 
 Batch = TypeVar("Batch")
@@ -92,7 +90,7 @@ def _explain(text: str) -> SmaltiError | None:
         worker = ".".join(re.findall(r"\d+", match[1]))
         return MissingDependency(
             f"Spark's executors run Python {worker} and this program runs {match[2]}; Spark needs the same minor "
-            f"version on both: {_ADVICE}",
+            f"version on both: set PYSPARK_PYTHON to a Python {match[2]} that has 'smalti[spark]', {_WHEN}",
             found=worker,
             expected=match[2],
         )

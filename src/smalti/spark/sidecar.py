@@ -20,6 +20,7 @@ from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.spark.aligned import AlignedPlan, Computed, write_computed, write_keyed
 from smalti.spark.basing import publish_from
+from smalti.spark.frames import require_frame
 from smalti.storage import Store, open_store
 from smalti.writer.beside import store_columns
 
@@ -56,8 +57,11 @@ def add_columns(
     Raises:
         StoreNotFound: there is no version to add to.
         SchemaError: a column is there already or cannot be stored, a sample has no values, or has them twice.
+        TypeError: `values` is neither a function nor a DataFrame of Spark.
         CommitConflict: somebody else published meanwhile; nothing of ours is visible.
     """
+    if not callable(values):
+        require_frame(values, "`values`, where it is no function,")
     store = open_store(out, storage_options)
     base = _base(store, columns)
     options = ShardOptions(compression, tuple(hashes), None)

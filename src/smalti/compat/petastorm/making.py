@@ -52,6 +52,7 @@ def make_spark_converter(
     Raises:
         ValueError: the setting is missing, or an argument is out of range.
         RuntimeError: an unknown codec, or called in a Spark task.
+        TypeError: `df` is neither a DataFrame of Spark nor an address.
         StoreError, FormatError: what was written cannot be read here.
     """
     check_whole("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1, (1 << 31) - 1)

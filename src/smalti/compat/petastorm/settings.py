@@ -19,9 +19,12 @@ def driver_session(df: Any) -> Any:
     Raises:
         MissingDependency: PySpark is not installed.
         RuntimeError: this is an executor's task.
+        TypeError: `df` is no DataFrame of Spark.
     """
     try:
         from pyspark import TaskContext
+
+        from smalti.spark.frames import require_frame
     except ImportError as error:
         raise MissingDependency(
             "make_spark_converter needs PySpark, which is not installed: pip install 'smalti[spark]'", extra="spark"
@@ -31,6 +34,7 @@ def driver_session(df: Any) -> Any:
             "make_spark_converter is called on the driver, and this is a Spark task: make the converter there and send "
             "it here, as it pickles."
         )
+    require_frame(df, "`df`")
     return df.sparkSession
 
 
