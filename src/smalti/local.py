@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from smalti.attributes import Replaceable
 from smalti.errors import StoreError
 from smalti.format import ShardInfo
 from smalti.format.indexing import pick
@@ -37,38 +38,47 @@ class LocalDataset:
             raise StoreError(
                 f"{local} is not a local folder; use `StreamingDataset` to read from a store", url=str(local)
             )
-        self.local = str(local)
-        self.split = split
-        self._stream = OpenStreams(
-            [StreamOptions(local=self.local, split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
+        # The only attribute of an instance that the library reads: all others may be a subclass's own.
+        self._smalti = OpenStreams(
+            [StreamOptions(local=str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
         )
 
     def __len__(self) -> int:
-        return len(self._stream)
+        return len(self._smalti)
 
-    @property
+    @Replaceable
+    def local(self) -> str:
+        """Folder of the set."""
+        return str(self._smalti.sets[0].options.local)
+
+    @Replaceable
+    def split(self) -> str | None:
+        """The split that is read; None for the whole set."""
+        return self._smalti.sets[0].options.split
+
+    @Replaceable
     def size(self) -> int:
         """Samples of the set, or of the split."""
-        return len(self._stream)
+        return len(self._smalti)
 
-    @property
+    @Replaceable
     def num_samples(self) -> int:
         """The same as `size`, under MosaicML's other name."""
-        return len(self._stream)
+        return len(self._smalti)
 
-    @property
+    @Replaceable
     def num_shards(self) -> int:
         """Shards of the set, or of the split."""
-        return len(self._stream.shards)
+        return len(self._smalti.shards)
 
-    @property
+    @Replaceable
     def shards(self) -> Sequence[ShardInfo]:
         """What the index says about each shard."""
-        return self._stream.shards
+        return self._smalti.shards
 
     def get_item(self, sample_id: int) -> dict[str, Any]:
         """One sample, column to value; `sample_id` in [0, size)."""
-        return self._stream.sample(sample_id)
+        return self._smalti.sample(sample_id)
 
     def __getitem__(self, at: Any) -> Any:
         """The sample with this number, or lists of samples for a slice, a list (maybe of lists) or an array of numbers.
@@ -79,4 +89,4 @@ class LocalDataset:
             FormatError: The sample's shard is damaged.
             ShardNotFound: The sample's shard is not there.
         """
-        return pick(at, len(self._stream), self.get_item, self.local)
+        return pick(at, len(self._smalti), self.get_item, self._smalti.root)

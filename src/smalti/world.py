@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smalti.errors import WorldMismatch
+from smalti.whole import whole_number
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -36,6 +37,9 @@ class World:
     """Training processes on every host."""
 
     def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            # A comparison of ranks is sent as JSON, which knows no integers of numpy.
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         facts = (
             f"rank {self.rank} of {self.num_ranks}, host {self.host} of {self.num_hosts}, "
             f"place {self.host_rank} of {self.ranks_on_host}"

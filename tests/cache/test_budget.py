@@ -217,7 +217,7 @@ def test_of_many_passes_the_latest_are_kept_and_counted_without_flattery(tmp_pat
     for _ in range(4):
         read_all(dataset)
     stats = dataset.stats()
-    assert len(dataset._history.begun) == MOST_PASSES == 8
+    assert len(dataset._smalti.history.begun) == MOST_PASSES == 8
     assert (stats.fetches, stats.bytes_before, stats.least_bytes, stats.ratio) == (25, stats.bytes_fetched, 0, None)
     dataset.close()
 

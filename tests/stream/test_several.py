@@ -132,7 +132,7 @@ def test_streams_that_are_opened_again_are_in_the_versions_that_they_had(tmp_pat
     before = open_streams(options)
     before.close()
     write_set(roots[1], 30, exist_ok=True)
-    assert len(open_streams(options, before)) == 20
+    assert len(open_streams(options, before.versions)) == 20
     assert len(open_streams(options)) == 40
 
 
@@ -148,8 +148,8 @@ def test_a_stream_without_versions_that_was_replaced_is_refused_and_named(tmp_pa
     assert not before.sets[1].manifest.version
     write_set(root / "2", 5)
     merge_index(str(root))
-    with pytest.raises(CursorError, match=f"{root}: this dataset was closed after it had read digest"):
-        open_streams(options, before)
+    with pytest.raises(CursorError, match=f"{root}: this dataset has read digest"):
+        open_streams(options, before.versions)
 
 
 def test_several_streams_go_to_other_processes_by_pickle(roots):

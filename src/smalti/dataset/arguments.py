@@ -11,6 +11,7 @@ from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS
 from smalti.stream import Stream
+from smalti.whole import whole_or_none
 from smalti.world import World
 
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -25,6 +26,7 @@ _RANGES: dict[str, tuple[int, int | None]] = {
     "rank": (0, None),
     "num_ranks": (1, None),
     "sampling_granularity": (1, (1 << 62) - 1),
+    "version": (0, None),
 }
 _CHOICES: dict[str, Sequence[str]] = {
     "tail": TAILS,
@@ -36,29 +38,23 @@ _CHOICES: dict[str, Sequence[str]] = {
 _ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
 
 
-def check_given(**given: object) -> None:
-    """Return only if every number is in its range, and every choice one of those there are; None is neither.
+def checked(**given: Any) -> Any:
+    """Return the values as they are used: whole numbers as Python's, choices as they are, None for nothing.
+
+    Returns:
+        A tuple in the order of the arguments, or the value itself where there is one.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a number is out of its range, or a choice is not one of those there are.
     """
+    found = []
     for name, value in given.items():
         if name in _CHOICES:
             check_choice(name, value, _CHOICES[name])
+            found.append(value)
         else:
-            check_whole(name, value, *_RANGES[name])
-
-
-def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Return only if the value is None or a whole number in range.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if value is None or (type(value) is int and low <= value <= (high or value)):
-        return
-    limit = "" if high is None else f" to {high}"
-    raise ValueError(f"`{name}` must be a whole number from {low}{limit}, found {value!r}.")
+            found.append(whole_or_none(name, value, *_RANGES[name]))
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -83,8 +79,7 @@ def number_of_samples(name: str, value: int | str | None) -> int | None:
         if number != int(number):
             raise ValueError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
         value = int(number)
-    check_whole(name, value, 1, (1 << 62) - 1)
-    return value
+    return whole_or_none(name, value, 1, (1 << 62) - 1)
 
 
 def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
-from smalti.errors import CursorError
+from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import (
     MIXTURE_VERSION,
     ChangingMixture,
@@ -17,6 +17,7 @@ from smalti.order.mixture import (
     StreamWeight,
     Weighting,
     check_not_empty,
+    portions_of,
     samples_taken,
 )
 from smalti.order.mosaic import MosaicStream, weigh_streams
@@ -106,6 +107,40 @@ def begun(start: Cursor, readers: World, batch_size: int | None) -> Cursor:
             found=here,
         )
     return replace(start, mixture=replace(mixture, global_batch=global_batch, local_batch=batch_size))
+
+
+def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
+    """Return only if weights that change at `start` leave every stream a sample in the batches of later epochs.
+
+    What is left of the epoch at hand is another share than a whole one, and keeps the batch that the epoch was begun
+    with. So it may hold where the epochs after it do not, which nobody should learn when the first of them begins.
+
+    Args:
+        start: where an iteration begins.
+        sizes: of every stream, the samples of each of its shards.
+        global_batch: samples of a step over all ranks, with which later epochs will begin.
+
+    Raises:
+        CursorError: a stream would have no sample in a `stratified` batch.
+    """
+    mixture = start.mixture
+    if mixture is None or mixture.batching_method != "stratified" or start.algorithm != WINDOW or not start.samples:
+        return
+    newest = mixture.weights
+    if (newest.epoch, newest.samples) != (start.epoch, start.samples):
+        return
+    taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
+    if sum(count > 0 for count in taken) < 2:  # one stream is its own order, whatever the method
+        return
+    try:
+        portions_of(taken, global_batch)
+    except WorldMismatch as fault:
+        raise CursorError(
+            f"weights cannot change to {told(newest)} at sample {start.samples} of epoch {start.epoch}: with them, the "
+            f"epochs after it cannot be read in batches of this size: {fault}",
+            what="weights",
+            **fault.facts,
+        ) from fault
 
 
 def changing_mixture(mixture: Mixture, sizes: Sizes, seed: int) -> ChangingMixture:

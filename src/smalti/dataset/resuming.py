@@ -148,17 +148,18 @@ def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> 
     for name in ("sampling_method", "sampling_granularity", "batching_method"):
         _check(name, getattr(then, name), getattr(now, name), f"give `{name}={{saved!r}}`")
     _check("mixture version", then.version, now.version, "use the Smalti that saved it")
-    if _amounts(then.weights) != _amounts(now.weights):
+    changes = _amounts(then.weights) != _amounts(now.weights)
+    if changes:
         saved = _reweighted(saved, then, now.weights, change_weights)
     merged = replace(saved, mixture=then) if saved.mixture is None else saved
     names = ("digest", "split", "algorithm", "algorithm_version", "shuffle")
-    here = replace(_sized(merged, sizes), **{name: getattr(fresh, name) for name in names})
+    here = replace(_sized(merged, sizes, changes), **{name: getattr(fresh, name) for name in names})
     if not merged.samples:
         merged = replace(merged, epoch_size=here.epoch_size)
     return merged, here
 
 
-def _sized(merged: Cursor, sizes: Sizes) -> Cursor:
+def _sized(merged: Cursor, sizes: Sizes, changes: bool) -> Cursor:  # noqa: FBT001
     """The start of the cursor's epoch, once the mixture was found to be one that can be read on from its place."""
     mixture = merged.mixture
     try:
@@ -167,6 +168,17 @@ def _sized(merged: Cursor, sizes: Sizes) -> Cursor:
         if batched and merged.algorithm == WINDOW and 0 < merged.samples < start.epoch_size == merged.epoch_size:
             window_plan(merged, sizes).sample_ids(merged.samples, merged.samples + 1)
     except (ValueError, WorldMismatch) as fault:
+        stream = fault.facts.get("stream") if isinstance(fault, WorldMismatch) else None
+        if mixture is not None and changes and stream is not None:
+            raise CursorError(
+                f"weights cannot change to {told(mixture.weights)} at sample {merged.samples} of epoch {merged.epoch}: "
+                f"the rest of that epoch keeps the batch of {mixture.global_batch} with which it was begun, and in it "
+                f"stream {stream} would have no sample. Give that stream a larger weight, or 0; or "
+                "go on with the weights of the state, and change them at the start of an epoch.",
+                what="weights",
+                stream=stream,
+                global_batch=mixture.global_batch,
+            ) from fault
         raise CursorError(
             f"cannot resume from this state with the weights and batches of its 'mixture': {fault}", key="mixture"
         ) from fault

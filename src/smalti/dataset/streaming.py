@@ -11,27 +11,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import Replaceable, setting
 from smalti.cache import CacheStats
 from smalti.catalog import Manifest
-from smalti.cursor import WINDOW, Cursor, MixedStream
-from smalti.dataset.arguments import check_given, chosen_world, declared_streams, number_of_samples
-from smalti.dataset.foresight import planned_ahead
-from smalti.dataset.history import History
-from smalti.dataset.mixing import MixingOptions, Sizes, begun
-from smalti.dataset.passes import DEFAULT_SEED, Opened, OrderOptions, Pass, Progress
-from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
-from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
-from smalti.dataset.tagged import as_saved
+from smalti.cursor import WINDOW, Cursor
+from smalti.dataset.arguments import checked, chosen_world, declared_streams, number_of_samples
+from smalti.dataset.epoch_reader import EpochReader
+from smalti.dataset.mixing import MixingOptions
+from smalti.dataset.passes import DEFAULT_SEED, OrderOptions, Pass
+from smalti.dataset.reading import Planned, Reading
 from smalti.errors import SmaltiError
 from smalti.format.indexing import pick
 from smalti.format.sizes import parse_byte_count
 from smalti.order import Division, GlobalOrder, StepBatch
-from smalti.stream import OpenStreams, Stream, open_streams
-from smalti.world import World, detect_world
+from smalti.stream import OpenStreams, Stream, options_of, weight_of
+from smalti.world import World
 
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
-
-_MOST_TOLD = 64  # sample ids in a message
 
 
 class StreamingDataset:
@@ -40,6 +36,9 @@ class StreamingDataset:
     Construction opens nothing. The order depends only on the data set's version, seed, epoch, canonical nodes and
     these options: not on ranks, workers, cache or timing. Each iteration is one epoch, or after `load_state_dict` the
     rest of one.
+
+    A subclass may override `__getitem__`, `get_item` and `__len__`, and may use every other public name for attributes
+    and methods of its own: the library does not read them. Assign such attributes before or after `super().__init__`.
 
     Args:
         streams: shard sets to mix, each with its weight; instead of `remote` and `local`. What one of them leaves open
@@ -87,6 +86,8 @@ class StreamingDataset:
         logical: give values as what they stand for (dates, truth values, nulls: docs/types.md), not as they are stored.
     """
 
+    _smalti_reader: type[EpochReader] = EpochReader
+
     def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
         self,
         *,
@@ -125,17 +126,22 @@ class StreamingDataset:
         allow_unsafe_types: bool = False,
         logical: bool = True,
     ) -> None:
-        check_given(batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload)
-        check_given(shuffle_block_size=shuffle_block_size, download_retry=download_retry, shuffle_seed=shuffle_seed)
-        check_given(replication=replication, rank=rank, num_ranks=num_ranks, sampling_granularity=sampling_granularity)
-        check_given(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
-        check_given(sampling_method=sampling_method, batching_method=batching_method)
-        self.streams = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
-        """The shard sets, as they were declared."""
-        self._stream_options = tuple(
-            stream.options(
+        batch_size, canonical_nodes, predownload = checked(
+            batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload
+        )
+        block_size, retries, seed = checked(
+            shuffle_block_size=shuffle_block_size, download_retry=download_retry, shuffle_seed=shuffle_seed
+        )
+        replication, rank, num_ranks = checked(replication=replication, rank=rank, num_ranks=num_ranks)
+        granularity, version = checked(sampling_granularity=sampling_granularity, version=version)
+        checked(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
+        checked(sampling_method=sampling_method, batching_method=batching_method)
+        declared = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
+        stream_options = tuple(
+            options_of(
+                stream,
                 split=split,
-                download_retry=download_retry,
+                download_retry=retries,
                 download_timeout=download_timeout,
                 validate_hash=validate_hash,
                 keep_zip=keep_zip,
@@ -143,102 +149,128 @@ class StreamingDataset:
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
             )
-            for stream in self.streams
+            for stream in declared
         )
-        self._mixing = MixingOptions(
-            weights=tuple(stream.weight for stream in self.streams),
+        mixing = MixingOptions(
+            weights=tuple(map(weight_of, declared)),
             epoch_size=number_of_samples("epoch_size", epoch_size),
             sampling_method=sampling_method,
-            sampling_granularity=sampling_granularity,
+            sampling_granularity=granularity,
             batching_method=batching_method,
             change_weights=change_weights,
         )
-        self._order_options = OrderOptions(
+        order = OrderOptions(
             shuffle=shuffle,
-            seed=shuffle_seed,
-            canonical_nodes=num_canonical_nodes,
-            block_size=shuffle_block_size,
+            seed=seed,
+            canonical_nodes=canonical_nodes,
+            block_size=block_size,
             tail=tail,
             algorithm=shuffle_algo,
             partition=partition_algo,
             replication=replication or 1,
         )
-        self.batch_size = batch_size
-        self.predownload = predownload
-        self.transform = transform
-        self.include_ids = include_ids
-        self._cache_limit = None if cache_limit is None else parse_byte_count(cache_limit, what="`cache_limit`")
-        self._world = chosen_world(rank, num_ranks, world)
-        self._opened = Opened()
-        self._history = History()
-        self._progress = Progress()
-        # Of the latest two passes, such as the one that is read and the next one, whose length a loader is asked for:
-        # with batches of streams in MosaicML's orders, only planning the epoch tells it.
-        self._known_divisions: tuple[tuple[Any, Division], ...] = ()
+        # The only attribute of an instance that the library reads: all others may be a subclass's own.
+        self._smalti = self._smalti_reader(
+            declared,
+            stream_options,
+            mixing,
+            order,
+            batch_size=batch_size,
+            predownload=predownload,
+            transform=transform,
+            include_ids=include_ids,
+            cache_limit=None if cache_limit is None else parse_byte_count(cache_limit, what="`cache_limit`"),
+            chosen_world=chosen_world(rank, num_ranks, world),
+        )
 
     # ------------------------------------------------------------------ what there is
 
-    @property
+    @Replaceable
+    def streams(self) -> tuple[Stream, ...]:
+        """The shard sets, as they were declared."""
+        return self._smalti.declared
+
+    @setting(lambda self, value: setattr(self._smalti, "batch_size", checked(batch_size=value)))
+    def batch_size(self) -> int | None:
+        """Samples per rank and step."""
+        return self._smalti.batch_size
+
+    @setting(lambda self, value: setattr(self._smalti, "predownload", checked(predownload=value)))
+    def predownload(self) -> int | None:
+        """Samples to look ahead when fetching."""
+        return self._smalti.predownload
+
+    @setting(lambda self, value: setattr(self._smalti, "transform", value))
+    def transform(self) -> Callable[[Any], Any] | None:
+        """The constructor's `transform`. What a subclass assigns is its own, for it to call, and never called here."""
+        return self._smalti.transform
+
+    @setting(lambda self, value: setattr(self._smalti, "include_ids", bool(value)))
+    def include_ids(self) -> bool:
+        """Whether batches hold sample ids and positions."""
+        return self._smalti.include_ids
+
+    @Replaceable
     def stream(self) -> OpenStreams:
         """The opened shard sets, as one run of samples; the first use opens them."""
-        stream = self._opened.stream
-        if stream is None:
-            options, closed = self._stream_options, self._opened.closed
-            stream = self._opened.stream = open_streams(options, closed, cache_limit=self._cache_limit)
-        return stream
+        return self._smalti.stream
 
-    @property
+    @Replaceable
     def manifests(self) -> tuple[Manifest, ...]:
         """The version that is read of each stream: number, digest, schema, shards, lineage."""
-        return tuple(each.manifest for each in self.stream.sets)
+        return self._smalti.manifests
 
-    @property
+    @Replaceable
     def manifest(self) -> Manifest:
         """The same of the only stream.
 
         Raises:
             SmaltiError: there are several.
         """
-        if len(self.streams) > 1:
-            raise SmaltiError(f"this dataset reads {len(self.streams)} streams, each with a manifest: `manifests`.")
-        return self.manifests[0]
+        count = len(self._smalti.declared)
+        if count > 1:
+            raise SmaltiError(f"this dataset reads {count} streams, each with a manifest: `manifests`.")
+        return self._smalti.manifests[0]
 
-    @property
+    @Replaceable
     def size(self) -> int:
         """Samples of all streams, each once."""
-        return len(self.stream)
+        return len(self._smalti.stream)
 
-    num_samples = size
-    """The same, under MosaicML's name."""
+    @Replaceable
+    def num_samples(self) -> int:
+        """The same as `size`, under MosaicML's name."""
+        return len(self._smalti.stream)
 
-    @property
+    @Replaceable
     def epoch_size(self) -> int:
         """Samples of the next iteration's epoch: what the streams' weights take."""
-        return self.cursor().epoch_size
+        return self._smalti.cursor().epoch_size
 
-    @property
+    @Replaceable
     def num_streams(self) -> int:
         """Shard sets that are mixed."""
-        return len(self.streams)
+        return len(self._smalti.declared)
 
-    @property
+    @Replaceable
     def num_shards(self) -> int:
         """Shards of all streams."""
-        return len(self.stream.shards)
+        return len(self._smalti.stream.shards)
 
     def __len__(self) -> int:
         """Samples per rank and epoch."""
-        return math.ceil(self.epoch_size / reading_world(self.world, self._order_options).num_ranks)
+        reader = self._smalti
+        return math.ceil(reader.cursor().epoch_size / reader.readers.num_ranks)
 
-    @property
+    @Replaceable
     def world(self) -> World:
         """Ranks and hosts that share the epoch, those included that read the same samples."""
-        return self._world if self._world is not None else detect_world()
+        return self._smalti.world
 
-    @property
+    @Replaceable
     def replication(self) -> int:
         """Consecutive ranks that read the same samples."""
-        return self._order_options.replication
+        return self._smalti.order.replication
 
     def __getitem__(self, at: Any) -> Any:
         """The sample with this id, transformed, or lists of samples for a slice, a list (maybe of lists) or an array.
@@ -251,61 +283,52 @@ class StreamingDataset:
         """
         if type(at) is int and at >= 0:  # the common case, in the fewest steps
             return self.get_item(at)
-        return pick(at, self.size, self.get_item, self.stream.root)
+        stream = self._smalti.stream
+        return pick(at, len(stream), self.get_item, stream.root)
 
     def get_item(self, sample_id: int) -> Any:
         """One sample, transformed; `sample_id` in [0, size), else an IndexError."""
-        stream = self._opened.stream or self.stream
-        if not 0 <= sample_id < len(stream):
-            raise IndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
-        sample = stream.sample(sample_id)
-        return sample if self.transform is None or self._transforms_batches else self.transform(sample)
+        return self._smalti.sample(sample_id)
 
     # ------------------------------------------------------------------ epochs and cursors
 
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration reads, counting from 0."""
-        return self._progress.next_epoch if self._progress.resume is None else self._progress.resume.epoch
+        return self._smalti.next_epoch
 
     @next_epoch.setter
     def next_epoch(self, epoch: int) -> None:
-        self.set_epoch(epoch)
+        self._smalti.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration read `epoch` from its start."""
-        if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"`epoch` must be a whole number from 0, found {epoch!r}.")
-        self._progress.next_epoch, self._progress.resume, self._progress.begun = epoch, None, None
-        self._progress.set_by_user = True
+        self._smalti.set_epoch(epoch)
 
     def cursor(self) -> Cursor:
         """Where the next iteration begins."""
-        if self._progress.resume is not None:
-            return self._progress.resume
-        return self._fresh_cursor(self._progress.next_epoch)
+        return self._smalti.cursor()
 
     def cursor_at_start(self) -> Cursor:
         """The start of the next iteration's epoch."""
-        return self._fresh_cursor(self.next_epoch)
+        return self._smalti.cursor_at_start()
 
-    @property
+    @Replaceable
     def is_placed(self) -> bool:
         """Whether no iteration began since a state was loaded or an epoch chosen, or at all."""
-        return self._progress.begun is None
+        return self._smalti.progress.get().begun is None
 
     def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
         """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
 
-        The epoch at hand is that of the latest iteration, or before the first one that of the next.
+        The epoch at hand is that of the latest iteration, or before the first one that of the next. Iterations in
+        worker processes of a torch DataLoader count as well.
 
         Args:
             num_samples: samples that all ranks together consumed, those of ranks that replicate others not counted.
             from_beginning: counted from the epoch's start; otherwise from where the iteration began.
         """
-        cursor = self._progress.begun or self.cursor()
-        before = cursor.samples if from_beginning else 0
-        return cursor.advanced(num_samples - before).to_state()
+        return self._smalti.state_dict(num_samples, from_beginning=from_beginning)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
@@ -314,24 +337,10 @@ class StreamingDataset:
         within its limits: `docs/resume.md`.
 
         Raises:
-            CursorError: the state is damaged, or was saved for another data set, version, split, seed or order.
+            CursorError: the state is damaged, or was saved for another data set, version, split, seed or order; or
+                new weights leave a stream without a sample in `stratified` batches.
         """
-        options = self._order_options
-        readers = reading_world(self.world, options)
-        if not self._history.begun:  # else loader workers may hold what is open
-            self._opened.stream = as_saved(self._stream_options, self.stream, state, self._cache_limit)
-        cursor = saved_cursor(
-            state,
-            self._first_cursor(),
-            options,
-            num_ranks=readers.num_ranks,
-            sizes=self._sizes,
-            change_weights=self._mixing.change_weights,
-        )
-        if self.batch_size is not None:
-            begun(cursor, readers, self.batch_size)  # what it would refuse then is refused now
-        self._progress.resume = self._progress.adopted = cursor
-        self._progress.begun = None
+        self._smalti.load_state_dict(state)
 
     def begin_pass(self, batch_size: int | None = None) -> Pass:
         """Settles where an iteration begins, and counts its epoch as begun.
@@ -339,60 +348,27 @@ class StreamingDataset:
         Args:
             batch_size: samples per rank and step, if the dataset has no batch size of its own.
         """
-        readers = reading_world(self.world, self._order_options)
-        start = begun(self.cursor(), readers, self.batch_size or batch_size)
-        self._progress.resume, self._progress.begun = None, start
-        self._progress.next_epoch = start.epoch + 1
-        this_pass = Pass(start, self.world)
-        if size := self.batch_size or batch_size:
-            self._history.begin(Reading(this_pass, self._sizes, size, self._order_options), self.stream)
-        return this_pass
+        return self._smalti.begin_pass(batch_size)
 
     def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
         """Where the run stands after so many steps of a pass; after all of them, the start of the next epoch."""
-        return cursor_after(this_pass.start, self.division(this_pass), steps)
-
-    @property
-    def _sizes(self) -> Sizes:
-        return [each.shard_sizes for each in self.stream.sets]
-
-    def _first_cursor(self) -> Cursor:
-        sets = self.stream.sets
-        mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
-        world = reading_world(self.world, self._order_options)
-        return first_cursor(self._order_options, world, mixed, self._sizes, self._mixing)
-
-    def _fresh_cursor(self, epoch: int) -> Cursor:
-        return at_epoch(self._progress.adopted or self._first_cursor(), epoch, self._sizes)
+        return self._smalti.cursor_after(this_pass, steps)
 
     # ------------------------------------------------------------------ iteration
 
     def __iter__(self) -> Iterator[Any]:
         """Samples of one epoch (or the rest of one), this rank's and worker's part, one by one."""
-        for batch in self._batches(self.begin_pass(), columns=False):
+        for batch in self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=False):
             yield from batch
 
     def batches(self) -> Iterator[Any]:
         """The same as whole batches: columns where nothing stands in the way, else lists of samples."""
-        return self._batches(self.begin_pass(), columns=self.reads_columns)
+        return self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=reads_columns(self))
 
-    @property
+    @Replaceable
     def reads_columns(self) -> bool:
         """Whether batches can be read as columns: no per-sample transform, no overridden way to a sample."""
-        own = all(getattr(type(self), way) is getattr(StreamingDataset, way) for way in ("__getitem__", "get_item"))
-        return own and (self.transform is None or self._transforms_batches)
-
-    @property
-    def _transforms_batches(self) -> bool:
-        return bool(getattr(self.transform, "on_batches", False))
-
-    def _worker(self) -> tuple[int, int]:
-        """Number of this loader worker, and how many there are."""
-        return 0, 1
-
-    def _batches(self, this_pass: Pass, *, columns: bool) -> Iterator[Any]:
-        for step, ids in self.planned(this_pass, *self._worker()):
-            yield self.read(step, ids, columns=columns)
+        return reads_columns(self)
 
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
@@ -405,85 +381,46 @@ class StreamingDataset:
             num_workers: workers that share the rank's steps.
             num_readers: threads that read this worker's steps at once, each of which looks ahead.
         """
-        place = {"worker": worker, "num_workers": num_workers, "num_readers": num_readers}
-        return planned_ahead(self.reading(this_pass), self.stream, predownload=self.predownload, **place)
+        return self._smalti.planned(this_pass, worker, num_workers, num_readers=num_readers)
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
         """One batch, transformed: columns, or a list of samples. Thread-safe where the transform is."""
-        return self._read_columns(step, ids) if columns else self._read_samples(step, ids)
+        return self._smalti.read(step, ids, None if columns else self.__getitem__)
 
     def division(self, this_pass: Pass) -> Division:
         """Who reads what in a pass: which positions of the order this rank takes at which step."""
-        asked, known = (this_pass, self.batch_size, self._order_options), self._known_divisions  # threads replace it
-        for of, division in known:
-            if of == asked:
-                return division
-        division = self.reading(this_pass).division
-        self._known_divisions = ((asked, division), *known[:1])
-        return division
+        return self._smalti.division(this_pass)
 
     def plan(self, this_pass: Pass) -> GlobalOrder:
         """The global order of a pass's epoch."""
-        return self.reading(this_pass).plan
+        return self._smalti.plan(this_pass)
 
     def reading(self, this_pass: Pass) -> Reading:
         """One rank's part of a pass: its steps and their sample ids; pure."""
-        if self.batch_size is None:
-            raise ValueError(
-                "`batch_size` is needed to iterate a StreamingDataset: who reads what depends on it. Give it to the "
-                "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
-            )
-        return Reading(this_pass, self._sizes, self.batch_size, self._order_options)
-
-    def _read_columns(self, step: StepBatch, ids: NDArray[np.int64]) -> Any:
-        columns = self.stream.batch(ids)
-        if self.include_ids:
-            columns |= self._ids(step, ids)
-        if self.transform is None:
-            return columns
-        try:
-            return self.transform(columns)
-        except Exception as error:
-            more = ", ..." if len(ids) > _MOST_TOLD else ""
-            self._note(error, f"transforming a batch of samples {', '.join(map(str, ids[:_MOST_TOLD].tolist()))}{more}")
-            raise
-
-    def _read_samples(self, step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
-        samples = [self._noted_sample(sample_id) for sample_id in ids.tolist()]
-        if self.include_ids:
-            marks = {name: values.tolist() for name, values in self._ids(step, ids).items()}
-            for at, sample in enumerate(samples):
-                sample |= {name: values[at] for name, values in marks.items()}
-        return samples
-
-    def _noted_sample(self, sample_id: int) -> Any:
-        try:
-            return self[sample_id]
-        except Exception as error:
-            self._note(error, f"reading sample {sample_id}")
-            raise
-
-    def _note(self, error: Exception, doing: str) -> None:
-        """Says what an error of the user's own code was about, in its traceback."""
-        told = isinstance(error, SmaltiError) and "sample_id" in error.facts
-        if not told and hasattr(error, "add_note"):  # from Python 3.11 on
-            digests = ", ".join(manifest.digest[:12] for manifest in self.manifests)
-            error.add_note(f"while {doing} of {self.stream.root}, version digest {digests}")
-
-    def _ids(self, step: StepBatch, ids: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        marks = {"_sample_id": ids, "_position": step.positions}
-        return marks | {"_stream": self.stream.stream_of(ids)} if len(self.streams) > 1 else marks
+        return self._smalti.reading(this_pass)
 
     def stats(self, *, least: bool = True) -> CacheStats:
         """What reading has cost, here and in loader workers; `least`: with the least it can, counted from the order."""
-        return self._history.stats(self.stream, least=least)
+        return self._smalti.stats(least=least)
 
     def close(self) -> None:
         """Lets go of open shards and fetching threads; when used again, the dataset opens the same versions."""
-        if self._opened.stream is not None:
-            self._opened.stream.close()
-            self._opened.stream, self._opened.closed = None, self._opened.stream
+        self._smalti.close()
 
     def view(self: _Dataset) -> _Dataset:
-        """A copy that shares the opened shard set and the progress, for a loader to change."""
-        return copy.copy(self)
+        """A copy that shares the opened shard set and the progress."""
+        return view_of(self, self._smalti.view())
+
+
+def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:
+    """Return a copy of a dataset, with all attributes that the user gave it, that reads by another reader."""
+    view = copy.copy(dataset)
+    view._smalti = reader
+    return view
+
+
+def reads_columns(dataset: StreamingDataset) -> bool:
+    """Return whether nothing of the user's is called for single samples."""
+    ways = ("__getitem__", "get_item")
+    own = all(getattr(type(dataset), way) is getattr(StreamingDataset, way) for way in ways)
+    return own and "get_item" not in vars(dataset) and not dataset._smalti.transforms_samples

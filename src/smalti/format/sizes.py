@@ -3,6 +3,7 @@
 import re
 
 from smalti.errors import SchemaError
+from smalti.whole import whole_number
 
 MAX_FILE_BYTES = (1 << 32) - 1
 """Largest shard file in bytes: sample offsets are uint32."""
@@ -28,9 +29,10 @@ def parse_byte_count(value: int | str, *, what: str) -> int:
         digits, unit = match.groups()
         factor = _UNITS[(unit or "").lower()]
         return int(digits) * factor if digits.isdigit() else int(float(digits) * factor)
-    if type(value) is not int or value < 0:
-        raise SchemaError(f"{what}: expected a whole number of bytes, at least 0, found {value!r}.")
-    return value
+    try:
+        return whole_number(what, value, 0)
+    except ValueError as error:
+        raise SchemaError(f"{what}: expected a whole number of bytes, at least 0, found {value!r}.") from error
 
 
 def parse_size_limit(value: int | str | None) -> int | None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from smalti.attributes import Replaceable
 from smalti.cursor import MOST_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
 from smalti.stream.options import StreamOptions
+from smalti.whole import whole_or_none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,35 +59,61 @@ class Stream:
             value: Any = getattr(self, name)
             if isinstance(value, Path):
                 object.__setattr__(self, name, str(value))
-        self.options()  # checks it
+        for name in ("version", "download_retry"):
+            object.__setattr__(self, name, whole_or_none(name, getattr(self, name), 0 if name == "version" else 1))
+        options_of(self)  # checks it
         for name in WEIGHT_NAMES:
             if isinstance(value := getattr(self, name), np.generic):
                 object.__setattr__(self, name, value.item())  # a state holds Python's numbers
             _check_number(name, getattr(self, name), 0, is_whole=name == "choose")
-        _ = self.weight  # checks that they are one at most
-        _check_number("download_retry", self.download_retry, 1, is_whole=True)
+        weight_of(self)  # checks that they are one at most
 
-    @property
+    @Replaceable
     def weight(self) -> StreamWeight:
         """How much an epoch takes of it."""
-        return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
+        return weight_of(self)
 
     def options(self, **defaults: Any) -> StreamOptions:
         """Where it is read from and how; `defaults` are what the dataset chose for all streams."""
-        own = {
-            name: getattr(self, name)
-            for name in ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
-            if getattr(self, name) is not None
-        }
-        return StreamOptions(
-            remote=self.remote, local=self.local, version=self.version, tag=self.tag, **(defaults | own)
-        )
+        return options_of(self, **defaults)
+
+
+# The library uses these: a subclass may have fields or methods of its own named `weight` or `options`.
+
+
+def weight_of(stream: Stream) -> StreamWeight:
+    """Return how much an epoch takes of a stream.
+
+    Raises:
+        ValueError: more than one of `proportion`, `repeat` and `choose` is given.
+    """
+    return StreamWeight(proportion=stream.proportion, repeat=stream.repeat, choose=stream.choose)
+
+
+def options_of(stream: Stream, **defaults: Any) -> StreamOptions:
+    """Return where a stream is read from and how.
+
+    Args:
+        stream: what the user declared.
+        defaults: what the dataset chose for all streams.
+
+    Raises:
+        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`.
+    """
+    own = {
+        name: getattr(stream, name)
+        for name in ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
+        if getattr(stream, name) is not None
+    }
+    return StreamOptions(
+        remote=stream.remote, local=stream.local, version=stream.version, tag=stream.tag, **(defaults | own)
+    )
 
 
 def _check_number(name: str, value: Any, low: int, *, is_whole: bool) -> None:
     if value is None:
         return
-    is_number = isinstance(value, (float, int, np.integer)) and not isinstance(value, bool)
+    is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
     if not (is_number and low <= value <= MOST_WEIGHT and (not is_whole or value == int(value))):
         kind = "whole number" if is_whole else "number"
         raise ValueError(f"`{name}` must be a {kind} from {low} to {MOST_WEIGHT:g}, found {value!r}.")

@@ -19,6 +19,8 @@ from smalti.stream.options import StreamOptions
 from smalti.stream.shard_set import JoinedShards, ShardSet, find_shard_set
 
 Ids = NDArray[np.int64]
+Version = tuple[int, str]
+"""Number and digest of a version; the number is 0 for a set without versions."""
 
 
 class OpenStreams:
@@ -69,6 +71,11 @@ class OpenStreams:
     def root(self) -> str:
         """Where it is read from, for messages."""
         return ", ".join(each.options.root for each in self.sets)
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The version of each stream."""
+        return tuple((each.manifest.version, each.manifest.digest) for each in self.sets)
 
     def stream_of(self, sample_ids: Ids) -> Ids:
         """The number of each sample's stream; int64, the shape of `sample_ids`."""
@@ -224,7 +231,7 @@ def _as_before(options: StreamOptions, version: int) -> StreamOptions:
 
 
 def open_streams(
-    options: Sequence[StreamOptions], before: OpenStreams | None = None, *, cache_limit: int | None = None
+    options: Sequence[StreamOptions], before: Sequence[Version] = (), *, cache_limit: int | None = None
 ) -> OpenStreams:
     """The shard sets, in the versions that were opened before, if any were.
 
@@ -232,19 +239,18 @@ def open_streams(
         CursorError: a set without versions was replaced since.
         SmaltiError: the classes that `find_shard_set` names.
     """
-    if before is None:
+    if not before:
         return OpenStreams(options, cache_limit)
-    then = [each.manifest for each in before.sets]
     opened = OpenStreams(
-        [_as_before(each, was.version) for each, was in zip(options, then, strict=True)],
+        [_as_before(each, number) for each, (number, _) in zip(options, before, strict=True)],
         cache_limit,
     )
-    for was, each in zip(then, opened.sets, strict=True):
-        if was.digest != each.manifest.digest:
+    for (_, digest), each in zip(before, opened.sets, strict=True):
+        if digest != each.manifest.digest:
             raise CursorError(
-                f"{each.options.root}: this dataset was closed after it had read digest {was.digest[:12]}, and finds "
+                f"{each.options.root}: this dataset has read digest {digest[:12]} before, and finds "
                 f"{each.manifest.digest[:12]} now. Make a new StreamingDataset to read that.",
-                saved=was.digest,
+                saved=digest,
                 found=each.manifest.digest,
             )
     return opened

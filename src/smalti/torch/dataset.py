@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from multiprocessing import context
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
+from smalti.dataset.epoch_reader import EpochReader
+from smalti.dataset.passes import Progress
+from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
 from smalti.torch.processes import end_with_program
-from smalti.torch.ranks import running_world
+from smalti.torch.ranks import group_runs, running_world
 from smalti.torch.samples import SampleIterator
+from smalti.torch.sharing import SharedProgress
 from smalti.world import World
 
 _LENGTH_BYTES = 8
@@ -71,65 +76,68 @@ class LoaderSide:
         return replace(self.this_pass, start=Cursor.from_state(told))
 
 
-class StreamingDataset(CoreDataset, IterableDataset[Any]):
-    """A `smalti.dataset.StreamingDataset` that torch's loaders accept; give it to a `StreamingDataLoader`.
+@dataclass(eq=False)
+class LoaderReader(EpochReader):
+    """An EpochReader that knows torch: the process group, loader workers, and the loader that it is a view for."""
 
-    A rank's t-th batch is read by worker t mod W, so the batches do not depend on the number of workers.
-    """
-
-    _loader: LoaderSide | None = None  # set on the view that a StreamingDataLoader makes
-
-    def for_loader(
-        self, batch_size: int | None, *, drop_last: bool, per_sample: bool, workers_persist: bool
-    ) -> "StreamingDataset":
-        """A view of this dataset that iterates whole batches, for a loader.
-
-        Raises:
-            ValueError: no batch size, or two that differ.
-        """
-        view = self.view()
-        if batch_size is not None and self.batch_size not in {None, batch_size}:
-            raise ValueError(
-                f"`batch_size` is {batch_size} for the loader and {self.batch_size} for the dataset; give one."
-            )
-        view.batch_size = batch_size if batch_size is not None else self.batch_size
-        if view.batch_size is None:
-            raise ValueError("`batch_size` is needed, on the loader or on the dataset: samples per rank and step.")
-        if drop_last:
-            view._order_options = replace(view._order_options, tail="drop")
-        view._loader = LoaderSide(columns=view.reads_columns and not per_sample, workers_persist=workers_persist)
-        return view
-
-    @property
-    def loader_side(self) -> LoaderSide:
-        """What the loader that made this view tells it."""
-        if self._loader is None:
-            raise TypeError("only a view made by `for_loader` has a loader's side.")
-        return self._loader
-
-    def __iter__(self) -> Iterator[Any]:
-        """Samples one by one; on a loader's view, whole batches."""
-        if get_worker_info() is not None:
-            end_with_program()
-        if self._loader is None:
-            return SampleIterator(self, self._worker())
-        return self._batches(self._loader.current(), columns=self._loader.columns)
+    progress: Progress = field(default_factory=SharedProgress)
+    loader: LoaderSide | None = None
+    """What the loader tells, on a view that a StreamingDataLoader made."""
 
     @property
     def world(self) -> World:
-        """Ranks and hosts that share the epoch: those given, else as the launcher or a running process group says."""
-        return self._world if self._world is not None else running_world()
+        """The world that was given, else as the launcher or a running process group says."""
+        return self.chosen_world if self.chosen_world is not None else running_world()
 
-    def _worker(self) -> tuple[int, int]:
+    @property
+    def worker(self) -> tuple[int, int]:
+        """Number of this loader worker, and how many there are."""
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
-    def begin_pass(self, batch_size: int | None = None) -> Pass:
-        """Settles where an iteration begins; refuses to guess the epoch inside a plain DataLoader's worker."""
-        if get_worker_info() is not None and not self._progress.set_by_user:
-            raise CursorError(
-                "a StreamingDataset inside workers of a plain torch DataLoader cannot know which epoch it is, and "
-                "every epoch would repeat the first one's order. Use smalti.StreamingDataLoader, or num_workers=0, "
-                "or call `dataset.set_epoch(n)` before each epoch."
-            )
-        return super().begin_pass(batch_size)
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if self.chosen_world is None and context.get_spawning_popen() is not None and group_runs():
+            state["chosen_world"] = running_world()  # a spawned worker is in no group
+        return state
+
+
+class StreamingDataset(CoreDataset, IterableDataset[Any]):
+    """A `smalti.dataset.StreamingDataset` that torch's loaders accept; give it to a `StreamingDataLoader`.
+
+    A rank's t-th batch is read by worker t mod W, so the batches do not depend on the number of workers. Torch's own
+    DataLoader, with the same `batch_size` as the dataset, reads the same samples one by one: see docs/frameworks.md.
+    """
+
+    _smalti_reader = LoaderReader
+    _smalti: LoaderReader
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples one by one; on a loader's view, whole batches."""
+        reader = self._smalti
+        if get_worker_info() is not None:
+            end_with_program()
+        if reader.loader is None:
+            return SampleIterator(reader, self.__getitem__)
+        return reader.batches(reader.loader.current(), self.__getitem__, columns=reader.loader.columns)
+
+
+def view_for_loader(
+    dataset: StreamingDataset, batch_size: Any, *, drop_last: bool, per_sample: bool, workers_persist: bool
+) -> StreamingDataset:
+    """Return a view of a dataset that iterates whole batches, for a loader.
+
+    Raises:
+        ValueError: no batch size, two that differ, or none that can be.
+        TypeError: the dataset overrides `__iter__`, which a loader of whole batches cannot honour.
+    """
+    if type(dataset).__iter__ is not StreamingDataset.__iter__:
+        raise TypeError(
+            f"{type(dataset).__name__} overrides `__iter__`, and StreamingDataLoader reads samples by `__getitem__`: "
+            "what `__iter__` does would be left out. Override `__getitem__` or `get_item` instead, or use "
+            "torch.utils.data.DataLoader, which calls `__iter__`."
+        )
+    reader = dataset._smalti.for_loader(batch_size, drop_last=drop_last)
+    columns = reads_columns(dataset) and not per_sample
+    reader.loader = LoaderSide(columns=columns, workers_persist=workers_persist)
+    return view_of(dataset, reader)

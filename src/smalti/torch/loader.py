@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from smalti.attributes import Replaceable
 from smalti.dataset import Pass
 from smalti.dataset.alike import check_batches
 from smalti.errors import SmaltiError
@@ -16,13 +17,14 @@ from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
 from smalti.torch.agreement import Agreement
 from smalti.torch.collate import collate_samples, columns_to_tensors
-from smalti.torch.dataset import StreamingDataset
+from smalti.torch.dataset import LoaderReader, LoaderSide, StreamingDataset, view_for_loader
 from smalti.torch.handing import HandedOver, pickles_tasks
 from smalti.torch.packing import PackingCollate
 from smalti.torch.processes import end_of_worker
 from smalti.torch.recording import PassRecorder, open_ledger
 from smalti.torch.ring import Ring
 from smalti.torch.threads import ThreadedIterator, ThreadOptions
+from smalti.whole import whole_number, whole_or_none
 
 WORKER_KINDS = ("auto", "thread", "process")
 _SPARE_SLOTS = 4  # batches that a consumer keeps of each worker, beside those ahead, before the next go the slow way
@@ -72,23 +74,27 @@ class StreamingDataLoader(DataLoader[Any]):
         for name in ("shuffle", "sampler", "batch_sampler"):
             if kwargs.pop(name, None):
                 raise ValueError(f"`{name}` is not the loader's: the dataset plans the order; give it `shuffle=True`.")
-        view = dataset.for_loader(
+        num_workers = whole_number("num_workers", num_workers, 0)
+        ahead = whole_or_none("prefetch_factor", kwargs.get("prefetch_factor"), 0)
+        if ahead is not None:  # a worker reads a batch ahead or it has nothing to do
+            kwargs["prefetch_factor"] = max(1, ahead) if num_workers else ahead
+        view = view_for_loader(
+            dataset,
             batch_size,
             drop_last=drop_last,
             per_sample=collate_fn is not None,
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
-        self.streaming_dataset, self._view = dataset, view
-        if num_workers and kwargs.get("prefetch_factor") == 0:
-            kwargs["prefetch_factor"] = 1  # a worker reads a batch ahead or it has nothing to do
-        self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in dataset.streams]))
-        self.worker_kind = _worker_kind(worker_kind, view, kwargs)
-        """What workers are: `thread` or `process`."""
+        # The library reads these, and no public name: a subclass may have put its own in its place.
+        self._given, self._view, self._side = dataset, view._smalti, _side(view)
+        declared = self._view.declared
+        self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in declared]))
+        self._kind = _worker_kind(worker_kind, self._view, self._side, kwargs)
         self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
         collate: Callable[[Any], Any] = collate_fn or collate_samples
-        if view.loader_side.columns:
+        if self._side.columns:
             collate = columns_to_tensors
         super().__init__(
             view,
@@ -99,7 +105,17 @@ class StreamingDataLoader(DataLoader[Any]):
             **kwargs,
         )
         # Batches come whole from the dataset, so torch is told of none; these are for those who look at the loader.
-        self.__dict__["batch_size"], self.__dict__["drop_last"] = view.batch_size, drop_last
+        self.__dict__["batch_size"], self.__dict__["drop_last"] = self._view.batch_size, drop_last
+
+    @Replaceable
+    def streaming_dataset(self) -> StreamingDataset:
+        """The dataset that the loader was made with."""
+        return self._given
+
+    @Replaceable
+    def worker_kind(self) -> str:
+        """What workers are: `thread` or `process`."""
+        return self._kind
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, to count what is taken
         """One epoch, or the rest of one.
@@ -110,12 +126,12 @@ class StreamingDataLoader(DataLoader[Any]):
             SmaltiError: fewer batches came than were planned.
             RuntimeError: a worker process ended.
         """
-        this_pass = self.streaming_dataset.begin_pass(self._view.batch_size)
+        this_pass = self._given._smalti.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
-        if self._view.loader_side.columns:
+        if self._side.columns:
             check_batches(self._view.reading(this_pass), self._view.stream.sets)
-        self._view.loader_side.begin(this_pass)
+        self._side.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)
         batches: Iterator[Any] = iter(())
@@ -153,7 +169,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def check_worker_number_rationality(self) -> None:
         """Torch's warning about more worker processes than processors; threads are none."""
-        if self.worker_kind == "process":
+        if self._kind == "process":
             super().check_worker_number_rationality()
 
     def __len__(self) -> int:
@@ -163,8 +179,9 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last batch taken, as a small JSON-able dict, equal on all ranks."""
-        if self._pass is None or self.streaming_dataset.is_placed:
-            return self.streaming_dataset.cursor().to_state()
+        reader = self._given._smalti
+        if self._pass is None or reader.progress.get().begun is None:
+            return reader.cursor().to_state()
         if isinstance(self._ledger, LedgerWriter):
             self._ledger.mark()  # a running sum is written where somebody may go on
         return self._view.cursor_after(self._pass, self._taken).to_state()
@@ -175,7 +192,7 @@ class StreamingDataLoader(DataLoader[Any]):
         Raises:
             CursorError: the state is damaged, or belongs to another data set, version, split, seed or order.
         """
-        self.streaming_dataset.load_state_dict(state)
+        self._given._smalti.load_state_dict(state)
 
     def _recorder(self, this_pass: Pass) -> PassRecorder | None:
         if self._ledger is None:
@@ -185,7 +202,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return PassRecorder(self._ledger, self._view.reading(this_pass))
 
     def _open(self, this_pass: Pass) -> Iterator[Any]:
-        if self.num_workers and self.worker_kind == "process":
+        if self.num_workers and self._kind == "process":
             return self._processes()
         # Torch draws a seed for worker processes here: random numbers must not depend on what the workers are.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
@@ -216,10 +233,10 @@ class StreamingDataLoader(DataLoader[Any]):
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Reads one planned batch to the end, in whichever thread."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
-        columns = view.loader_side.columns
+        get = None if self._side.columns else self.dataset.__getitem__
 
         def read(planned: tuple[StepBatch, Any]) -> Any:
-            batch = collate(view.read(*planned, columns=columns))
+            batch = collate(view.read(*planned, get))
             return batch if pinned is None else pinned(batch)
 
         return read
@@ -244,7 +261,14 @@ def _can_go_on(persistent: Any) -> bool:
     return not is_worn and all(worker.is_alive() for worker in _workers_of(persistent))
 
 
-def _worker_kind(asked: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
+def _side(view: StreamingDataset) -> LoaderSide:
+    side = view._smalti.loader
+    if side is None:
+        raise TypeError("this dataset is no view that was made for a loader.")
+    return side
+
+
+def _worker_kind(asked: str, view: LoaderReader, side: LoaderSide, options: Mapping[str, Any]) -> str:
     """Threads or processes, for one who asked for either or left it to us."""
     if asked not in WORKER_KINDS:
         raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {asked!r}.")
@@ -254,7 +278,7 @@ def _worker_kind(asked: str, view: StreamingDataset, options: Mapping[str, Any])
     if asked != "auto":
         return asked
     transform = view.transform
-    ours = view.loader_side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    ours = side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
     return "thread" if ours and not needing else "process"
 
 

@@ -12,7 +12,7 @@ def gather_world() -> World:
     LOCAL_WORLD_SIZE is not believed: TorchDistributor sets it to 1 for every process of a machine. Without a process
     group this is `detect_world()`; none is created.
     """
-    if not _group_runs():
+    if not group_runs():
         return detect_world()
     identities: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(identities, detect_host_identity())
@@ -28,7 +28,7 @@ def running_world() -> World:
     Raises:
         WorldMismatch: there is no group, and the launcher's variables contradict each other.
     """
-    if not _group_runs():
+    if not group_runs():
         return detect_world()
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     try:
@@ -38,5 +38,6 @@ def running_world() -> World:
     return told if (told.rank, told.num_ranks) == (rank, num_ranks) else World.flat(rank, num_ranks)
 
 
-def _group_runs() -> bool:
+def group_runs() -> bool:
+    """Return whether this process is in a process group of torch.distributed."""
     return dist.is_available() and dist.is_initialized()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from smalti.attributes import Replaceable
 from smalti.catalog import Draft, Manifest, in_progress, new_write_id, publish
 from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.row_hash import row_hash_text
@@ -120,9 +121,8 @@ class VersionWriter:
         """
         uploads = options.uploads()
         self._mode = options.chosen_mode()
-        self.write_id = new_write_id()
-        self.manifest: Manifest | None = None
-        """What was published; None before."""
+        self._write_id = new_write_id()
+        self._published: Manifest | None = None
         self._pid = os.getpid()
         self._schema = schema
         self._metadata = dict(options.metadata or {})
@@ -132,17 +132,27 @@ class VersionWriter:
             if newest is not None and self._mode == "append":
                 check_append(store, newest, schema)
         for store in self._stores:
-            in_progress.begin(store, self.write_id)
+            in_progress.begin(store, self._write_id)
         self._progress = Progress() if options.progress_bar else None
         self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
         self._uploader = ShardUploader(
             self._stores[0],
-            f"{self.write_id}/0",
+            f"{self._write_id}/0",
             builder,
             uploads=uploads,
             mirrors=self._stores[1:],
             on_stored=self._progress.add if self._progress else None,
         )
+
+    @Replaceable
+    def write_id(self) -> str:
+        """Name of what is written, before and after it is published."""
+        return self._write_id
+
+    @Replaceable
+    def manifest(self) -> Manifest | None:
+        """What was published; None before."""
+        return self._published
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Take one sample in: exactly the columns of the set.
@@ -182,7 +192,7 @@ class VersionWriter:
             raise
         self._close_progress()
         draft = Draft(
-            write_id=self.write_id,
+            write_id=self._write_id,
             schema=self._schema,
             shards=tuple(shards),
             metadata=self._metadata,
@@ -190,7 +200,7 @@ class VersionWriter:
         )
         self._may_be_named = True
         try:
-            self.manifest = publish(self._stores[0], draft, mode=self._mode)
+            self._published = publish(self._stores[0], draft, mode=self._mode)
         except CommitUnknown:
             raise
         except (CatalogError, SchemaError) as error:
@@ -201,7 +211,7 @@ class VersionWriter:
         for store in self._stores[1:]:
             publish(store, draft, mode=self._mode)
         self._end_marker()
-        return self.manifest
+        return self._published
 
     def __enter__(self: Writer) -> Writer:
         return self
@@ -211,7 +221,7 @@ class VersionWriter:
     ) -> None:
         if error is not None:
             self._abort(error)
-        elif self.manifest is None:
+        elif self._published is None:
             self.finish()
 
     def _abort(self, error: BaseException) -> None:
@@ -224,7 +234,7 @@ class VersionWriter:
 
     def _end_marker(self) -> None:
         for store in self._stores if os.getpid() == self._pid else ():  # a fork's copy ends nothing of its parent's
-            in_progress.end(store, self.write_id)
+            in_progress.end(store, self._write_id)
 
     def _close_progress(self) -> None:
         if self._progress is not None:

@@ -17,8 +17,8 @@ from smalti.compat.petastorm.materialized import Plan, Wanted, written_once
 from smalti.compat.petastorm.parquet_set import ParquetSet, open_set
 from smalti.compat.petastorm.settings import databricks_path, driver_session, parent_folder
 from smalti.compat.petastorm.sources import open_place
-from smalti.dataset.arguments import check_whole
 from smalti.errors import SmaltiError
+from smalti.whole import whole_number
 
 _log = logging.getLogger(__name__)
 _ROW_GROUP_BYTES = 32 << 20
@@ -55,14 +55,14 @@ def make_spark_converter(
         TypeError: `df` is neither a DataFrame of Spark nor an address.
         StoreError, FormatError: what was written cannot be read here.
     """
-    check_whole("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1, (1 << 31) - 1)
+    group_bytes = whole_number("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1, (1 << 31) - 1)
     if isinstance(df, str):
         url = databricks_path(df)
         return _converter(url, open_set(open_place(url, storage_options)), is_owned=False)
     session = driver_session(df)
     parent = parent_folder(session)
     codec, precision = checked_codec(compression_codec), checked_precision(dtype)
-    wanted = Wanted(parent, parquet_row_group_size_bytes, codec, precision, keep)
+    wanted = Wanted(parent, group_bytes, codec, precision, keep)
     open_place(parent, storage_options)  # an address that cannot be read is refused before anything is written
     application = _application(df)
     from smalti.spark.lineage import source_of, write_id_of

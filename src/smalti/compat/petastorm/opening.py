@@ -16,14 +16,15 @@ from smalti.compat.petastorm.rows import RowOptions, RowReader
 from smalti.compat.petastorm.schema import chosen_columns
 from smalti.compat.petastorm.selecting import kept_rows
 from smalti.compat.petastorm.sources import open_place
-from smalti.compat.petastorm.transform import TransformSpec
+from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.worlds import chosen_world
 from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
 from smalti.dataset import DEFAULT_SEED
-from smalti.dataset.arguments import check_choice, check_whole
+from smalti.dataset.arguments import check_choice
 from smalti.dataset.passes import OrderOptions
 from smalti.errors import FormatError, StoreNotFound
 from smalti.order import TAILS
+from smalti.whole import whole_number, whole_or_none
 from smalti.world import World
 
 _log = logging.getLogger(__name__)
@@ -131,23 +132,19 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
         NoDataAvailableError: there is not one row.
     """
     _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
-    for name, value, low, high in (
-        ("workers_count", workers_count, 1, 1024),
-        ("results_queue_size", results_queue_size, 1, None),
-        ("seed", seed, 0, MOST_SEED),
-        ("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1, None),
-        ("num_epochs", num_epochs, 1, None),
-        ("batch_size", batch_size, 1, None),
-        ("epoch", epoch, 0, 1 << 62),
-        ("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES),
-        ("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK),
-        ("held_bytes", held_bytes, 1, None),
-    ):
-        check_whole(name, value, low, high)
+    workers_count = whole_number("workers_count", workers_count, 1, 1024)
+    results_queue_size = whole_or_none("results_queue_size", results_queue_size, 1)
+    seed = whole_or_none("seed", seed, 0, MOST_SEED)
+    whole_or_none("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1)
+    num_epochs = whole_or_none("num_epochs", num_epochs, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
+    epoch = whole_or_none("epoch", epoch, 0, 1 << 62)
+    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES)
+    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK)
+    held_bytes = whole_number("held_bytes", held_bytes, 1)
     check_choice("tail", tail or "pad", TAILS)
     check_choice("transform_per", transform_per, ("batch", "row_group"))
-    if transform_spec is not None and not hasattr(transform_spec, "edit_fields"):
-        raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(transform_spec).__name__}.")
+    transform = None if transform_spec is None else transform_of(transform_spec)
     if world is not None and (cur_shard is not None or shard_count is not None):
         raise ValueError("give `cur_shard` and `shard_count`, or `world`, not both.")
     chosen = world or chosen_world(cur_shard, shard_count)
@@ -163,7 +160,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
     _warn_of_codecs(found)
     columns = tuple(chosen_columns(found.schema.names, schema_fields))
     kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
-    options = RowOptions(columns, transform_spec, transform_per == "row_group", held_bytes, timeout)
+    options = RowOptions(columns, transform, transform_per == "row_group", held_bytes, timeout)
     rows = RowReader(found, kept, options, None if cache is None else _through(cache, found, columns))
     threads = 0 if reader_pool_type == "dummy" else workers_count
     order = OrderOptions(

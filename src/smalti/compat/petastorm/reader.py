@@ -22,7 +22,7 @@ from smalti.cursor.fields import mapping
 from smalti.dataset.passes import OrderOptions, Pass
 from smalti.dataset.reading import Planned, Reading
 from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
-from smalti.errors import CursorError
+from smalti.errors import CursorError, SchemaError
 from smalti.world import World
 
 _log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class BatchReader:
 
     Raises:
         NoDataAvailableError: there is not one row.
+        SchemaError: `include_ids` would overwrite a column.
     """
 
     batched_output = True
@@ -88,6 +89,13 @@ class BatchReader:
             raise NoDataAvailableError(
                 f"{rows.found.source.url}: no row to read in {len(rows.found.row_groups)} row groups; check the files, "
                 "`predicate` and `filters`."
+            )
+        taken = [name for name in _MARKS if options.include_ids and name in rows.schema.fields]
+        if taken:
+            raise SchemaError(
+                f"{rows.found.source.url} has a column {taken[0]!r}, and `include_ids=True` adds one of that name: one "
+                "would overwrite the other. Leave `include_ids` out, or leave the column out with `schema_fields`.",
+                column=taken[0],
             )
         self._rows, self._options, self._cleanup = rows, options, cleanup
         self.num_epochs = options.num_epochs

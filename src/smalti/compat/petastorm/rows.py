@@ -12,7 +12,7 @@ from smalti.compat.petastorm.held import Held
 from smalti.compat.petastorm.parquet_set import ParquetSet
 from smalti.compat.petastorm.schema import Schema, stored_schema, transformed_schema
 from smalti.compat.petastorm.selecting import Rows, selection_digest
-from smalti.compat.petastorm.transform import TransformSpec
+from smalti.compat.petastorm.transform import RowTransform
 from smalti.compat.petastorm.values import Columns, arrow_columns, frame_columns, taken
 
 Ids = NDArray[np.int64]
@@ -23,7 +23,7 @@ class RowOptions:
     """What is read of each row, and what is done with it."""
 
     columns: tuple[str, ...]
-    transform: TransformSpec | None
+    transform: RowTransform | None
     per_row_group: bool
     """Whether the transform gets whole row groups, whose results are then held; otherwise the rows of a batch."""
     held_bytes: int

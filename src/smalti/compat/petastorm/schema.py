@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.compat.petastorm.transform import TransformSpec
+from smalti.compat.petastorm.transform import RowTransform
 from smalti.errors import SchemaError
 
 
@@ -80,7 +80,7 @@ def chosen_columns(names: Sequence[str], patterns: Sequence[str] | None) -> list
     return chosen
 
 
-def transformed_schema(schema: Schema, spec: TransformSpec) -> Schema:
+def transformed_schema(schema: Schema, spec: RowTransform) -> Schema:
     """The columns after a transform, as its spec declares them."""
     removed, edited = set(spec.removed_fields), {each[0] for each in spec.edit_fields}
     if unknown := removed - set(schema.fields):

@@ -1,10 +1,23 @@
 """TransformSpec: a function on a pandas DataFrame of rows, and the columns that it leaves."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from smalti.attributes import setting
 
 EditField = tuple[str, Any, Sequence[int | None], bool]
 """Name, numpy type, shape of one row's value, and whether it may be null."""
+
+
+@dataclass(frozen=True)
+class RowTransform:
+    """What a TransformSpec declares."""
+
+    func: Callable[[Any], Any] | None
+    edit_fields: Sequence[EditField]
+    removed_fields: Sequence[str]
+    selected_fields: Sequence[str] | None
 
 
 class TransformSpec:
@@ -34,7 +47,46 @@ class TransformSpec:
         for each in given:
             if not isinstance(each, tuple | list) or len(each) != 4:
                 raise ValueError(f"`edit_fields` holds (name, numpy type, shape, nullable), found {each!r}.")
-        self.func = func
-        self.edit_fields = list(edit_fields or ())
-        self.removed_fields = list(removed_fields or ())
-        self.selected_fields = None if selected_fields is None else list(selected_fields)
+        # The only attribute of an instance that the library reads: all others may be a subclass's own.
+        self._smalti = RowTransform(
+            func,
+            list(edit_fields or ()),
+            list(removed_fields or ()),
+            None if selected_fields is None else list(selected_fields),
+        )
+
+    @setting(lambda self, value: self._change(func=value))
+    def func(self) -> Callable[[Any], Any] | None:
+        """The function."""
+        return self._smalti.func
+
+    @setting(lambda self, value: self._change(edit_fields=value))
+    def edit_fields(self) -> Sequence[EditField]:
+        """Columns that it adds or changes the type of."""
+        return self._smalti.edit_fields
+
+    @setting(lambda self, value: self._change(removed_fields=value))
+    def removed_fields(self) -> Sequence[str]:
+        """Columns that are left out."""
+        return self._smalti.removed_fields
+
+    @setting(lambda self, value: self._change(selected_fields=value))
+    def selected_fields(self) -> Sequence[str] | None:
+        """Columns that are kept."""
+        return self._smalti.selected_fields
+
+    def _change(self, **fields: Any) -> None:
+        self._smalti = replace(self._smalti, **fields)
+
+
+def transform_of(spec: Any) -> RowTransform:
+    """Return what a TransformSpec, ours or Petastorm's own, declares.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(spec, TransformSpec):
+        return spec._smalti
+    if not hasattr(spec, "edit_fields"):
+        raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(spec).__name__}.")
+    return RowTransform(spec.func, spec.edit_fields, spec.removed_fields, spec.selected_fields)

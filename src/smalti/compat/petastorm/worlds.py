@@ -4,6 +4,7 @@ import os
 import warnings
 
 from smalti.errors import WorldMismatch
+from smalti.whole import whole_number
 from smalti.world import World
 
 _LAUNCHERS = (
@@ -30,13 +31,14 @@ def chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
                 stacklevel=4,
             )
         return World()
-    numbers = (cur_shard, shard_count)
-    if any(type(number) is not int for number in numbers) or not 0 <= (cur_shard or 0) < (shard_count or 0):
+    try:
+        numbers = whole_number("cur_shard", cur_shard, 0), whole_number("shard_count", shard_count, 1)
+        world = World.flat(*numbers)
+    except ValueError as error:
         raise ValueError(
             f"`cur_shard` and `shard_count` are given together, as whole numbers with 0 <= cur_shard < shard_count; "
             f"found {cur_shard!r} and {shard_count!r}."
-        )
-    world = World.flat(cur_shard or 0, shard_count or 1)
+        ) from error
     if told is not None and told != numbers:
         both = f"cur_shard={cur_shard}, shard_count={shard_count}, and the launcher says rank {told[0]} of {told[1]}"
         if told[1] == shard_count:

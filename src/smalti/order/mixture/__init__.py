@@ -5,6 +5,7 @@
 MosaicML's own mixtures are in `smalti.order.mosaic`.
 """
 
+from smalti.order.mixture.batches import portions_of
 from smalti.order.mixture.changes import ChangingMixture, Weighting
 from smalti.order.mixture.options import BATCHINGS, SAMPLINGS, MixtureOptions, StreamShare
 from smalti.order.mixture.plan import MixturePlan
@@ -27,5 +28,6 @@ __all__ = [
     "Weighting",
     "check_not_empty",
     "plan_mixture",
+    "portions_of",
     "samples_taken",
 ]

@@ -10,6 +10,7 @@ take the positions in turn:
 What the streams have left when no more batches can be made comes last, woven evenly: nothing is lost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -97,22 +98,39 @@ def stratified(taken: Ids, global_batch: int, key: Words | None) -> Stratified:
     Raises:
         WorldMismatch: the part of a stream of which samples are taken would be none.
     """
-    total = int(taken.sum())
-    exact = [count * global_batch for count in taken.tolist()]  # in samples times `total`
+    counts = taken.tolist()
+    portions = portions_of(counts, global_batch)
+    steps = min(count // portion for count, portion in zip(counts, portions, strict=True) if portion)
+    return Stratified(np.array(portions, dtype=np.int64), steps, key)
+
+
+def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
+    """Return the samples of each stream in a stratified batch.
+
+    Args:
+        taken: samples of each stream that the batches are made of; not all 0.
+        global_batch: samples of a batch.
+
+    Raises:
+        WorldMismatch: a stream of which samples are taken would have none in a batch.
+    """
+    total = sum(taken)
+    exact = [count * global_batch for count in taken]  # in samples times `total`
     portions = [share // total for share in exact]
     order = sorted(range(len(exact)), key=lambda stream: (-(exact[stream] % total), stream))
     for stream in order[: global_batch - sum(portions)]:
         portions[stream] += 1
     for stream, portion in enumerate(portions):
         if not portion and exact[stream]:
+            enough = -(-total // taken[stream])
             raise WorldMismatch(
                 f"batching 'stratified': stream {stream} would have no sample in a global batch of {global_batch}; "
-                "enlarge the batch, or the stream's weight.",
+                f"enlarge the batch ({enough} is enough), or the stream's weight.",
                 stream=stream,
                 global_batch=global_batch,
+                enough=enough,
             )
-    steps = min(count // portion for count, portion in zip(taken.tolist(), portions, strict=True) if portion)
-    return Stratified(np.array(portions, dtype=np.int64), steps, key)
+    return portions
 
 
 @dataclass(frozen=True, eq=False)

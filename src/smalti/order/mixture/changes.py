@@ -89,6 +89,10 @@ class ChangingMixture:
         """Samples of an epoch."""
         return sum(self._taken[self._base(epoch)])
 
+    def samples_of(self, epoch: int) -> tuple[int, ...]:
+        """Return the samples of each stream that an epoch takes with the weights that hold at its start."""
+        return tuple(self._taken[self._base(epoch)])
+
     def plan(
         self, epoch: int, *, canonical_nodes: int, shuffle_block_size: int | None = None, shuffle: bool = True
     ) -> GlobalOrder:

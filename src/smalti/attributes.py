@@ -1,0 +1,71 @@
+"""Attributes of public classes that a subclass may replace by attributes of its own.
+
+The library keeps its own values elsewhere and never reads these names on an instance, so that a subclass is free to use
+any of them for something else. Nothing about data sets belongs here.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+Value = TypeVar("Value")
+_LIBRARY = __name__.partition(".")[0]
+
+
+class Replaceable(Generic[Value]):
+    """A computed attribute, used as a decorator like `property`, that instances of subclasses may assign.
+
+    An instance of a class outside the library keeps what it assigns as an attribute of its own. On an instance of the
+    library's own class an assignment is refused, as for a property without a setter.
+    """
+
+    def __init__(self, read: Callable[[Any], Value]) -> None:
+        self._read = read
+        self._name = read.__name__
+        self.__doc__ = read.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "Replaceable[Value]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+
+    def __get__(self, instance: object, owner: type) -> "Replaceable[Value] | Value":
+        if instance is None:
+            return self
+        own = vars(instance)
+        value: Value = own[self._name] if self._name in own else self._read(instance)
+        return value
+
+    def __set__(self, instance: object, value: Any) -> None:
+        if type(instance).__module__.partition(".")[0] == _LIBRARY:
+            self._assign(instance, value)
+        else:
+            vars(instance)[self._name] = value
+
+    def __delete__(self, instance: object) -> None:
+        if self._name not in vars(instance):
+            raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be deleted.")
+        del vars(instance)[self._name]
+
+    def _assign(self, instance: object, value: Any) -> None:  # noqa: ARG002 - for those that can be assigned
+        raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be assigned.")
+
+
+class Setting(Replaceable[Value]):
+    """A `Replaceable` that stands for an option: on an instance of the library's own class, assigning changes it."""
+
+    def __init__(self, read: Callable[[Any], Value], write: Callable[[Any, Any], None]) -> None:
+        super().__init__(read)
+        self._write = write
+
+    def _assign(self, instance: object, value: Any) -> None:
+        self._write(instance, value)
+
+
+def setting(write: Callable[[Any, Any], None]) -> Callable[[Callable[[Any], Value]], Setting[Value]]:
+    """Return the decorator that makes a `Setting` of a function; `write` is called with the instance and the value."""
+
+    def decorated(read: Callable[[Any], Value]) -> Setting[Value]:
+        return Setting(read, write)
+
+    return decorated

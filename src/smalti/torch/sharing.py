@@ -1,0 +1,275 @@
+"""The place of a dataset, known to a program and to the worker processes of plain torch DataLoaders.
+
+Torch calls `iter(dataset)` in each worker, on a copy of the dataset, and nothing in the program. So the workers agree
+among themselves on the epoch that they read, and the program learns it from them.
+
+Intended behaviour; anything else is a bug:
+1. A program has one board (`board.py`) with the place of each of its datasets, made when a process is started while a
+   dataset lives. Forked processes inherit it, spawned ones get a descriptor of it.
+2. A process that is no loader worker, such as a rank, begins with the place at the time when it was started, and has a
+   board of its own for its workers. What it reads does not move the place of its parent.
+3. The first worker of an iteration settles where the iteration begins, when torch asks it for an iterator; the others
+   begin there as well. So with workers an epoch counts as begun from `iter(loader)` on.
+4. Workers belong to one iteration if torch gave them the same base seed and different numbers. Where a program seeds
+   torch anew before each epoch, all iterations have one base seed; then the numbers of the processes tell them apart.
+5. The program reads the board whenever it is asked where a dataset stands, and writes to it what its user sets. What
+   is set inside a worker holds for the next iteration of that worker, and must be the same in all workers.
+6. Nobody waits for another process, but for the lock of the board, which is held for moments and has a deadline.
+"""
+
+import os
+import re
+import secrets
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from multiprocessing import context, current_process
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from smalti.cursor import Cursor
+from smalti.dataset.passes import Place, Progress
+from smalti.errors import CursorError
+from smalti.stream import Version
+from smalti.torch.board import Board, own_board, parent_board
+
+_MOST_ITERATIONS = 64  # that are remembered, so that a worker that is late finds its own
+_NUMBER = re.compile(r"\d+$")
+
+
+class SharedProgress(Progress):
+    """The progress of a dataset whose copies in loader workers share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key = secrets.token_hex(8)
+        self._publisher: int | None = None  # the process in whose own board the place is
+        self._is_placed = False  # by the user, in this worker, since its last iteration began
+        self._has_local_place = False  # whether `_place` is newer than the parent's board, in a worker
+        self._rounds = 0  # iterations that this worker has entered
+        _live.add(self)
+
+    def get(self) -> Place:
+        """Return the current place."""
+        board = self._board()
+        if board is None or self._has_local_place:
+            return self._place
+        with board.content() as content:
+            self._place = _decoded(self._record(content)["place"])
+        return self._place
+
+    def set(self, place: Place) -> None:
+        """Replace the place, as the user asked; in a worker, for its next iteration."""
+        self._place = place
+        if get_worker_info() is not None:
+            self._is_placed = self._has_local_place = True
+            return
+        board = self._board()
+        if board is not None:
+            with board.content() as content:
+                self._record(content)["place"] = _encoded(place)
+
+    def enter(self) -> int | None:
+        """Register an iteration of this worker; its number, or None outside of workers."""
+        info, board = get_worker_info(), self._board()
+        if info is None or board is None:
+            return None
+        self._has_local_place = self._is_placed
+        told = {"seed": info.seed - info.id, "workers": info.num_workers, "round": self._rounds}
+        self._rounds += 1
+        process = _NUMBER.search(current_process().name)
+        member = (int(process[0]) - info.id if process else None, os.getpid())
+        with board.content() as content:
+            record = self._record(content)
+            for each in reversed(record["iterations"]):
+                if each["told"] == told and _may_join(each["members"], str(info.id), member):
+                    break
+            else:
+                each = {"number": record["entered"], "told": told, "members": {}, "start": None, "is_placed": False}
+                record["entered"] += 1
+                record["iterations"] = [*record["iterations"], each][-_MOST_ITERATIONS:]
+            each["members"][str(info.id)] = member
+            number: int = each["number"]
+        return number
+
+    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+        """Begin an iteration; in a worker, where the other workers of the iteration begin.
+
+        Raises:
+            CursorError: the workers of an iteration were placed differently, or the dataset was made in a worker.
+        """
+        board, is_worker = self._board(), get_worker_info() is not None
+        if is_worker and board is None:
+            return self._begin_alone(settle)
+        if board is None:
+            return super().begin(settle)
+        if not is_worker:
+            with board.content() as content:
+                record = self._record(content)
+                place = _decoded(record["place"])
+                start = settle(place)
+                self._place = place.after_begin(start)
+                record["place"] = _encoded(self._place)
+            return start, True
+        if number is None:  # somebody iterates without torch
+            number = self.enter()
+        with board.content() as content:
+            return self._begin_with_others(self._record(content), settle, number)
+
+    def agree(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
+        """Record the versions that were opened, and return those that were recorded first, here or in a worker."""
+        board = self._board()
+        if board is None:
+            return super().agree(versions)
+        with board.content() as content:
+            record = self._record(content)
+            if not record["place"]["versions"]:
+                record["place"]["versions"] = versions
+            agreed = _versions(record["place"]["versions"])
+        self._place = replace(self._place, versions=agreed)
+        return agreed
+
+    def _begin_with_others(
+        self, record: dict[str, Any], settle: Callable[[Place], Cursor], number: int | None
+    ) -> tuple[Cursor, bool]:
+        iteration = next((each for each in record["iterations"] if each["number"] == number), None)
+        if iteration is None:
+            raise CursorError(
+                f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and "
+                "what they began with is no longer known. Use one iteration of a loader after the other."
+            )
+        is_placed, is_first = self._is_placed, iteration["start"] is None
+        if not is_placed and not is_first:
+            start = Cursor.from_state(iteration["start"])
+            self._place = _decoded(record["place"]).after_begin(start)
+        else:
+            place = self._place if is_placed else _decoded(record["place"])
+            start = settle(place)
+            if iteration["is_placed"] and iteration["start"] != start.to_state():
+                raise CursorError(
+                    "workers of one DataLoader were placed differently: one begins at "
+                    f"{_told(iteration['start'])}, and this one at {_told(start.to_state())}. Load the same state, or "
+                    "set the same epoch, in all of them; or once, in the main process."
+                )
+            self._place = place.after_begin(start)
+            if not iteration["is_placed"]:
+                iteration |= {"start": start.to_state(), "is_placed": is_placed}
+                record["place"] = _encoded(self._place)
+        self._is_placed, self._has_local_place = False, True
+        return start, is_first
+
+    def _begin_alone(self, settle: Callable[[Place], Cursor]) -> tuple[Cursor, bool]:
+        """Begin an iteration of a dataset that was made in a worker."""
+        if not self._has_local_place:
+            raise CursorError(
+                "this StreamingDataset was made inside a worker of a torch DataLoader, where it cannot know which "
+                "epoch it is: every epoch would repeat the order of the first. Make it in the main process and hand "
+                "it to the workers, or call `dataset.set_epoch(n)` in the worker."
+            )
+        start = settle(self._place)
+        self._place = self._place.after_begin(start)
+        return start, True
+
+    def _board(self) -> Board | None:
+        """Return the board with this dataset's place; None if it is in no other process."""
+        if get_worker_info() is None:
+            return own_board() if self._publisher == os.getpid() else None
+        return parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
+
+    def _record(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] | None = content.get(self._key)
+        if record is None:
+            raise CursorError(
+                "the StreamingDataset that this loader worker has a copy of is gone in the process that started the "
+                "worker. Keep it there for as long as its workers read."
+            )
+        return record
+
+    # ------------------------------------------------------------------ to other processes
+
+    def publish(self, content: dict[str, Any]) -> None:
+        """Put the place on this process's own board, whose content is given; what is there already is kept."""
+        if self._publisher == os.getpid():
+            self._place = _decoded(self._record(content)["place"])
+            return
+        content[self._key] = {"place": _encoded(self._place), "iterations": [], "entered": 0}
+        self._publisher = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if context.get_spawning_popen() is None:
+            return {"place": self.get()}  # a copy goes its own way
+        board = own_board()
+        with board.content() as content:
+            self.publish(content)
+        return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # as if made here
+        self._place = state["place"]
+        self._key = state.get("key", self._key)
+        self._publisher = state.get("publisher")
+
+
+_live: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
+
+
+def _publish_all() -> None:
+    """Have the child of a fork find the places of all datasets on the board that it inherits."""
+    progresses = list(_live)
+    if not progresses:
+        return
+    with own_board().content() as content:
+        for progress in progresses:
+            progress.publish(content)
+        for key in content.keys() - {progress._key for progress in progresses}:
+            del content[key]
+
+
+os.register_at_fork(before=_publish_all)
+
+
+def _may_join(members: Mapping[str, Any], worker: str, member: tuple[int | None, int]) -> bool:
+    """Return whether a worker may belong to an iteration with the same base seed.
+
+    Torch starts the workers of an iteration one after the other, so that the numbers of their processes, less their
+    own numbers, are equal. They are not if another thread starts processes at the same time; then workers belong
+    together that live at the same time.
+    """
+    if worker in members:
+        return False
+    first, _ = member
+    return any(first is None or other == first or _is_alive(pid) for other, pid in members.values())
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _told(state: Mapping[str, Any]) -> str:
+    return f"sample {state['sample_in_epoch']} of epoch {state['epoch']}"
+
+
+def _encoded(place: Place) -> dict[str, Any]:
+    cursors = {name: getattr(place, name) for name in ("resume", "adopted", "begun")}
+    told = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
+    return {"next_epoch": place.next_epoch, "versions": place.versions, **told}
+
+
+def _decoded(told: Mapping[str, Any]) -> Place:
+    cursors = {name: told[name] for name in ("resume", "adopted", "begun")}
+    return Place(
+        next_epoch=told["next_epoch"],
+        versions=_versions(told["versions"]),
+        **{name: None if state is None else Cursor.from_state(state) for name, state in cursors.items()},
+    )
+
+
+def _versions(told: Any) -> tuple[Version, ...]:
+    return tuple((number, digest) for number, digest in told)
