@@ -13,10 +13,11 @@ from fractions import Fraction
 import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.mixing import MixingOptions, begun
+from smalti.dataset.mixing import MixingOptions, begun, check_next_epoch
 from smalti.dataset.passes import OrderOptions, Pass
 from smalti.dataset.reading import Reading, reading_world
-from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.resuming import at_epoch, changes_weights, first_cursor, saved_cursor
+from smalti.errors import CursorError
 from smalti.order.mixture import StreamWeight
 from smalti.world import World
 
@@ -67,18 +68,17 @@ class Run:
     """Epoch and mixture for which `expected` was made."""
     changes: int = 0
     """Of weights, inside epochs."""
+    refusals: int = 0
+    """Of weights."""
 
     @property
     def totals(self):
         return [sum(stream) for stream in self.chain.streams]
 
     def live(self, life):
-        if life.weights is not None:
-            self.mixing = life.weights
         options = replace(self.chain.options, replication=life.replication)
         readers = reading_world(life.worlds()[0], options)
-        cursor = self._start(options, readers)
-        cursor = begun(cursor, readers, life.batch_size)
+        cursor = self._begin_with_weights(life, options, readers)
         self._expect(cursor)
         ranks = [Reading(Pass(cursor, world), self.chain.streams, life.batch_size, options) for world in life.worlds()]
         (num_steps,) = {rank.division.num_steps for rank in ranks}  # I4: equally many on all ranks
@@ -91,6 +91,29 @@ class Run:
         (self.state,) = {json.dumps(rank.cursor_after(steps).to_state()) for rank in ranks}  # I5
         if json.loads(self.state)["epoch"] > cursor.epoch:
             self._end_epoch()
+
+    def _begin_with_weights(self, life, options, readers):
+        """The start of a life; with the weights that there were if those of the life are refused, as they may be only
+        where a stream is too small a part of a batch: before anything is read, and the state goes on without them."""
+        before = self.mixing
+        if life.weights is not None:
+            self.mixing = life.weights
+        try:
+            cursor = self._begin_life(life, options, readers)
+            if changes_weights(self.state and json.loads(self.state), cursor):
+                check_next_epoch(cursor, self.chain.streams, life.batch_size * readers.num_ranks)
+            return cursor
+        except CursorError as error:
+            if not str(error).startswith("weights cannot change to"):
+                raise
+            assert life.weights is not None
+            assert self.chain.mixing.batching_method == "stratified"
+            self.refusals += 1
+            self.mixing = before
+            return self._begin_life(life, options, readers)
+
+    def _begin_life(self, life, options, readers):
+        return begun(self._start(options, readers), readers, life.batch_size)
 
     def _start(self, options, readers):
         streams = [MixedStream(str(number), None, total) for number, total in enumerate(self.totals)]

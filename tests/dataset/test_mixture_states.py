@@ -222,6 +222,40 @@ def test_a_stream_is_turned_on_in_the_middle_of_an_epoch(roots):
     assert by_stream(flat(rest)) == [0, 40, 0]
 
 
+SCARCE = {"values": (19, 20, 1), "change_weights": True, "epoch_size": 160, "batching_method": "stratified"}
+
+
+def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_state_is_loaded(roots):
+    """136 of 160 are left, 3 or 4 of them of the third stream by 19 : 20 : 1: in a batch of 8 that is 0.2 of a sample."""
+    _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
+    says = (
+        r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the batch "
+        r"of 8 .* stream 2 would have no sample\. Give that stream a larger weight, or 0;.* at the start of an epoch"
+    )
+    for batch_size in (8, 64, None):  # that of later epochs does not matter
+        with pytest.raises(CursorError, match=says) as caught:
+            loaded(state, roots, **SCARCE, batch_size=batch_size)
+        assert (caught.value.what, caught.value.stream, caught.value.global_batch) == ("weights", 2, 8)
+    assert take(loaded(state, roots, epoch_size=160, batching_method="stratified"))[0] == rest
+
+
+def test_weights_that_later_epochs_cannot_hold_are_refused_before_the_first_step(roots):
+    """The epoch was begun in batches of 64, of which 19 : 20 : 1 gives the third stream 1.6; the run has 8."""
+    _, state, _ = begun(roots, 1, batch_size=64, epoch_size=160, batching_method="stratified")
+    says = r"at sample 64 of epoch 0: with them, the epochs after it .* stream 2 would have no sample .* batch of 8;"
+    with pytest.raises(CursorError, match=says + r" enlarge the batch \(40 is enough\)"):
+        loaded(state, roots, **SCARCE)
+    unsaid = loaded(state, roots, **SCARCE, batch_size=None)
+    with pytest.raises(CursorError, match=says):
+        unsaid.begin_pass(8)  # as a loader does that says how large batches are
+    enough = loaded(state, roots, **SCARCE, batch_size=40)
+    rest, after = take(enough)
+    assert (by_stream(flat(rest))[2], by_stream(flat(take(enough)[0]))[2]) == (2, 4)
+    # Who goes on with these weights may take any batch to the end of the epoch.
+    _, place = take(loaded(state, roots, **SCARCE, batch_size=40), 1)
+    assert take(loaded(place, roots, **SCARCE | {"batch_size": 4}))[1] == after
+
+
 def test_weights_that_would_change_the_size_of_an_epoch_wait_for_its_end(roots):
     _, state, _ = begun(roots, 3)
     with pytest.raises(CursorError, match=r"80 samples with the old ones and 200 with the new.*at an epoch's start"):

@@ -23,7 +23,7 @@ from smalti.dataset.marks import check_names, with_marks
 from smalti.dataset.mixing import MixingOptions, Sizes, begun, check_next_epoch
 from smalti.dataset.passes import Opened, OrderOptions, Pass, Place, Progress
 from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
-from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.resuming import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.dataset.tagged import as_saved
 from smalti.errors import SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
@@ -59,6 +59,8 @@ class EpochReader:
     progress: Progress = field(default_factory=Progress)
     opened: Opened = field(default_factory=Opened)
     history: History = field(default_factory=History)
+    reweighted: Cursor | None = None
+    """The loaded state, if its weights were changed when it was loaded."""
     # Of the latest two passes, such as the one that is read and the next one, whose length a loader is asked for:
     # with batches of streams in MosaicML's orders, only planning the epoch tells it.
     known_divisions: tuple[tuple[Any, Division], ...] = ()
@@ -172,8 +174,12 @@ class EpochReader:
             sizes=self.sizes,
             change_weights=self.mixing.change_weights,
         )
+        reweighted = cursor if changes_weights(state, cursor) else None
         if self.batch_size is not None:  # what it would refuse then is refused now
-            check_next_epoch(begun(cursor, readers, self.batch_size), self.sizes, self.batch_size * readers.num_ranks)
+            start = begun(cursor, readers, self.batch_size)
+            if reweighted is not None:
+                check_next_epoch(start, self.sizes, self.batch_size * readers.num_ranks)
+        self.reweighted = reweighted
         self.progress.set(self.progress.get().resumed(cursor, self.stream.versions))
 
     def begin_pass(self, batch_size: int | None = None, number: int | None = None) -> Pass:
@@ -190,7 +196,7 @@ class EpochReader:
 
         def settle(place: Place) -> Cursor:
             start = begun(self._cursor_at(place), readers, size)
-            if size is not None:
+            if size is not None and self.reweighted is not None and place.resume == self.reweighted:
                 check_next_epoch(start, sizes, size * readers.num_ranks)
             return start
 

@@ -110,13 +110,14 @@ def begun(start: Cursor, readers: World, batch_size: int | None) -> Cursor:
 
 
 def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
-    """Return only if weights that change at `start` leave every stream a sample in the batches of later epochs.
+    """Return only if the newest weights leave every stream a sample in the batches of the epochs after this one.
 
-    What is left of the epoch at hand is another share than a whole one, and keeps the batch that the epoch was begun
-    with. So it may hold where the epochs after it do not, which nobody should learn when the first of them begins.
+    For a run that changes weights inside an epoch. What is left of that epoch is another share than a whole one, and
+    keeps the batch that it was begun with, so that it may hold where the epochs after it do not. The user should not
+    learn that when the first of them begins.
 
     Args:
-        start: where an iteration begins.
+        start: where the run begins, with the weights that it changes to.
         sizes: of every stream, the samples of each of its shards.
         global_batch: samples of a step over all ranks, with which later epochs will begin.
 
@@ -126,9 +127,6 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
     mixture = start.mixture
     if mixture is None or mixture.batching_method != "stratified" or start.algorithm != WINDOW or not start.samples:
         return
-    newest = mixture.weights
-    if (newest.epoch, newest.samples) != (start.epoch, start.samples):
-        return
     taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
     if sum(count > 0 for count in taken) < 2:  # one stream is its own order, whatever the method
         return
@@ -136,8 +134,8 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
         portions_of(taken, global_batch)
     except WorldMismatch as fault:
         raise CursorError(
-            f"weights cannot change to {told(newest)} at sample {start.samples} of epoch {start.epoch}: with them, the "
-            f"epochs after it cannot be read in batches of this size: {fault}",
+            f"weights cannot change to {told(mixture.weights)} at sample {start.samples} of epoch {start.epoch}: with "
+            f"them, the epochs after it cannot be read in batches of this size: {fault}",
             what="weights",
             **fault.facts,
         ) from fault

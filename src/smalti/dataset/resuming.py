@@ -118,6 +118,14 @@ def saved_cursor(
     return saved
 
 
+def changes_weights(state: Any, cursor: Cursor) -> bool:
+    """Return whether a run that continues from `state` with `cursor` has other weights than the run that saved it."""
+    if cursor.mixture is None or not isinstance(state, Mapping) or "smalti" not in state:
+        return False
+    then = Cursor.from_state(state).mixture
+    return then is None or then.weights != cursor.mixture.weights
+
+
 def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None:
     """Refuses a cursor that would silently continue in another order.
 

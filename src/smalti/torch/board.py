@@ -30,9 +30,11 @@ class Board:
 
     Args:
         descriptor: of the file; by default of a new one.
+        lock_seconds: longest wait for another process or thread.
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int | None = None, *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        self._lock_seconds = lock_seconds
         self._descriptor = _unnamed_file() if descriptor is None else descriptor
         self._threads = threading.Lock()
         self._handles: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -43,16 +45,16 @@ class Board:
         """Give the mapping while no other process or thread changes it; changes made in the block are kept.
 
         Raises:
-            SmaltiError: another process has held it for a minute.
+            SmaltiError: another process has kept it for too long.
         """
-        deadline = Deadline(_LOCK_SECONDS)
-        if not self._threads.acquire(timeout=_LOCK_SECONDS):
-            raise _stuck()
+        deadline = Deadline(self._lock_seconds)
+        if not self._threads.acquire(timeout=self._lock_seconds):
+            raise self._stuck()
         try:
             # The kernel frees the lock of a process that dies.
             while not self._try_lock():
                 if deadline.passed():
-                    raise _stuck()
+                    raise self._stuck()
                 time.sleep(_PAUSE_SECONDS)
             try:
                 begin, old = self._read()
@@ -70,6 +72,12 @@ class Board:
         """Return the same board for a forked process, which may have copied the lock of threads while it was held."""
         self._threads = threading.Lock()
         return self
+
+    def _stuck(self) -> SmaltiError:
+        return SmaltiError(
+            f"another process of this program has kept the place of its datasets locked for {self._lock_seconds:g} s: "
+            "a loader worker or the program was stopped (SIGSTOP, a debugger). Let it go on, or end it."
+        )
 
     def _try_lock(self) -> bool:
         try:
@@ -100,13 +108,6 @@ class Board:
         if handle is None:
             handle = self._handles[popen] = reduction.DupFd(self._descriptor)
         return _received, (handle,)
-
-
-def _stuck() -> SmaltiError:
-    return SmaltiError(
-        f"another process of this program has kept the place of its datasets locked for {_LOCK_SECONDS:g} s: a loader "
-        "worker or the program was stopped (SIGSTOP, a debugger). Let it go on, or end it."
-    )
 
 
 def _unnamed_file() -> int:

@@ -83,7 +83,7 @@ class SharedProgress(Progress):
         with board.content() as content:
             record = self._record(content)
             for each in reversed(record["iterations"]):
-                if each["told"] == told and _may_join(each["members"], str(info.id), member):
+                if each["told"] == told and may_join(each["members"], str(info.id), member):
                     break
             else:
                 each = {"number": record["entered"], "told": told, "members": {}, "start": None, "is_placed": False}
@@ -229,7 +229,7 @@ def _publish_all() -> None:
 os.register_at_fork(before=_publish_all)
 
 
-def _may_join(members: Mapping[str, Any], worker: str, member: tuple[int | None, int]) -> bool:
+def may_join(members: Mapping[str, Any], worker: str, member: tuple[int | None, int]) -> bool:
     """Return whether a worker may belong to an iteration with the same base seed.
 
     Torch starts the workers of an iteration one after the other, so that the numbers of their processes, less their
