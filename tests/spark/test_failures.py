@@ -79,7 +79,7 @@ WORKER = "An exception was thrown from the Python worker:\nTraceback (most recen
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark "
             "cannot run with different minor versions.\nPlease check environment variables ...",
-            "Spark's executors run Python 3.12 and this program runs 3.11; .*: set PYSPARK_PYTHON to a Python 3.11 that",
+            "Spark's executors run Python 3.12 and this program runs 3.11; .*: set PYSPARK_PYTHON to a Python 3.11 ",
         ),
         (  # PySpark 3.5
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 12) than that in driver 3.11, PySp",
