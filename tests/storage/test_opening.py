@@ -1,5 +1,7 @@
 """Which address opens which store, and which are refused."""
 
+import logging
+
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError
@@ -39,6 +41,8 @@ def test_relative_paths_are_of_the_working_folder(tmp_path, monkeypatch):
     assert open_store(".").root == tmp_path
     assert open_store("sub/x").root == tmp_path / "sub" / "x"
     assert open_store(tmp_path).root == tmp_path
+    assert open_store("./s3:/x").root == tmp_path / "s3:" / "x"
+    assert open_store("file:/x").url == "/x"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,13 @@ def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
         ("s3://key:CANARY@bucket/x", "no user or password"),
         ("s3:///x", "bucket is missing"),
         ("az://c/p?sv=1&sig=CANARY", "no query"),
+        ("dbfs:/Volumes/c/s/v/x?token=CANARY", "no query"),
+        ("dbfs:/Volumes/c/s/v/x#token=CANARY", "no password, signature or token"),
+        ("/Volumes/c/s/v/x?token=CANARY", "no password, signature or token"),
+        ("https://host/x#sig=CANARY", "no password, signature or token"),
+        ("s3://KEY:SECRET/CANARY@bucket/x", "no password, signature or token"),
+        ("s3:/KEY:CANARY@bucket/x", "one slash is missing, expected s3://"),
+        ("gs:/bucket/x", "one slash is missing, expected gs://"),
         ("dbfs:/Volumes/c", "catalog"),
         ("dbfs:/a/../x", "not allowed"),
         ("/Volumes/c/s", "catalog"),
@@ -77,11 +88,13 @@ def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
         ("s3://bucket/../x", "not allowed"),
     ],
 )
-def test_bad_addresses_are_refused_without_showing_secrets(url, text):
+def test_bad_addresses_are_refused_without_showing_secrets(caplog, url, text):
+    caplog.set_level(logging.DEBUG)
     with pytest.raises(StoreError, match=text) as caught:
         open_store(url)
     assert "CANARY" not in str(caught.value)
     assert "CANARY" not in str(caught.value.facts)
+    assert "CANARY" not in caplog.text
 
 
 def test_whole_buckets_and_the_whole_memory_list_their_keys(s3_server, s3_bucket):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.storage.redact import redact, safe_cause, secret_values
+from smalti.storage.redact import address_secrets, redact, redact_address, safe_cause, secret_values
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,14 @@ from smalti.storage.redact import redact, safe_cause, secret_values
         "headers {'Authorization': 'Bearer CANARYSECRET'}",
         "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=CANARYSECRET;EndpointSuffix=y",
         "the option was CANARYSECRET",
+        "no bucket at s3:/KEY:CANARYSECRET@bucket",
+        "s3://KEY:CANARY/SECRET@bucket/x",
+        "http://me:CANARY@SECRET@host/x",
+        "https://CANARYSECRET@host/x",
+        "https://host/x#sig=CANARYSECRET",
+        "https://host/x?key=CANARYSECRET",
+        "GET /x%3Fa=1%26sig%3DCANARYSECRET",
+        "token=CANARYSECRET",
     ],
 )
 def test_secrets_are_masked_and_the_rest_stays(text):
@@ -33,8 +41,31 @@ def test_harmless_text_is_untouched():
         "s3://bucket/train/shard.00000.mds",
         "no such key: a=b&c=d",
         "abfs://c@account.dfs.core.windows.net/p",
+        "sftp://me@host:22/p",
+        "hf://datasets/owner/name@main/p",
+        "https://host:8080/p@2x.png",
+        "oci://bucket@space/p#1",
+        "/data/token=1/key=2",
     ):
         assert redact(text) == text
+
+
+def test_an_address_is_shown_without_query_and_fragment_whatever_they_hold():
+    assert redact_address("https://host/x.tgz?whatever=CANARY") == "https://host/x.tgz?***"
+    assert redact_address("https://host/x.tgz#CANARY?x") == "https://host/x.tgz#***"
+    assert redact_address("https://me:CANARY@host/x.tgz") == "https://***@host/x.tgz"
+    assert redact_address("dbfs:/Volumes/c/x?token=CANARY") == "dbfs:/Volumes/c/x?***"
+    assert redact_address("a folder/what?.tgz") == "a folder/what?.tgz"
+    assert redact_address("s3://bucket/x") == "s3://bucket/x"
+
+
+def test_all_parts_of_a_query_may_be_repeated_by_others_but_what_stands_in_the_path():
+    address = "https://host/archives/x.tgz?id=archives&sig=a%2Bbcdefgh&se=1#fragment"
+    assert "archives" not in address_secrets(address)
+    assert set(address_secrets(address)) >= {
+        "id=archives&sig=a%2Bbcdefgh&se=1#fragment", "id=archives&sig=a+bcdefgh&se=1#fragment", "id=archives",
+        "sig=a%2Bbcdefgh", "sig=a+bcdefgh", "a%2Bbcdefgh", "a+bcdefgh", "fragment",
+    }  # fmt: skip
 
 
 def test_secret_options_are_found_by_name_also_nested():

@@ -10,7 +10,7 @@ from smalti.storage.filesystems import SCHEMES
 from smalti.storage.hub import split_address
 from smalti.storage.keys import check_key
 from smalti.storage.oci import fill_oci
-from smalti.storage.redact import redact
+from smalti.storage.redact import redact, redact_address
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Addres
         StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
     """
     written, _, rest = text.partition("://")
-    shown = redact(text)
+    shown = redact_address(text)
     scheme = SCHEMES.get(written)
     if scheme is None:
         known = ", ".join(f"{name}://" for name in sorted(SCHEMES) if name != "dbfs")
@@ -46,16 +46,27 @@ def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Addres
     user, at, server = host.rpartition("@")
     if ":" in user or (at and written not in {"abfs", "abfss", "az", "azure-dl", "oci", "sftp", "ssh", "hf"}):
         raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
-    if "?" in rest:
-        raise StoreError(
-            f"{shown.split('?')[0]}?...: no query in an address; give signatures and tokens as storage options",
-            url=shown,
-        )
+    check_secrets(text)
     if not (server or scheme == "memory") or (at and not user):
         raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
     prefix = prefix.strip("/")
     check_key(prefix, allow_root=True)
     return _SPECIAL.get(scheme, _bucket)(scheme, host, prefix, dict(options or {}))
+
+
+def check_secrets(address: str) -> None:
+    """Refuse an address with a query, or with a password, signature or token anywhere: it would be shown.
+
+    Raises:
+        StoreError: it has one.
+    """
+    shown = redact_address(address)
+    if "?" in address and not address.startswith("/"):
+        raise StoreError(f"{shown}: no query in an address; give signatures and tokens as storage options", url=shown)
+    if redact(address) != address:
+        raise StoreError(
+            f"{shown}: no password, signature or token in an address; give them as storage options", url=shown
+        )
 
 
 def _bucket(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:

@@ -7,10 +7,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import StoreError
-from smalti.storage.addresses import parse_address
+from smalti.storage.addresses import check_secrets, parse_address
+from smalti.storage.filesystems import SCHEMES
 from smalti.storage.fuse import is_databricks, open_databricks
 from smalti.storage.interface import Store
 from smalti.storage.local import LocalStore
+from smalti.storage.redact import redact_address
 from smalti.storage.remote import FsspecStore
 
 Place = Store | str | Path
@@ -28,7 +30,7 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
 
     Raises:
-        StoreError: the address is empty, has an unknown scheme, a password, or no bucket.
+        StoreError: the address is empty, has an unknown scheme, a password, a signature, or no bucket.
         TypeError: it is no text, path or store.
     """
     if isinstance(url, Store):
@@ -41,7 +43,14 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         raise StoreError(
             f'the address is empty ({text!r}): expected a path or a URL. The working folder is "."', url=text
         )
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() in SCHEMES and scheme != "dbfs" and rest.startswith("/") and not rest.startswith("//"):
+        shown = redact_address(text)
+        raise StoreError(
+            f"{shown}: one slash is missing, expected {scheme}://...; a folder of that name is ./{shown}", url=shown
+        )
     if is_databricks(text):
+        check_secrets(text)
         return open_databricks(text, options)
     if "://" not in text:
         return LocalStore(text.removeprefix("file:"))

@@ -5,17 +5,31 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 MASK = "***"
 
+_SIGNED = (
+    "sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|x-goog-signature|x-goog-credential|"
+    "awsaccesskeyid|token|access_token|accountkey|client_secret|client_assertion|sharedaccesssignature"
+)
+"""Names whose values are secret in an address and in any other text."""
+_SIGNED_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|code|rlkey"
+"""Names whose values are secret in an address; elsewhere they are words."""
+
+_USERS = (
+    # user:password@host, with one slash too; a password may hold "/" and "@". "host:8080/a@b" has a port.
+    re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*:)(?!\d{1,5}/)[^\s'\"]+(?=@)"),
+    # token@host, where the part before "@" has no other meaning
+    re.compile(r"(?P<keep>\b(?:https?|s3a?|gcs|gs):/{1,2})[^/\s@'\"?#]+(?=@)", re.IGNORECASE),
+)
 _PATTERNS = (
-    re.compile(r"(?P<keep>\w://[^/\s:@]*:)[^@/\s]+(?=@)"),  # user:password@host
+    *_USERS,
     re.compile(
-        r"(?P<keep>[?&;\s](?:sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|x-goog-signature|"
-        r"x-goog-credential|awsaccesskeyid|token|access_token|accountkey|client_secret|client_assertion|"
-        r"sharedaccesssignature)=)[^&;\s'\"]+",
+        rf"(?P<keep>(?:^|[?&;#,\s'\"({{]|%3F|%26|%23)(?:{_SIGNED})(?:=|%3D))[^&;\s'\"]+",
         re.IGNORECASE,
     ),
+    re.compile(rf"(?P<keep>(?:[?&#]|%3F|%26|%23)(?:{_SIGNED_IN_ADDRESS})(?:=|%3D))[^&;\s'\"]+", re.IGNORECASE),
     re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(?P<keep>\bdapi)[0-9a-f]{8,}\b"),
     re.compile(r"(?P<keep>\beyJ)[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
@@ -28,6 +42,21 @@ _SECRET_NAMES = re.compile(
     r"secret|token|password|passwd|passphrase|sas|credential|connection_string|account_key|^key$|private|authorization",
     re.IGNORECASE,
 )
+
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:/|dbfs:", re.IGNORECASE)
+
+_SIGNATURE_PARAMETERS = frozenset(
+    f"x-{vendor}-{name}"
+    for vendor in ("amz", "goog")
+    for name in ("algorithm", "credential", "date", "expires", "signature", "signedheaders", "security-token")
+) | {"sig", "signature"}  # fmt: skip
+_SAS_PARAMETERS = frozenset({
+    "sv", "ss", "srt", "sp", "se", "st", "spr", "sip", "sr", "skoid", "sktid", "skt", "ske", "sks", "skv", "saoid",
+    "suoid", "scid", "sdd", "ses",
+})  # fmt: skip
+"""Of Azure's shared access signatures, beside `sig`."""
+_URL_SIGNATURE_PARAMETERS = frozenset({"awsaccesskeyid", "googleaccessid", "expires", "policy", "key-pair-id"})
+"""Of older S3 and Google signatures and of CloudFront's, beside `Signature`."""
 
 _SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
@@ -47,11 +76,65 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
+def redact_address(address: str) -> str:
+    """Return the address for messages: without user, password, query and fragment, any part of which may be secret."""
+    shown = redact(address)
+    if not _SCHEME.match(shown):
+        return shown
+    place, mark, _ = _split(shown)
+    return f"{place}{mark}{MASK}" if mark else place
+
+
+def has_login(address: str) -> bool:
+    """Return whether an address holds a password, or a user where that is no part of the address."""
+    return any(pattern.search(address) for pattern in _USERS)
+
+
+def address_secrets(address: str) -> tuple[str, ...]:
+    """Return the parts of query and fragment that may be secret, longest first: a library may repeat any of them."""
+    place, _, tail = _split(address)
+    parts = {tail, *re.split(r"[?#&;]", tail)}
+    parts |= {part.partition("=")[2] for part in parts}
+    parts |= {unquote(part) for part in parts}
+    return tuple(sorted((part for part in parts if len(part) >= 6 and part not in place), key=_longest_first))
+
+
+def unsigned_address(address: str) -> str:
+    """Return an http(s) address without fragment, and without the parameters that only sign it.
+
+    An address that was signed anew gives the same: by Azure (SAS), S3, Google or CloudFront. Other parameters may say
+    which file is meant, and stay.
+    """
+    place, _, query = _split(address.partition("#")[0])
+    pairs = [pair for pair in query.split("&") if pair]
+    names = {_parameter(pair) for pair in pairs}
+    signing = set(_SIGNATURE_PARAMETERS)
+    if "sig" in names:
+        signing |= _SAS_PARAMETERS
+    if "signature" in names:
+        signing |= _URL_SIGNATURE_PARAMETERS
+    return "?".join([place, *sorted(pair for pair in pairs if _parameter(pair) not in signing)])
+
+
+def _split(address: str) -> tuple[str, str, str]:
+    """Address up to the query or fragment, the mark between them, and the rest."""
+    place, mark, tail = re.match(r"([^?#]*)([?#]?)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
+    return place, mark, tail
+
+
+def _parameter(pair: str) -> str:
+    return unquote(pair.partition("=")[0]).lower()
+
+
+def _longest_first(text: str) -> tuple[int, str]:
+    return -len(text), text
+
+
 def secret_values(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The values in options (nested too) whose names say that they are secret, longest first; short ones are left."""
     found: set[str] = set()
     _collect(options, found)
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+    return tuple(sorted(found, key=_longest_first))
 
 
 def detect_secrets() -> tuple[str, ...]:
@@ -61,7 +144,7 @@ def detect_secrets() -> tuple[str, ...]:
         value = os.environ.get(name, "")
         if len(value) >= 6:
             found += [value, *_INNER.findall(value)]
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+    return tuple(sorted(found, key=_longest_first))
 
 
 def _collect(options: Mapping[str, Any], found: set[str], *, is_secret: bool = False) -> None:
