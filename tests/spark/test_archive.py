@@ -1,48 +1,28 @@
 """Archives: unpacked whole and once, and hostile or broken ones refused with nothing left behind."""
 
-import io
 import tarfile
-import threading
-import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
 from smalti.errors import FormatError, StoreError, StoreNotFound, StoreTimeout
 from smalti.spark.archive import ArchiveLimits, fetch_archive, is_archive
 from smalti.spark.image_folder import list_images
-
-FILES = {"photos/daisy/1.jpg": b"one", "photos/roses/2.jpg": b"two" * 1000, "photos/LICENSE.txt": b"CC-BY"}
+from tests.spark.archives import FILES, RawServer, assert_clean, member, reply, tar_bytes, whole, zip_bytes
 
 
 def tar(path, files=FILES, mode="w:gz", links=()):
-    with tarfile.open(path, mode) as out:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            out.addfile(info, io.BytesIO(data))
-        for name, target in links:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            out.addfile(info)
+    path.write_bytes(tar_bytes(files, mode, [member(name, tarfile.SYMTYPE, target) for name, target in links]))
     return str(path)
 
 
 def pack_zip(path, files=FILES):
-    with zipfile.ZipFile(path, "w") as out:
-        for name, data in files.items():
-            out.writestr(name, data)
+    path.write_bytes(zip_bytes(files))
     return str(path)
 
 
 @pytest.fixture
 def into(tmp_path):
     return tmp_path / "unpacked"
-
-
-def assert_clean(into):
-    assert not into.exists() or not list(into.iterdir()), "nothing half-unpacked stays"
 
 
 @pytest.mark.parametrize("suffix", ["tgz", "tar.gz", "tar", "zip"])
@@ -118,33 +98,19 @@ def test_what_counts_as_an_archive():
     assert is_archive("a/b.zip")
     assert not is_archive("s3://bucket/photos")
     assert not is_archive("photos.tgz/")
+    assert is_archive("https://host/x.tgz#part")
+    assert is_archive("photos?1.tgz")
+    assert is_archive("s3://bucket/photos#1.tgz")
+    assert not is_archive("https://host/x?name=x.tgz")
 
 
 @pytest.fixture
-def server(tmp_path):
-    """A local web server with one archive and several ways to fail."""
-    data = Path(tar(tmp_path / "served.tgz")).read_bytes()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            if self.path.startswith("/missing"):
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data) + (100 if self.path.startswith("/short") else 0)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *args):
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join(5)
+def server():
+    """A local web server with one archive and two ways to fail."""
+    data = tar_bytes()
+    short = reply(data, f"Content-Length: {len(data) + 100}")
+    with RawServer({"/photos.tgz": whole(data), "/short.tgz": short}) as running:
+        yield running.url
 
 
 def test_an_archive_is_downloaded(server, into):
@@ -161,8 +127,8 @@ def test_a_missing_url_and_a_cut_download_are_told_apart(server, into):
 
 
 def test_a_download_has_a_deadline(server, into):
-    with pytest.raises(StoreTimeout, match="not complete at the deadline"):
-        fetch_archive(f"{server}/photos.tgz", into, limits=ArchiveLimits(deadline_seconds=0))
+    with pytest.raises(StoreTimeout, match=r"photos\.tgz: .*download_timeout"):
+        fetch_archive(f"{server}/photos.tgz", into, limits=ArchiveLimits(download_timeout=0))
 
 
 def test_a_server_that_is_not_there_is_named(into):

@@ -8,6 +8,7 @@ from typing import Any
 from smalti.errors import SmaltiError, StoreNotFound
 from smalti.spark.archive import is_archive
 from smalti.storage import ObjectInfo, Store, open_store
+from smalti.storage.redact import redact, redact_address
 
 _NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # what file managers leave in folders of pictures
 
@@ -72,7 +73,8 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
     """
     if is_archive(source):
         raise SmaltiError(
-            f"{source} is an archive; unpack it first: list_images(str(fetch_archive(source, into)))", source=source
+            f"{redact_address(source)} is an archive; unpack it first: list_images(str(fetch_archive(source, into)))",
+            source=redact_address(source),
         )
     store = open_store(source, storage_options)
     objects = [item for item in store.list() if not _is_hidden(item.key)]
@@ -96,29 +98,31 @@ def _is_hidden(key: str) -> bool:
 
 
 def _nothing(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
+    shown = redact(store.url)
     expected = "expected one sub-folder per class, such as daisy/1.jpg and roses/2.jpg"
     if objects:
         return SmaltiError(
-            f"{store.url}: {expected}; found {len(objects)} files ({objects[0].key}, ...) and no sub-folder with "
+            f"{shown}: {expected}; found {len(objects)} files ({objects[0].key}, ...) and no sub-folder with "
             f"files: sort the images into folders named by their class",
-            source=store.url,
+            source=shown,
         )
     probe = store.local_path("any")
     if probe is not None and not probe.parent.exists():
-        return StoreNotFound(f"{store.url}: there is no such folder; {expected}", source=store.url)
+        return StoreNotFound(f"{shown}: there is no such folder; {expected}", source=shown)
     if probe is not None and not probe.parent.is_dir():
-        return SmaltiError(f"{store.url} is a file; {expected} in a folder", source=store.url)
-    return StoreNotFound(f"{store.url}: the folder is empty or does not exist; {expected}", source=store.url)
+        return SmaltiError(f"{shown} is a file; {expected} in a folder", source=shown)
+    return StoreNotFound(f"{shown}: the folder is empty or does not exist; {expected}", source=shown)
 
 
 def _check_depth(store: Store, images: list[ObjectInfo], classes: tuple[str, ...]) -> None:
     """A single sub-folder that holds only folders is the mark of a source given one level too high."""
+    shown = redact(store.url)
     if len(classes) == 1 and all(item.key.count("/") > 1 for item in images):
         inner = sorted({item.key.split("/")[1] for item in images})
         raise SmaltiError(
-            f"{store.url}: all images lie deeper, in {classes[0]}/{inner[0]} and so on; the folder with the class "
-            f"folders seems to be {store.url.rstrip('/')}/{classes[0]}: give that as the source",
-            source=store.url,
+            f"{shown}: all images lie deeper, in {classes[0]}/{inner[0]} and so on; the folder with the class "
+            f"folders seems to be {shown.rstrip('/')}/{classes[0]}: give that as the source",
+            source=shown,
         )
 
 

@@ -1,0 +1,240 @@
+"""Downloads of archives by http(s): one deadline over all that a server sends, and typed errors without secrets."""
+
+import io
+import socket
+from collections.abc import Generator
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import IO, Any, cast
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import (
+    AbstractHTTPHandler,
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPRedirectHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound
+from smalti.storage.deadline import TransferDeadline
+from smalti.storage.redact import address_secrets, raise_clean, redact, redact_address
+
+_CHUNK_BYTES = 1 << 20
+_LEFT_AS_IT_IS = "!#$%&'()*+,/:;=?@[]~"  # in an address; "%" because it may be encoded already
+
+
+def download(url: str, *, max_bytes: int, deadline: TransferDeadline) -> Generator[bytes]:
+    """Yield what an http(s) address gives.
+
+    Args:
+        url: May be signed; no part of its query is shown in an error.
+        max_bytes: The largest size that is taken.
+        deadline: Of the whole transfer, connecting and redirects included; gets the size that the server tells.
+
+    Raises:
+        StoreNotFound: the server has no such file.
+        StoreAuthError: the server refuses to give it.
+        StoreTimeout: the deadline passed.
+        StoreError: no answer, a broken one, or a redirect to another protocol.
+        FormatError: more than `max_bytes`.
+    """
+    shown, secrets = redact_address(url), address_secrets(url)
+    try:
+        request = Request(_encoded(url), headers={"User-Agent": "smalti"})  # noqa: S310 -- http or https
+        with closing(_opener(shown, deadline).open(request, timeout=_wait(deadline))) as reply:
+            response = cast("HTTPResponse", reply)
+            deadline.size = _declared_size(response, shown, secrets)
+            yield from _chunks(response, shown, max_bytes, deadline)
+    except SmaltiError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:
+        explained = _explained(error, shown, secrets, deadline)
+        cause: Exception = error
+        if isinstance(error, HTTPError):
+            error.close()
+            cause = RuntimeError(redact(str(error), secrets))  # the error itself keeps where a redirect led
+        raise_clean(explained, cause, secrets)
+
+
+def _encoded(url: str) -> str:
+    """Return the address in ASCII but for the host, as a browser sends it."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host}{slash}{quote(path, safe=_LEFT_AS_IT_IS)}"
+
+
+def _wait(deadline: TransferDeadline) -> float:
+    """Return the timeout for a socket, which must not be 0: that would mean not to wait."""
+    return max(deadline.remaining(), 0.001)
+
+
+def _chunks(reply: HTTPResponse, shown: str, max_bytes: int, deadline: TransferDeadline) -> Generator[bytes]:
+    expected, received = deadline.size, 0
+    while True:
+        if max(received, expected or 0) > max_bytes:
+            raise too_large(shown, max_bytes)
+        chunk = reply.read1(_CHUNK_BYTES)
+        if not chunk:
+            break
+        received += len(chunk)
+        yield chunk
+    if expected not in {None, received}:
+        raise StoreError(f"{shown}: expected {expected} bytes, received {received}; try again", source=shown)
+
+
+def too_large(shown: str, max_bytes: int) -> FormatError:
+    """Return the error for an archive that is larger than its limit."""
+    return FormatError(
+        f"{shown} is larger than the limit of {max_bytes:,} bytes; raise `ArchiveLimits.max_bytes` if it should be",
+        source=shown,
+    )
+
+
+def _declared_size(reply: HTTPResponse, shown: str, secrets: tuple[str, ...]) -> int | None:
+    if reply.status not in {200, 203}:
+        raise StoreError(f"{shown}: expected status 200, found {reply.status}; check the address", source=shown)
+    declared = reply.headers.get("Content-Length")
+    if declared is None or reply.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        return None
+    if not (declared.isascii() and declared.isdigit() and len(declared) < 20):
+        raise StoreError(
+            f"{shown}: the server sent a Content-Length that is no number ({redact(declared, secrets)[:40]!r}); "
+            "try again, or download the file by other means and give its path",
+            source=shown,
+        )
+    return int(declared)
+
+
+def _explained(error: Exception, shown: str, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
+    reason = error.reason if isinstance(error, URLError) else error
+    if isinstance(reason, TimeoutError):
+        return deadline.error()
+    found = " ".join(redact(str(error) or type(error).__name__, secrets).split())[:400]
+    status = error.code if isinstance(error, HTTPError) else None
+    if status in {404, 410}:
+        return StoreNotFound(f"{shown}: the server has no such file ({found})", source=shown)
+    if status in {401, 403}:
+        return StoreAuthError(
+            f"{shown}: the server refuses to give it ({found}); a signed address may be over: sign it anew",
+            source=shown,
+        )
+    return StoreError(
+        f"{shown} cannot be fetched ({found}); check the address and the network, or download the file by other means "
+        "and give its path",
+        source=shown,
+    )
+
+
+# ---------------------------------------------------------------- redirects
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects to http and https, and none from https to http."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        target = urlsplit(newurl).scheme
+        if target not in {"http", "https"} or (target, req.type) == ("http", "https"):
+            fp.close()
+            raise StoreError(
+                f"{self._shown}: the server redirects from {req.type}:// to {redact_address(newurl)}, which is not "
+                "followed; give the address of the file itself",
+                source=self._shown,
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(shown: str, deadline: TransferDeadline) -> OpenerDirector:
+    """Return an opener that knows http and https alone: urllib's usual one also reads files and speaks FTP."""
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler(), UnknownHandler(), _Web(deadline), HTTPDefaultErrorHandler(), _Redirects(shown),
+        HTTPErrorProcessor(),
+    ):  # fmt: skip
+        opener.add_handler(handler)
+    return opener
+
+
+# ---------------------------------------------------------------- deadline
+
+
+class _TimedConnection(HTTPConnection):
+    def __init__(self, host: str, *, deadline: TransferDeadline, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = cast("socket.socket", TimedSocket(self.sock, self._deadline))
+
+
+class _SecureTimedConnection(_TimedConnection, HTTPSConnection):
+    pass
+
+
+class _Web(AbstractHTTPHandler):
+    def __init__(self, deadline: TransferDeadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(cast("Any", _TimedConnection), request, deadline=self._deadline)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(cast("Any", _SecureTimedConnection), request, deadline=self._deadline)
+
+    http_request = https_request = AbstractHTTPHandler.do_request_
+
+
+class TimedSocket:
+    """The part of a socket that `http.client` uses; all that is received counts as progress of a transfer.
+
+    A timeout of the socket alone would begin anew with each byte.
+    """
+
+    def __init__(self, inner: socket.socket, deadline: TransferDeadline) -> None:
+        self._inner, self._deadline = inner, deadline
+
+    def sendall(self, data: Any) -> None:
+        """Send all bytes."""
+        self._inner.settimeout(_wait(self._deadline))
+        self._inner.sendall(data)
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        """Return a file that reads from the socket."""
+        return io.BufferedReader(_TimedReader(self._inner, self._deadline))
+
+    def close(self) -> None:
+        """Close the socket, once the files that read from it are closed."""
+        self._inner.close()
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, inner: socket.socket, deadline: TransferDeadline) -> None:
+        self._inner, self._deadline = inner, deadline
+        self._raw = inner.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._deadline.progress(0)
+        self._inner.settimeout(_wait(self._deadline))
+        try:
+            received = self._raw.readinto(buffer) or 0
+        except TimeoutError:
+            raise self._deadline.error() from None
+        self._deadline.progress(received)
+        return received
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

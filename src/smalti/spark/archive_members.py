@@ -1,0 +1,254 @@
+"""Members of tar and zip archives, read with every check that the formats have.
+
+1. A gzip, bzip2 or xz stream is read to its end, where its checksum stands. `tarfile` would stop before that.
+2. A tar ends with two blocks of zeros and nothing behind them. `tarfile` also ends silently where the file is cut
+   between two members, and at a header whose checksum is wrong.
+3. Each content of a zip has its checksum, and its name stands twice.
+
+A tar that is not compressed has checksums of its headers alone: changed content cannot be noticed there.
+"""
+
+import bz2
+import gzip
+import lzma
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, cast
+
+from smalti.errors import FormatError, StoreError
+from smalti.storage.redact import raise_clean
+
+_CHUNK_BYTES = 1 << 20
+_EXTENSION_TYPES = {
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK
+}  # fmt: skip
+_MAX_EXTENSION_BYTES = 1 << 20
+"""Of a header's extension (long names and the like), which is read into memory at once."""
+_DECOMPRESSORS: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
+_ENCRYPTED, _UTF8_NAME = 0x1, 0x800
+"""Flags of a zip member."""
+_END_RECORD = struct.Struct("<4s6xH10x")
+"""Signature and number of members; at the end of a zip, before its comment."""
+_ZIP64_LOCATOR = struct.Struct("<4s4xQ4x")
+"""Signature and offset of the following; before the end record of a large zip."""
+_ZIP64_END_RECORD = struct.Struct("<4s28xQ16x")
+"""Signature and number of members."""
+_SIGNATURES = {_END_RECORD: b"PK\5\6", _ZIP64_LOCATOR: b"PK\6\7", _ZIP64_END_RECORD: b"PK\6\6"}
+_NUMBERS_WITHOUT_ZIP64 = 1 << 16
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError,
+    LookupError, ArithmeticError, RuntimeError,
+)  # fmt: skip
+"""What the standard library raises for damaged or hostile archives; `OSError` too, without an error number."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of an archive."""
+
+    name: str
+    num_bytes: int
+    """Declared size of its content."""
+    content: Iterator[bytes] | None = None
+    """Of a regular file; raises `FormatError` unless it is whole. To be read before the next member."""
+    linked: str = ""
+    """Of a hard link: the name of the member whose content it shares."""
+    is_folder: bool = False
+
+
+def read_members(shown: str, archive: BinaryIO, *, is_zip: bool) -> Iterator[Member]:
+    """Yield all members; the archive is known to be whole when the iterator ends.
+
+    Args:
+        shown: The archive's address without secrets, for messages.
+        archive: Seekable.
+        is_zip: Else it is a tar, compressed or not.
+
+    Raises:
+        FormatError: not an archive, damaged, cut, encrypted, or packed by a method that Python does not have.
+        StoreError: the disk does not give the archive's bytes.
+    """
+    with _damage_as_format_error(shown):
+        yield from _zip_members(shown, archive) if is_zip else _tar_members(shown, archive)
+
+
+@contextmanager
+def _damage_as_format_error(shown: str) -> Iterator[None]:
+    try:
+        yield
+    except (FormatError, StoreError):
+        raise
+    except NotImplementedError as error:
+        raise FormatError(
+            f"{shown} is packed by a method that cannot be unpacked here ({error}); pack it again as .tgz or plain "
+            ".zip, or unpack it and give the folder",
+            source=shown,
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise StoreError(
+                f"{shown}: the disk does not give the archive's bytes ({error.strerror}); check the disk", source=shown
+            ) from error
+        raise_clean(_damaged(shown, error), error)
+    except _DAMAGE as error:
+        raise_clean(_damaged(shown, error), error)
+
+
+def _damaged(shown: str, error: Exception) -> FormatError:
+    found = str(error).encode("utf-8", "backslashreplace").decode() or type(error).__name__
+    return FormatError(f"{shown} is damaged or not an archive ({found}); fetch it again", source=shown)
+
+
+def _content(shown: str, file: IO[bytes], num_bytes: int) -> Iterator[bytes]:
+    with _damage_as_format_error(shown):
+        received = 0
+        while chunk := file.read(_CHUNK_BYTES):
+            received += len(chunk)
+            yield chunk
+        if received != num_bytes:
+            raise EOFError(f"a member has {received} bytes of {num_bytes}")
+
+
+# ---------------------------------------------------------------- tar
+
+
+_ZEROS = bytes(tarfile.BLOCKSIZE)
+
+
+class _TarEnd(tarfile.HeaderError):
+    """A block of zeros where a header is expected."""
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """A header that is right, or an error: `tarfile` takes most wrong ones for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictHeader":
+        if len(buf) < tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("it ends without the two blocks of zeros that end a tar: its end is missing")
+        if buf == _ZEROS:
+            raise _TarEnd("it holds nothing")
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a header is wrong: {error}") from error
+        if header.type in _EXTENSION_TYPES and header.size > _MAX_EXTENSION_BYTES:
+            raise tarfile.ReadError(f"a header is followed by {header.size} bytes of names")
+        return header
+
+
+def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
+    with (
+        closing(_decompressed(archive)) as stream,
+        tarfile.open(
+            fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES, tarinfo=_StrictHeader, encoding="utf-8",
+            errors="surrogateescape",
+        ) as tarred,
+    ):  # fmt: skip
+        while True:
+            try:
+                found = tarred.next()
+            except _TarEnd:
+                break
+            if found is None:
+                raise tarfile.ReadError("its end is missing")
+            cast("Any", tarred).members.clear()  # else all headers stay in memory
+            file = tarred.extractfile(found) if found.isreg() else None
+            yield Member(
+                found.name,
+                found.size,
+                None if file is None else _content(shown, file, found.size),
+                found.linkname if found.islnk() else "",
+                found.isdir(),
+            )
+        _check_tar_end(tarred.fileobj.read)
+
+
+def _check_tar_end(read: Callable[[int], bytes]) -> None:
+    """Read to the end of the stream, of which the first block of zeros was read."""
+    if read(tarfile.BLOCKSIZE) != _ZEROS:
+        raise tarfile.ReadError("one block of zeros, where two end a tar: its end is missing or damaged")
+    while chunk := read(_CHUNK_BYTES):
+        if chunk.strip(b"\0"):
+            raise tarfile.ReadError("something follows its end; archives that were joined must be unpacked one by one")
+
+
+def _decompressed(archive: BinaryIO) -> IO[bytes]:
+    head = archive.read(6)
+    archive.seek(0)
+    for magic, opener in _DECOMPRESSORS:
+        if head.startswith(magic):
+            return cast("IO[bytes]", opener(archive))
+    return archive
+
+
+# ---------------------------------------------------------------- zip
+
+
+def _zip_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as zipped:
+        members = zipped.infolist()
+        _check_number(archive, zipped)
+        before = min((info.header_offset for info in members), default=0)
+        if before:
+            raise zipfile.BadZipFile(
+                f"{before} bytes stand before its first member; archives that were joined must be unpacked one by one"
+            )
+        for info in members:
+            if info.flag_bits & _ENCRYPTED:
+                raise FormatError(
+                    f"{shown} is encrypted (member {info.filename!r}); unpack it with its password and give the folder",
+                    source=shown,
+                    member=info.filename,
+                )
+            with zipped.open(info) as file:  # compares the two names
+                content = _content(shown, file, info.file_size)
+                if not info.is_dir():
+                    yield Member(_name_of(info), info.file_size, content)
+                elif info.file_size:
+                    raise zipfile.BadZipFile(f"the folder {info.filename!r} has content")
+
+
+def _check_number(archive: BinaryIO, zipped: zipfile.ZipFile) -> None:
+    """Compare the number of members with the one that stands at the end, which `zipfile` does not look at.
+
+    A length that is too large hides the headers behind it.
+    """
+    end = archive.seek(0, os.SEEK_END) - len(zipped.comment) - _END_RECORD.size
+    declared, found = _number_at(archive, end, _END_RECORD), len(zipped.infolist())
+    if declared is None:
+        raise zipfile.BadZipFile("something follows its end, or its end is damaged")
+    if declared == _NUMBERS_WITHOUT_ZIP64 - 1:
+        at = _number_at(archive, end - _ZIP64_LOCATOR.size, _ZIP64_LOCATOR)
+        declared = found if at is None else _number_at(archive, at, _ZIP64_END_RECORD)
+    # Some programs write larger zips without that extension, and the number's last digits.
+    if declared is None or (declared - found) % _NUMBERS_WITHOUT_ZIP64:
+        raise zipfile.BadZipFile(f"it says that it holds {declared} members, and lists {found}")
+
+
+def _number_at(archive: BinaryIO, position: int, record: struct.Struct) -> int | None:
+    """Return the number in a record; None if there is no such record."""
+    archive.seek(max(position, 0))
+    data = archive.read(record.size)
+    if len(data) < record.size:
+        return None
+    signature, number = record.unpack(data)
+    return int(number) if signature == _SIGNATURES[record] else None
+
+
+def _name_of(info: zipfile.ZipInfo) -> str:
+    """Return the member's name: many programs write UTF-8 without the flag that says so, and `zipfile` takes CP437."""
+    if not info.flag_bits & _UTF8_NAME:
+        with suppress(UnicodeError):
+            return info.filename.encode("cp437").decode()
+    return info.filename

@@ -1,0 +1,103 @@
+"""Small archives, whole and broken, and a web server that sends what a test says."""
+
+import contextlib
+import io
+import ssl
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+FILES = {"photos/daisy/1.jpg": b"one", "photos/roses/2.jpg": b"two" * 1000, "photos/LICENSE.txt": b"CC-BY"}
+
+
+def tar_bytes(files=FILES, mode="w:gz", members=()):
+    """A tar of the files, and of members without content."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=mode) as out:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+        for info in members:
+            out.addfile(info)
+    return packed.getvalue()
+
+
+def zip_bytes(files=FILES, method=zipfile.ZIP_DEFLATED):
+    """A zip of the files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as out:
+        for name, data in files.items():
+            out.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+    return packed.getvalue()
+
+
+def member(name, kind, linked=""):
+    """A member of a tar that has no content of its own."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, linked
+    return info
+
+
+def assert_clean(into):
+    """Nothing half-unpacked stays."""
+    assert not into.exists() or not list(into.iterdir())
+
+
+class RawServer:
+    """Answers every request with bytes of the test's, status line included, and keeps the paths that were asked for.
+
+    `answers` are bytes, or functions that write to the connection, by path without query; the connection then ends.
+    """
+
+    def __init__(self, answers, certificate=None):
+        self.seen = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                server.seen.append(self.path)
+                answer = answers.get(self.path.split("?")[0], b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                with contextlib.suppress(ConnectionError):
+                    if callable(answer):
+                        answer(self.wfile.write)
+                    else:
+                        self.wfile.write(answer)
+                self.close_connection = True
+
+            def log_message(self, *args):
+                pass
+
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._httpd.daemon_threads = True
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.chain, certificate.key)
+            self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True)
+        self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self._httpd.server_port}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self._httpd.shutdown()
+        self._httpd.server_close()
+        self._thread.join(5)
+
+
+def reply(body, *headers, status="200 OK"):
+    """An HTTP answer, byte by byte."""
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode() + body
+
+
+def whole(body):
+    """An answer that tells its length."""
+    return reply(body, f"Content-Length: {len(body)}")
+
+
+def redirect(address):
+    """A redirect."""
+    return reply(b"", f"Location: {address}", "Content-Length: 0", status="302 Found")
