@@ -12,8 +12,8 @@ from smalti.errors import StoreAuthError
 from smalti.storage.extras import CONNECT_SECONDS, READ_SECONDS, load_extra
 from smalti.storage.redact import HideSecrets
 
-TOKEN_RETRIES = 3
-"""Of one request for a token, within 5 s; the library's own ten outlast every deadline."""
+TOKEN_RETRIES = 2
+"""Of one request for a token, with pauses of 1.6 s in all; the library's own ten outlast every deadline."""
 
 VARIABLES = {
     "EnvironmentCredential": (

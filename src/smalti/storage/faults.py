@@ -4,6 +4,7 @@ The libraries are not imported: their classes are known by name, so that this wo
 """
 
 import enum
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,6 +198,11 @@ def is_expired(error: BaseException) -> bool:
 def is_throttled(error: BaseException) -> bool:
     """Whether the store is there and asks for patience: more attempts are due than for a fault; pure."""
     return any(_code_of(link) in _THROTTLED or _status_of(link) in {"429", "503"} for link in _chain(error))
+
+
+def is_unknown_host(error: BaseException) -> bool:
+    """Whether the name of the server is not known: asked again, hardly ever another answer comes; pure."""
+    return any(isinstance(link, socket.gaierror) and link.errno == socket.EAI_NONAME for link in _chain(error))
 
 
 def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:

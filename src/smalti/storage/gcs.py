@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import s3
@@ -17,6 +18,9 @@ from smalti.storage.interface import Tagged
 from smalti.storage.redact import HideSecrets
 
 HMAC_ENDPOINT = "https://storage.googleapis.com"
+_DEFAULT_LOGIN = "google_default"
+METADATA_SECONDS = 1
+"""To connect to the metadata service, which is on the machine itself, and again for its answer."""
 
 
 def make(options: dict[str, Any]) -> Any:
@@ -25,13 +29,59 @@ def make(options: dict[str, Any]) -> Any:
     secret = options.pop("secret", None) or detect("GCS_SECRET")
     if key and secret and "token" not in options:
         return _make_compatible(key, secret, options)
-    token = options.setdefault("token", "google_default")  # None would fall through to anonymous access in silence
+    token = options.setdefault("token", _DEFAULT_LOGIN)  # None would fall through to anonymous access in silence
     if isinstance(token, str) and ("/" in token or token.endswith(".json")) and not Path(token).expanduser().is_file():
         raise StoreAuthError(
             f"the storage option `token` names the key file {token}, which does not exist", token=token
         )
+    if token == _DEFAULT_LOGIN:
+        options["token"], project = default_login(str(options.get("access", "full_control")))
+        if project:
+            options.setdefault("project", project)
     defaults = {"requests_timeout": READ_SECONDS, "use_listings_cache": False, "skip_instance_cache": True}
     return _class()(**(defaults | options))
+
+
+def default_login(access: str) -> tuple[Any, str | None]:
+    """Return Google's application default credentials, and their project.
+
+    Args:
+        access: What for: "full_control", "read_write" or "read_only".
+    """
+    load_extra("gcsfs")
+    auth, requests = map(importlib.import_module, ("google.auth", "requests"))
+    scope = f"https://www.googleapis.com/auth/devstorage.{access}"
+    with requests.Session() as session:
+        found: tuple[Any, str | None] = auth.default(scopes=[scope], request=metadata_request(session))
+        return found
+
+
+def metadata_request(session: Any) -> Any:
+    """Return a request for google-auth that asks a machine once, and for a second, whether it is one of Google's.
+
+    The library asks three times, for twelve seconds in all where nobody answers. A machine of Google's is known by its
+    firmware too. Its own variables hold where they are set.
+    """
+    transport = importlib.import_module("google.auth.transport.requests")
+    failure = importlib.import_module("google.auth.exceptions").TransportError
+
+    class MetadataRequest(transport.Request):  # type: ignore[misc, name-defined]
+        def __call__(self, url: str, *args: Any, **options: Any) -> Any:
+            if urlsplit(url).path.strip("/") or detect("GCE_METADATA_TIMEOUT", "GCE_METADATA_DETECT_RETRIES"):
+                return super().__call__(url, *args, **options)
+            try:
+                return super().__call__(url, *args, **(options | {"timeout": METADATA_SECONDS}))
+            except failure:
+                return _NoAnswer()  # an answer: after an error it would ask again
+
+    return MetadataRequest(session)
+
+
+class _NoAnswer:
+    """The answer of a machine that is not Google's."""
+
+    status, data = 504, b""
+    headers: Mapping[str, str] = {}
 
 
 def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
@@ -44,9 +94,6 @@ def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
 def _class() -> Any:
     # Before the import: gcsfs otherwise probes every bucket over gRPC, whose threads do not survive a fork.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    # Three by default, twelve seconds of silence in each process of a machine that is not Google's and has no
-    # credentials; one of Google's is known by more than that question.
-    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     load_extra("gcsfs")
     logging.getLogger("gcsfs").addFilter(HideSecrets())  # it logs every refusal as an error, in the server's words
     core = importlib.import_module("gcsfs.core")

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.bodies import ChangedError, mark_of
 from smalti.storage.deadline import most_seconds
-from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, translate
+from smalti.storage.faults import RETRYABLE, Kind, classify, is_expired, is_throttled, is_unknown_host, translate
 from smalti.storage.filesystems import CONDITIONAL, READ_ONLY, UPLOADS_STAY, call, fill_options, make_filesystem
 from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
 from smalti.storage.keys import check_key, folder_of, join_key
@@ -20,6 +20,8 @@ from smalti.storage.readers import make_reader
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
 from smalti.storage.retry import Deadline, RetryOptions
 
+UNKNOWN_HOST_ATTEMPTS = 2
+"""At a server whose name is not known: name servers err, but seldom twice."""
 LIST_SECONDS = 600.0
 """A listing of a million objects is a thousand requests."""
 
@@ -305,6 +307,8 @@ class Trial:
         retry = self._store._retry
         pause = retry.pause_before(self._faults)
         attempts = retry.attempts_for(is_throttled=is_throttled(error))
+        if is_unknown_host(error):
+            attempts = min(attempts, UNKNOWN_HOST_ATTEMPTS)
         if kind not in RETRYABLE or self._faults >= attempts or self.limit.left() <= pause:
             translated = self._store._translate(error, self._action, self._key, self.limit)
             raise_clean(translated, error, self._store._known_secrets())

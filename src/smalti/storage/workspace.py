@@ -8,14 +8,14 @@ import errno
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from smalti.errors import SmaltiError, StoreAuthError
-from smalti.storage.extras import READ_SECONDS, load_extra
+from smalti.storage.extras import READ_SECONDS, detect, load_extra
 from smalti.storage.process import PerProcess
 from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
 
@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 20
 """Time for one request that is throttled or dropped, for those who use the file system alone."""
+NO_LOGIN_SECONDS = 0.5
+"""To connect to a host, and again for its answer, where there is no login: 3 s with the SDK's pause of 1 to 2 s."""
 PATIENCE_SECONDS = 30.0
 """The longest single pause that a server may ask for with Retry-After."""
 
@@ -33,6 +35,11 @@ _PYTHON: dict[str, tuple[type[OSError], int]] = {
     "Unauthenticated": (PermissionError, errno.EACCES),
     "PermissionDenied": (PermissionError, errno.EACCES),
 }
+_LOGIN_SETTINGS = {"profile", "config_file", "auth_type"}
+_LOGIN_ELSEWHERE = (
+    "DATABRICKS_RUNTIME_VERSION", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN", "DATABRICKS_OIDC_TOKEN_FILE"
+)  # fmt: skip
+"""Set where a notebook, GitHub or Azure DevOps runs the program and logs it in; the last is an alias of the SDK's."""
 _LOGIN = ("DATABRICKS_HOST", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_ID", "DATABRICKS_CONFIG_PROFILE")
 
 
@@ -126,11 +133,11 @@ def _in_python(error: Exception, path: str) -> Exception:
 def _connect(settings: dict[str, Any]) -> Client:
     load_extra("databricks.sdk")
     core = importlib.import_module("databricks.sdk.core")
-    defaults = {
-        "retry_timeout_seconds": RETRY_SECONDS, "http_timeout_seconds": READ_SECONDS, "clock": PatientClock()
-    }  # fmt: skip
+    wanted = {"retry_timeout_seconds": RETRY_SECONDS, "http_timeout_seconds": READ_SECONDS} | settings
     try:
-        config = core.Config(**(defaults | settings))
+        config = core.Config(**({"clock": PatientClock()} | wanted | login_limits(core.Config.attributes(), settings)))
+        config.retry_timeout_seconds = wanted["retry_timeout_seconds"]
+        config.http_timeout_seconds = wanted["http_timeout_seconds"]
         return Client(config, core.ApiClient(config))
     except ValueError as error:
         secrets = (*secret_values(settings), *detect_secrets())
@@ -138,10 +145,32 @@ def _connect(settings: dict[str, Any]) -> Client:
         raise StoreAuthError(_no_login(said, settings), host=settings.get("host")) from safe_cause(error, secrets)
 
 
+def login_limits(attributes: Iterable[Any], settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return limits for finding the login: short ones where nothing says that there is any.
+
+    The SDK asks the host what it is before it looks for credentials. Programs that log in (`az`) do not need the
+    answer.
+
+    Args:
+        attributes: Those of the SDK's `Config`.
+        settings: What was given.
+    """
+    login = [each for each in attributes if each.auth or each.name in _LOGIN_SETTINGS]
+    given = any(settings.get(each.name) or (each.env and os.environ.get(each.env)) for each in login)
+    if given or settings.get("credentials_strategy") or detect(*_LOGIN_ELSEWHERE) or _profiles().is_file():
+        return {}
+    # A whole number: the SDK takes less than 1 for 300. Its first pause is as long, so that there is one attempt.
+    return {"http_timeout_seconds": NO_LOGIN_SECONDS, "retry_timeout_seconds": 1}
+
+
+def _profiles() -> Path:
+    return Path(os.environ.get("DATABRICKS_CONFIG_FILE") or "~/.databrickscfg").expanduser()
+
+
 def _no_login(said: str, settings: dict[str, Any]) -> str:
     """Where credentials were looked for, what was found, and who else needs them."""
     found = [name for name in _LOGIN if os.environ.get(name)]
-    profiles = Path(os.environ.get("DATABRICKS_CONFIG_FILE") or "~/.databrickscfg").expanduser()
+    profiles = _profiles()
     given = sorted(name for name in ("host", "token", "client_id", "profile") if settings.get(name))
     return (
         f"cannot log in to Databricks ({said}). Found in this process: the storage options {given}, the variables "
