@@ -226,11 +226,11 @@ SCARCE = {"values": (19, 20, 1), "change_weights": True, "epoch_size": 160, "bat
 
 
 def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_state_is_loaded(roots):
-    """136 of 160 are left, 3 or 4 of them of the third stream by 19 : 20 : 1: in a batch of 8 that is 0.2 of a sample."""
+    """136 of 160 are left, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
     _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
     says = (
-        r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the batch "
-        r"of 8 .* stream 2 would have no sample\. Give that stream a larger weight, or 0;.* at the start of an epoch"
+        r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the "
+        r"batch of 8 .* stream 2 would have no sample\. Give that stream a larger weight, or 0;.* at the start of an epoch"
     )
     for batch_size in (8, 64, None):  # that of later epochs does not matter
         with pytest.raises(CursorError, match=says) as caught:
