@@ -10,7 +10,7 @@ import pytest
 
 from smalti.errors import StoreNotFound
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.torch.processes import end_of_worker
+from smalti.torch.processes import check_workers_while_waiting, end_of_worker
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
@@ -147,3 +147,31 @@ def test_the_state_is_that_of_the_iteration_whose_batch_was_taken_last(root):
     assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (0, 16)
     next(other)
     assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (1, 16)
+
+
+class WaitingIterator:
+    """Torch's iterator, as far as waiting for a batch goes: looks for dead workers when a wait is over."""
+
+    def __init__(self, dies_after):
+        self.waits, self.dies_after = [], dies_after
+
+    def _try_get_data(self, timeout):
+        self.waits.append(timeout)
+        if len(self.waits) == self.dies_after:
+            raise RuntimeError("DataLoader worker (pid 7) exited unexpectedly")
+        return False, None
+
+
+def test_a_dead_worker_is_noticed_within_five_seconds_where_no_signal_tells_of_it():
+    iterator = WaitingIterator(dies_after=3)
+    check_workers_while_waiting(iterator)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        iterator._try_get_data(600.0)
+    assert iterator.waits == [5.0, 5.0, 5.0]
+
+
+def test_a_wait_for_a_batch_ends_at_the_loaders_time_limit():
+    iterator = WaitingIterator(dies_after=0)
+    check_workers_while_waiting(iterator)
+    assert iterator._try_get_data(12.0) == (False, None)
+    assert iterator.waits == [5.0, 5.0, 2.0]

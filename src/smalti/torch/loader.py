@@ -20,7 +20,7 @@ from smalti.torch.collate import collate_samples, columns_to_tensors
 from smalti.torch.dataset import LoaderReader, LoaderSide, StreamingDataset, view_for_loader
 from smalti.torch.handing import HandedOver, pickles_tasks
 from smalti.torch.packing import PackingCollate
-from smalti.torch.processes import end_of_worker
+from smalti.torch.processes import check_workers_while_waiting, end_of_worker
 from smalti.torch.recording import PassRecorder, open_ledger
 from smalti.torch.ring import Ring
 from smalti.torch.threads import ThreadedIterator, ThreadOptions
@@ -223,12 +223,17 @@ class StreamingDataLoader(DataLoader[Any]):
             self.collate_fn = PackingCollate(collate, ring)
         try:
             if not pickles_tasks(self.multiprocessing_context):
-                return super().__iter__()
+                return self._started_processes()
             with HandedOver(view) as handed:  # or a worker that dies while it starts stops us for ever
                 self.__dict__["dataset"] = handed
-                return super().__iter__()
+                return self._started_processes()
         finally:
             self.collate_fn, self.__dict__["dataset"] = collate, view
+
+    def _started_processes(self) -> Iterator[Any]:
+        batches = super().__iter__()
+        check_workers_while_waiting(batches)
+        return batches
 
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Reads one planned batch to the end, in whichever thread."""

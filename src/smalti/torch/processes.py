@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pickle import UnpicklingError
+from typing import Any
 
 from smalti.errors import SmaltiError, TrainingError
 
@@ -16,6 +18,7 @@ _CUT_OFF = (EOFError, ConnectionError, FileNotFoundError, UnpicklingError)
 """What a consumer gets to see if its worker dies while it fetches a batch: half a message, or a socket that is gone."""
 _REAP_SECONDS = 1.0  # between a process's last message and its status
 _LOOK_SECONDS = 1.0  # between two looks whether the program still lives
+_STATUS_SECONDS = 5.0  # between two looks for dead workers, as torch does without a time limit
 _watched: set[int] = set()
 """The process ids of workers that look already; forks inherit it, and have ids of their own."""
 
@@ -43,6 +46,26 @@ def _end_after(program: int, parent: int) -> None:
     while not wait([program], _LOOK_SECONDS) and os.getppid() == parent:
         pass
     os._exit(1)  # nobody waits for what it has, and a thread of the queue's might wait for ever
+
+
+def check_workers_while_waiting(iterator: Any) -> None:
+    """Make torch's multiprocessing iterator look for dead workers every few seconds while it waits for a batch.
+
+    With a time limit torch looks only when that has passed. Until then it relies on SIGCHLD, which does not end the
+    wait where another thread receives the signal or the program handles it by itself.
+    """
+    wait_once, of = type(iterator)._try_get_data, weakref.ref(iterator)  # no cycle: a dropped iterator goes at once
+
+    def try_get_data(timeout: float = _STATUS_SECONDS) -> tuple[bool, Any]:
+        left = timeout
+        while True:
+            seconds = min(left, _STATUS_SECONDS)
+            success, data = wait_once(of(), seconds)
+            left -= seconds
+            if success or left <= 0:
+                return success, data
+
+    iterator._try_get_data = try_get_data
 
 
 def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> TrainingError | None:
