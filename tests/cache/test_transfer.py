@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from smalti.cache import CacheOptions, Counters
-from smalti.cache.fetching import Fetcher, Wanted
+from smalti.cache.fetching import Fetcher
 from smalti.cache.keeping import Keeper, Places
 from smalti.cache.pace import Pace
 from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
+from smalti.cache.wanted import Wanted
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.deadline import TransferDeadline
 from smalti.storage.process import PerProcess

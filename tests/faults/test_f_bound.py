@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from smalti.cache import inspecting
 from smalti.errors import SmaltiError, StoreError
+from smalti.writer import MDSWriter
 from tests.faults.f_sets import SAMPLES, Watch, copies, read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
@@ -33,6 +35,29 @@ except Exception as error:
 time.sleep(0.3)  # what was fetched ahead may go on for a moment
 left = [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
 print(json.dumps([found, left]))
+"""
+
+
+EPOCHS_ON_SMALL_DISK = """
+import json, subprocess, sys
+from pathlib import Path
+from smalti.torch import StreamingDataLoader, StreamingDataset
+remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+local.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
+found = []
+for epoch in range(8):
+    options = {"shuffle": bool(epoch % 2), "shuffle_block_size": 40, "shuffle_seed": epoch}
+    dataset = StreamingDataset(remote=str(remote), local=str(local), batch_size=8, **options)
+    try:
+        loader = StreamingDataLoader(dataset, num_workers=epoch // 2 % 2 * 2)
+        found.append(len({number for batch in loader for number in batch["id"].tolist()}))
+    except Exception as error:
+        found.append(f"{type(error).__name__}: {error}")
+    dataset.close()
+    for path in local.rglob("*.mds"):
+        path.unlink()
+print(json.dumps(found))
 """
 
 
@@ -60,6 +85,17 @@ def in_namespace(program, *arguments):
 def test_f1_on_a_full_disk_copies_go_and_the_epoch_is_whole(tmp_path):
     remote = remote_set(tmp_path / "set", 800)
     assert on_small_disk(remote, tmp_path / "cache", "200k") == [list(range(800)), []]
+
+
+@pytest.mark.process
+def test_f1_epochs_on_a_disk_that_holds_six_shards_are_whole(tmp_path):
+    """Shards fetched ahead took the room of the one that was waited for, and every epoch ended in "is full"."""
+    remote, columns = tmp_path / "set", {"id": "int", "b": "bytes"}
+    with MDSWriter(out=str(remote), columns=columns, size_limit=1 << 19, compression="zstd") as writer:
+        for number in range(400):
+            writer.write({"id": number, "b": random.Random(number).randbytes(20_000)})
+    found = in_namespace(EPOCHS_ON_SMALL_DISK, str(remote), str(tmp_path / "cache"), str(6 << 19))
+    assert found == [400] * 8
 
 
 @pytest.mark.process

@@ -48,13 +48,19 @@ class Contents:
 
         A compressed file and what it is unpacked to are both there for a moment, of which one stays.
         """
-        coming, brought = dict(self.locks), dict[Path, int]()
+        coming = dict(self.locks)
+        for lock, size in self.brought.items():
+            coming[lock] = coming.get(lock, 0) or size
+        return coming
+
+    @property
+    def brought(self) -> dict[Path, int]:
+        """Bytes of temporaries, by the lock of the fetch that they belong to."""
+        brought: dict[Path, int] = {}
         for part, size in self.parts.items():
             lock = lock_of_part(part)
             brought[lock] = brought.get(lock, 0) + size
-        for lock, size in brought.items():
-            coming[lock] = coming.get(lock, 0) or size
-        return coming
+        return brought
 
 
 Known = dict[str, tuple[int, Path, int]]

@@ -17,12 +17,13 @@ from smalti.cache.contents import lock_of
 from smalti.cache.early import is_readable_early
 from smalti.cache.filesystem import check_filesystem
 from smalti.cache.folders import make_parent, open_root, part_of, quarantine, remove_parts
-from smalti.cache.keeping import Keeper, NoRoom
+from smalti.cache.keeping import Keeper
 from smalti.cache.locking import FileLock
 from smalti.cache.options import CacheOptions, detect_cache_folder
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
 from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
+from smalti.cache.wanted import Wanted, WantedFile, most_seconds_for
 from smalti.cache.writing import CheckedFile, DiskFaults, is_full
 from smalti.errors import (
     ChecksumMismatch,
@@ -33,9 +34,9 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FIRST_BYTES, FileInfo, ShardInfo, parse_compression, verify_file
+from smalti.format import FIRST_BYTES, ShardInfo, parse_compression, verify_file
 from smalti.storage import Store
-from smalti.storage.deadline import TransferDeadline, most_seconds
+from smalti.storage.deadline import TransferDeadline
 from smalti.storage.process import PerProcess
 from smalti.storage.retry import Deadline, jitter
 
@@ -46,48 +47,6 @@ PATIENCE_SHARE = 10
 REMADE_FOLDERS = 2
 """How often the cache's folder may be removed by somebody else while one shard is brought."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One shard, with its name for messages."""
-
-    number: int
-    """Its id in the cache."""
-    info: ShardInfo
-    what: str
-    """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
-
-    def files(self) -> tuple["WantedFile", ...]:
-        """Its files: data, and meta for a text shard."""
-        pairs = zip(self.info.raw_files, self.info.stored_files, (self.info.zip, self.info.zip_meta), strict=False)
-        return tuple(
-            WantedFile(raw, stored, zipped, self.info.compression, self.what if raw is self.info.raw else self._meta())
-            for raw, stored, zipped in pairs
-        )
-
-    def _meta(self) -> str:
-        return f"meta file {self.info.stored_files[-1].basename} of {self.what}"
-
-
-@dataclass(frozen=True)
-class WantedFile:
-    """One file of a shard."""
-
-    raw: FileInfo
-    stored: FileInfo
-    zip: FileInfo | None
-    compression: str | None
-    what: str
-
-    def num_bytes_kept(self, *, keep_zip: bool) -> int:
-        """Bytes that it takes here."""
-        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
-
-    @property
-    def num_bytes_needed(self) -> int:
-        """Bytes that it takes while it is fetched."""
-        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None else 0)
 
 
 @dataclass(frozen=True)
@@ -149,16 +108,6 @@ class Visit:
     def is_over(self, pause: float) -> bool:
         """Return whether no time would be left after a pause of so many seconds."""
         return min(self.deadline.left(), self.transfer.remaining()) <= pause
-
-
-def most_seconds_for(info: ShardInfo, options: CacheOptions) -> float:
-    """Return the seconds within which a shard is here, or an error is raised."""
-    return most_seconds(options.download_timeout, sum(file.num_bytes for file in info.stored_files))
-
-
-def num_bytes_held(info: ShardInfo, options: CacheOptions) -> int:
-    """Bytes that a shard's copies take."""
-    return sum(file.num_bytes_kept(keep_zip=options.keep_zip) for file in Wanted(0, info, "").files())
 
 
 def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
@@ -302,6 +251,7 @@ class Fetcher:
         waited = visit.deadline.seconds - visit.deadline.left()
         patience = Deadline(0.0 if is_near else self._options.download_timeout / PATIENCE_SHARE - waited)
         visit.transfer.restart()  # until now another process may have been at it
+        relief = _Relief(wanted.number, visit, self._options.download_timeout / PATIENCE_SHARE)
         with _Staging() as staging:
             while True:
                 attempt += 1
@@ -334,7 +284,7 @@ class Fetcher:
                     need = sum(file.num_bytes_needed for file in missing)
                     if not is_full(error) or visit.deadline.passed():
                         raise
-                    wait = _relieved(wanted.number, need, visit)
+                    wait = relief.pause(need)
                     if wait is None:
                         raise
                     pause = wait
@@ -447,17 +397,35 @@ class Fetcher:
         return FormatError(text, **facts) if isinstance(error, FormatError) else StoreError(text, **facts)
 
 
-def _relieved(number: int, need: int, visit: Visit) -> float | None:
-    """Makes room on a full disk; seconds to wait before the next attempt, None where nothing can be done.
+class _Relief:
+    """Making room for one shard on a full disk.
 
-    Raises:
-        NoRoom: it is fetched ahead: it waits until there is room.
+    Args:
+        number: Of the shard.
+        visit: Who asks for it.
+        patience: Seconds to wait for what went and is still mapped somewhere.
     """
-    if visit.keeper.relieve(number, need, visit.deadline):
-        return 0.0
-    if visit.ahead:
-        raise NoRoom
-    return FIRST_PAUSE_SECONDS if visit.keeper.others_fetch(number) else None  # what they fetch can go when it is here
+
+    def __init__(self, number: int, visit: Visit, patience: float) -> None:
+        self._number, self._visit, self._seconds = number, visit, patience
+        self._patience: Deadline | None = None
+
+    def pause(self, need: int) -> float | None:
+        """Make room; return the seconds to wait before the next attempt, None where nothing can be done.
+
+        Raises:
+            NoRoom: it is fetched ahead: it waits until there is room.
+        """
+        keeper = self._visit.keeper
+        if self._visit.ahead:
+            raise keeper.refused(self._number)
+        if keeper.relieve(self._number, need, self._visit.deadline):
+            self._patience = Deadline(self._seconds)
+            return 0.0
+        if keeper.others_fetch(self._number):
+            return FIRST_PAUSE_SECONDS  # what they fetch can go when it is here, or is given up
+        is_waiting = self._patience is not None and not self._patience.passed()
+        return FIRST_PAUSE_SECONDS if is_waiting else None
 
 
 def _verify(file: WantedFile, path: Path) -> None:

@@ -9,9 +9,14 @@ Intended behaviour; anything else is a bug:
    or in another process that reads from the folder. It is unlinked: who has it open keeps it.
 4. A shard that is fetched ahead gets the room that it would get when its turn comes, and before that none: what is
    needed sooner is never given up for it. A shard that is needed now is fetched whatever there is room for.
-5. Nothing but files in the cache's own folders can go.
+5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves room for one more shard, which
+   somebody may be waiting for. For that one, everything goes but what its own step needs, which is mapped: unlinking
+   it would free nothing.
+6. Nothing but files in the cache's own folders can go.
 """
 
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +35,8 @@ from smalti.errors import StoreTimeout
 from smalti.storage.retry import Deadline
 
 _LONGEST_PAUSE = 0.004  # seconds between two tries to get a folder's lock, which nobody holds for long
+AMPLE_SHARDS = 64
+"""With room on the disk for so many shards, nobody looks closer: more than one process fetches at once."""
 
 
 class NoRoom(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
@@ -46,6 +53,14 @@ class Places:
     """Whose the files of each folder are."""
     held: Callable[[int], int]
     """Bytes that a shard's copies take."""
+    fetched: Callable[[int], int]
+    """Bytes that a shard takes while it is fetched: compressed and unpacked."""
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that can still be written to the disk of a folder; very many where it does not say."""
+    usage = shutil.disk_usage(folder)
+    return usage.free if usage.total else sys.maxsize
 
 
 @dataclass
@@ -73,13 +88,22 @@ class Keeper:
         places: Where copies lie.
         counters: Told what went.
         drop: Told which shards went, so that their maps here go too: an unlinked file takes room until then.
+        free: Bytes that are free on the disk of a folder.
     """
 
     def __init__(
-        self, limit: int | None, places: Places, counters: Counters, drop: Callable[[list[int]], None]
+        self,
+        limit: int | None,
+        places: Places,
+        counters: Counters,
+        drop: Callable[[list[int]], None],
+        free: Callable[[Path], int] = free_bytes,
     ) -> None:
         self.limit = limit
+        self.is_tight = False
+        """Whether the disk was found too small for what was to be fetched."""
         self.agenda = Agenda()
+        self._free_bytes = free
         self._places, self._counters, self._drop = places, counters, drop
         self._turn = threading.Lock()
         self._leases: dict[Path, Lease] = {}
@@ -90,23 +114,34 @@ class Keeper:
         self._soon: dict[int, tuple[Path, ...]] = {}
         self._last_used: dict[int, int] = {}
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether copies go to make room for others."""
+        return self.limit is not None or self.is_tight
+
     def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, ahead: bool) -> None:
-        """Reserves what a fetch will keep; for one that is ahead of its turn, makes room for it or refuses it.
+        """Reserve what a fetch will keep, and make room for it on the disk; refuse one ahead of its turn without room.
 
         Raises:
             NoRoom: it is ahead of its turn, and what is here is needed sooner.
             StoreTimeout: another process held the folder's lock until the deadline.
         """
-        if self.limit is None:
-            return
+        needed, free = self._places.fetched(shard), self._free_bytes(lock.path.parent)
         if not ahead:  # comes on top while it is in flight, and what goes for it goes when it is here
+            lock.reserve(num_bytes)
+            if free < needed:
+                self.relieve(shard, needed - free, deadline)
+            return
+        if self.limit is None and free >= AMPLE_SHARDS * needed:
             lock.reserve(num_bytes)
             return
         step, floor = self._turn_of(shard)
         with self._locked(deadline, f"room for shard {shard}"):
             found = self._look()
-            coming = self._coming(found, lock.path, step, shard)
-            over = sum(each.kept for each in found) + coming + num_bytes - self.limit
+            turn = step, shard
+            over = max(
+                self._over_limit(found, lock.path, num_bytes, turn), self._over_disk(found, lock.path, needed, turn)
+            )
             victims = []
             if over > 0 and self._comes_before(step, shard, found):
                 raise self._no_room(step, floor)
@@ -140,10 +175,17 @@ class Keeper:
             yield
 
     def relieve(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
-        """Lets so many bytes go because the disk is full; how many went."""
-        step, after = self._now(shard)
+        """Let so many bytes go because the disk is full, for a shard that is needed now; return how many went."""
+        self.is_tight = True
+        step, floor = self._turn_of(shard)
         with self._locked(deadline, f"room for shard {shard}"):
-            return self._free(self._groups(self._look(), step, after, but=shard), num_bytes)
+            groups = self._groups(self._look(), floor, -1, but=shard)
+            return self._free([group for group in groups if group.use > step], num_bytes)
+
+    def refused(self, shard: int) -> NoRoom:
+        """Return the error for a fetch ahead that found the disk full: it waits for the next step."""
+        self.is_tight = True
+        return self._no_room(*self._turn_of(shard))
 
     def others_fetch(self, shard: int) -> bool:
         """Whether something else is being fetched into these folders now."""
@@ -158,7 +200,7 @@ class Keeper:
 
     def renew(self, shards: list[int], files: Callable[[int], Iterable[Path]]) -> None:
         """Tells the other processes which shards this one needs soon."""
-        if self.limit is None or not shards:
+        if not self.is_bounded or not shards:
             return
         uses = self.agenda.next_use(np.array(shards, np.int64))
         self._soon = {shard: tuple(files(shard)) for shard in shards}  # the roots are known after that
@@ -191,6 +233,24 @@ class Keeper:
         self.full_until = floor + max(1, (step - floor) // 2)
         return NoRoom()
 
+    def _over_limit(self, found: list[Contents], own: Path, num_bytes: int, turn: tuple[int, int]) -> int:
+        """Bytes by which the limit is passed with so many more; not above 0 if there is none."""
+        if self.limit is None:
+            return 0
+        return sum(each.kept for each in found) + self._coming(found, own, *turn) + num_bytes - self.limit
+
+    def _over_disk(self, found: list[Contents], own: Path, needed: int, turn: tuple[int, int]) -> int:
+        """Bytes that are missing on the disk for a fetch, for what is fetched already, and for one more."""
+        owners, to_come = self._places.owners(), 0
+        for each in found:
+            for lock, reserved in each.locks.items():
+                ids = owners_in(target_of(lock), owners) if lock != own else []
+                if ids and (reserved or self._is_due_before(ids, turn)):
+                    to_come += max(0, self._places.fetched(ids[0]) - each.brought.get(lock, 0))
+        over = 2 * needed + to_come - self._free_bytes(own.parent)
+        self.is_tight |= over > 0
+        return over
+
     def _coming(self, found: list[Contents], own: Path, step: int, shard: int) -> int:
         """Bytes of what is being fetched into the folders, beside what has the lock `own`.
 
@@ -203,13 +263,16 @@ class Keeper:
             for lock, size in each.coming.items():
                 ids = owners_in(target_of(lock), owners) if lock != own else []
                 if each.locks.get(lock) == 0 and ids and target_of(lock) not in here:
-                    use = int(self.agenda.next_use(np.array(ids, np.int64)).min())
-                    total += (
-                        max(size, self._places.held(ids[0])) if use == NEVER or (use, ids[0]) < (step, shard) else size
-                    )
+                    is_due = self._is_due_before(ids, (step, shard))
+                    total += max(size, self._places.held(ids[0])) if is_due else size
                 elif lock != own:
                     total += size
         return total
+
+    def _is_due_before(self, shards: list[int], turn: tuple[int, int]) -> bool:
+        """Whether a fetch that has not asked for room yet may take it all the same; one of a later turn will wait."""
+        use = int(self.agenda.next_use(np.array(shards, np.int64)).min())
+        return use == NEVER or (use, shards[0]) < turn
 
     def _comes_before(self, step: int, shard: int, found: list[Contents]) -> bool:
         """Whether something that is needed sooner is neither here nor on its way: the room is for that."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from smalti.cache.changes import States, are_changed, is_rewritten, states_of
-from smalti.cache.fetching import Wanted
 from smalti.cache.folders import quarantine
 from smalti.cache.verified import Verified
+from smalti.cache.wanted import Wanted
 from smalti.errors import ChecksumMismatch
 from smalti.format import AnyShard
 

@@ -37,7 +37,7 @@ from smalti.cache.agenda import Uses
 from smalti.cache.changes import CheckBudget
 from smalti.cache.descriptors import is_exhausted, register, shed
 from smalti.cache.early import Arriving, may_be_first
-from smalti.cache.fetching import Fetcher, Wanted, most_seconds_for, num_bytes_held
+from smalti.cache.fetching import Fetcher
 from smalti.cache.jobs import Jobs
 from smalti.cache.keeping import Keeper, Places
 from smalti.cache.opening import Known, Opening
@@ -45,6 +45,7 @@ from smalti.cache.options import CacheOptions, detect_open_limit
 from smalti.cache.owners import Owners
 from smalti.cache.pace import Pace
 from smalti.cache.statistics import Counters
+from smalti.cache.wanted import Wanted, most_seconds_for, num_bytes_fetched, num_bytes_held
 from smalti.cache.weak import weakly, when_dropped
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.shard_table import bytes_of
@@ -159,6 +160,12 @@ class ShardCache:
         self.counters.waited(time.perf_counter() - begin if waits else 0.0)
         return found
 
+    def done(self, shard_ids: list[int]) -> None:
+        """A batch was read. On a full disk its maps go: what is evicted under a map takes room until nobody has one."""
+        keeper = self._keeper.peek()
+        if keeper is not None and keeper.is_tight:
+            self._forget(shard_ids)
+
     def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
         """What will be asked for from now on, here and by other ranks of this host, counted in steps.
 
@@ -172,7 +179,7 @@ class ShardCache:
         """All steps of the plan before this one are over."""
         keeper = self._keeper.get()
         keeper.reached(step)
-        if self._limit is not None:
+        if keeper.is_bounded:
             self._forget_gone()
         if step < keeper.full_until:
             return
@@ -192,7 +199,7 @@ class ShardCache:
 
         A shard that fails is tried again when it is asked for, and raises then if it fails still.
         """
-        if self._limit is not None:
+        if self._keeper.get().is_bounded:
             shard_ids = self._in_turn(shard_ids)
         wanted = [shard_id for shard_id in shard_ids if shard_id not in self._open]
         if wanted:
@@ -280,7 +287,7 @@ class ShardCache:
         return self._max_open
 
     def _make_keeper(self) -> Keeper:
-        places = Places(weakly(self._roots), weakly(self._owners), weakly(self._held))
+        places = Places(weakly(self._roots), weakly(self._owners), weakly(self._held), weakly(self._fetched))
         keeper = Keeper(self._limit, places, self.counters, weakly(self._forget))
         when_dropped(self, keeper.close)
         return keeper
@@ -298,6 +305,10 @@ class ShardCache:
     def _held(self, shard_id: int) -> int:
         _, source, place = self._find(shard_id)
         return num_bytes_held(source.shards[place], source.options)
+
+    def _fetched(self, shard_id: int) -> int:
+        _, source, place = self._find(shard_id)
+        return num_bytes_fetched(source.shards[place])
 
     @property
     def limit(self) -> int | None:

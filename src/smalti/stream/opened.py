@@ -170,10 +170,12 @@ class OpenStreams:
             return found.tolist()
 
         columns = batch_of(self.cache.shards(wanted, last), which, rows, out)
+        self.cache.done(wanted)
         for level in range(self._files - 1):
             neighbours = self._neighbours(level, wanted)
             if neighbours:
                 columns |= batch_of(self.cache.shards(neighbours, last), which, rows, out)
+                self.cache.done(neighbours)
         return columns
 
     def _neighbours(self, level: int, wanted: list[int]) -> list[int]:
