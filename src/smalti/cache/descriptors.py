@@ -1,10 +1,13 @@
 """The file descriptors that all caches of this process hold: one for each mapped shard.
 
-A process that has none left gets `EMFILE` at any call that opens something. Then the caches that are not at work let go
-of half of their maps, and the call is made again.
+A process that has none left gets `EMFILE` at any call that opens something, its own code included. So all caches
+together take half of what it may open at most; and when one of them gets the error all the same, they let go of half of
+their maps, and the call is made again.
 """
 
 import errno
+import resource
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -17,6 +20,10 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE}
 class Holder(Protocol):
     """What holds descriptors that it can do without."""
 
+    @property
+    def num_held(self) -> int:
+        """How many it holds."""
+
     def shed(self) -> int:
         """Let go of some of them, and return how many."""
 
@@ -28,6 +35,18 @@ def register(holder: Holder) -> None:
     """Have `holder` asked to shed when descriptors run out, for as long as it lives."""
     number = id(holder)
     _holders[number] = weakref.ref(holder, lambda _: _holders.pop(number, None))
+
+
+def detect_most_held() -> int:
+    """Return how many descriptors all caches may hold: half of the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
+
+
+def num_held() -> int:
+    """Return how many descriptors all holders have."""
+    living = [reference() for reference in list(_holders.values())]
+    return sum(holder.num_held for holder in living if holder is not None)
 
 
 def shed(*, but: Holder | None = None) -> int:

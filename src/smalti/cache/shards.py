@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from smalti.cache.agenda import Uses
 from smalti.cache.changes import CheckBudget
-from smalti.cache.descriptors import is_exhausted, register, shed
+from smalti.cache.descriptors import detect_most_held, is_exhausted, num_held, register, shed
 from smalti.cache.early import Arriving, may_be_first
 from smalti.cache.fetching import Fetcher
 from smalti.cache.jobs import Jobs
@@ -424,6 +424,11 @@ class ShardCache:
         self._make_room()
         return before - len(self._open)
 
+    @property
+    def num_held(self) -> int:
+        """How many shards are mapped."""
+        return len(self._open)
+
     def shed(self) -> int:
         """Let go of half of the maps: other caches of this process have no descriptor left."""
         oldest = self._oldest(-(-len(self._open) // 2))
@@ -435,6 +440,8 @@ class ShardCache:
         excess = len(self._open) + 1 - self.max_open
         if excess > 0:
             self._forget(self._oldest(excess))
+        if num_held() >= detect_most_held():
+            shed(but=self)
 
     def _oldest(self, count: int) -> list[int]:
         # A stable sort: not used first, and within each the ones opened first.
