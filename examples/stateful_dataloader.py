@@ -23,23 +23,22 @@ def write_set(folder: Path, count: int = 50) -> None:
             writer.write({"id": number})
 
 
-def loader_of(folder: Path, epoch: int, num_workers: int = 2) -> StatefulDataLoader[Any]:
-    """A loader of one epoch: worker processes do not know which it is, so it is told with `set_epoch`."""
+def loader_of(folder: Path, num_workers: int = 2) -> StatefulDataLoader[Any]:
+    """A loader whose epochs follow one another; its batch size is the dataset's."""
     dataset = StreamingDataset(remote=str(folder / "set"), batch_size=4, shuffle=True)
-    dataset.set_epoch(epoch)
     return StatefulDataLoader(dataset, batch_size=4, num_workers=num_workers)
 
 
 def two_lives(folder: Path, max_steps: int, num_workers: int = 2) -> tuple[list[list[int]], list[list[int]]]:
     """The batches of sample ids before and after a stop in the middle of an epoch."""
-    first, before = loader_of(folder, 0, num_workers), []
+    first, before = loader_of(folder, num_workers), []
     for batch in first:
         before.append(batch["id"].tolist())
         if len(before) == max_steps:
             break
     state = first.state_dict()
 
-    second = loader_of(folder, 0, num_workers)
+    second = loader_of(folder, num_workers)
     second.load_state_dict(state)
     return before, [batch["id"].tolist() for batch in second]
 

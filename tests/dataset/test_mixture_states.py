@@ -230,8 +230,7 @@ def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_
     _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
     says = (
         r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the "
-        r"batch of 8 .* stream 2 would have no sample\. "
-        r"Give that stream a larger weight, or 0;.* at the start of an epoch"
+        r"batch of 8 .* stream 2 would have no sample\. Give that stream a larger weight, or 0;.* start of an epoch"
     )
     for batch_size in (8, 64, None):  # that of later epochs does not matter
         with pytest.raises(CursorError, match=says) as caught:

@@ -37,6 +37,7 @@ from smalti.errors import (
 )
 from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
+from smalti.whole import whole_number
 
 Mode = Literal["create", "overwrite", "append"]
 MODES: tuple[Mode, ...] = ("create", "overwrite", "append")
@@ -123,7 +124,7 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
         CommitConflict: somebody published meanwhile; nothing was rolled back.
         CommitUnknown: as for `publish`.
     """
-    store = open_store(place)
+    store, version = open_store(place), whole_number("version", version)
     newest = find_newest(store).header
     if newest is None:
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)

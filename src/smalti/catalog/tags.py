@@ -22,6 +22,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.storage import Place, Store, open_store
+from smalti.whole import whole_or_none
 
 TAGS = f"{FOLDER}/tags"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -45,7 +46,7 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
         CommitConflict: somebody else moved the tag meanwhile.
     """
     store, key = open_store(place), tag_key(name)
-    number = _usable_version(store, version)
+    number = _usable_version(store, whole_or_none("version", version))
     data = tag_bytes(name, number)
     is_ours = True
     try:

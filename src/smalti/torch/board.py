@@ -20,7 +20,7 @@ from typing import Any
 from smalti.errors import SmaltiError
 from smalti.storage.retry import Deadline
 
-_HEADER = struct.Struct("<QQ")  # where the content begins, and its bytes
+_HEADER = struct.Struct("<QQQ")  # how often it was changed, where the content begins, its bytes
 _LOCK_SECONDS = 60.0  # the lock is held for microseconds; who holds it longer was stopped
 _PAUSE_SECONDS = 0.001
 
@@ -57,16 +57,22 @@ class Board:
                     raise self._stuck()
                 time.sleep(_PAUSE_SECONDS)
             try:
-                begin, old = self._read()
-                content = json.loads(old) if old else {}
+                changes, begin, old = self._read()
+                content = json.loads(old)
                 yield content
                 new = json.dumps(content).encode()
                 if new != old:
-                    self._write(begin, len(old), new)
+                    self._write(changes + 1, begin, begin + len(old), new)
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         finally:
             self._threads.release()
+
+    @property
+    def changes(self) -> int:
+        """How often the content was changed; read without the lock."""
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        return int(_HEADER.unpack(header)[0]) if header else 0
 
     def forked(self) -> "Board":
         """Return the same board for a forked process, which may have copied the lock of threads while it was held."""
@@ -86,18 +92,17 @@ class Board:
             return False
         return True
 
-    def _read(self) -> tuple[int, bytes]:
+    def _read(self) -> tuple[int, int, bytes]:
         header = os.pread(self._descriptor, _HEADER.size, 0)
         if not header:
-            return _HEADER.size, b""
-        begin, length = _HEADER.unpack(header)
-        return begin, os.pread(self._descriptor, length, begin)
+            return 0, _HEADER.size, b"{}"
+        changes, begin, length = _HEADER.unpack(header)
+        return changes, begin, os.pread(self._descriptor, length, begin)
 
-    def _write(self, begin: int, length: int, new: bytes) -> None:
-        fits_before = _HEADER.size + len(new) <= begin
-        place = _HEADER.size if fits_before else begin + length
+    def _write(self, changes: int, begin: int, end: int, new: bytes) -> None:
+        place = _HEADER.size if _HEADER.size + len(new) <= begin else end
         os.pwrite(self._descriptor, new, place)
-        os.pwrite(self._descriptor, _HEADER.pack(place, len(new)), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(changes, place, len(new)), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         popen = context.get_spawning_popen()

@@ -34,7 +34,7 @@ from smalti.errors import CursorError
 from smalti.stream import Version
 from smalti.torch.board import Board, own_board, parent_board
 
-_MOST_ITERATIONS = 64  # that are remembered, so that a worker that is late finds its own
+_MOST_ITERATIONS = 16  # that are remembered, so that a worker that is late finds its own
 _NUMBER = re.compile(r"\d+$")
 
 
@@ -48,6 +48,7 @@ class SharedProgress(Progress):
         self._is_placed = False  # by the user, in this worker, since its last iteration began
         self._has_local_place = False  # whether `_place` is newer than the parent's board, in a worker
         self._rounds = 0  # iterations that this worker has entered
+        self._seen: tuple[int, int] | None = None  # process and changes of its board, when `_place` was read there
         _live.add(self)
 
     def get(self) -> Place:
@@ -55,13 +56,14 @@ class SharedProgress(Progress):
         board = self._board()
         if board is None or self._has_local_place:
             return self._place
-        with board.content() as content:
-            self._place = _decoded(self._record(content)["place"])
+        if self._seen != (os.getpid(), board.changes):
+            with board.content() as content:
+                self._read(board, content)
         return self._place
 
     def set(self, place: Place) -> None:
         """Replace the place, as the user asked; in a worker, for its next iteration."""
-        self._place = place
+        self._place, self._seen = place, None
         if get_worker_info() is not None:
             self._is_placed = self._has_local_place = True
             return
@@ -82,15 +84,16 @@ class SharedProgress(Progress):
         member = (int(process[0]) - info.id if process else None, os.getpid())
         with board.content() as content:
             record = self._record(content)
-            for each in reversed(record["iterations"]):
-                if each["told"] == told and may_join(each["members"], str(info.id), member):
-                    break
-            else:
-                each = {"number": record["entered"], "told": told, "members": {}, "start": None, "is_placed": False}
+            mine = [each for each in record["iterations"] if may_join(each["members"], str(info.id), member)]
+            same = [each for each in mine if each["told"] == told]
+            if not same and any(_is_later(each, told, member) for each in mine):
+                raise _too_late()
+            if not same:
+                same = [{"number": record["entered"], "told": told, "members": {}, "start": None, "is_placed": False}]
                 record["entered"] += 1
-                record["iterations"] = [*record["iterations"], each][-_MOST_ITERATIONS:]
-            each["members"][str(info.id)] = member
-            number: int = each["number"]
+                record["iterations"] = [*record["iterations"], *same][-_MOST_ITERATIONS:]
+            same[-1]["members"][str(info.id)] = member
+            number: int = same[-1]["number"]
         return number
 
     def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
@@ -109,7 +112,7 @@ class SharedProgress(Progress):
                 record = self._record(content)
                 place = _decoded(record["place"])
                 start = settle(place)
-                self._place = place.after_begin(start)
+                self._place, self._seen = place.after_begin(start), None
                 record["place"] = _encoded(self._place)
             return start, True
         if number is None:  # somebody iterates without torch
@@ -127,7 +130,7 @@ class SharedProgress(Progress):
             if not record["place"]["versions"]:
                 record["place"]["versions"] = versions
             agreed = _versions(record["place"]["versions"])
-        self._place = replace(self._place, versions=agreed)
+        self._place, self._seen = replace(self._place, versions=agreed), None
         return agreed
 
     def _begin_with_others(
@@ -135,10 +138,7 @@ class SharedProgress(Progress):
     ) -> tuple[Cursor, bool]:
         iteration = next((each for each in record["iterations"] if each["number"] == number), None)
         if iteration is None:
-            raise CursorError(
-                f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and "
-                "what they began with is no longer known. Use one iteration of a loader after the other."
-            )
+            raise _too_late()
         is_placed, is_first = self._is_placed, iteration["start"] is None
         if not is_placed and not is_first:
             start = Cursor.from_state(iteration["start"])
@@ -156,7 +156,7 @@ class SharedProgress(Progress):
             if not iteration["is_placed"]:
                 iteration |= {"start": start.to_state(), "is_placed": is_placed}
                 record["place"] = _encoded(self._place)
-        self._is_placed, self._has_local_place = False, True
+        self._is_placed, self._has_local_place, self._seen = False, True, None
         return start, is_first
 
     def _begin_alone(self, settle: Callable[[Place], Cursor]) -> tuple[Cursor, bool]:
@@ -177,6 +177,11 @@ class SharedProgress(Progress):
             return own_board() if self._publisher == os.getpid() else None
         return parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
 
+    def _read(self, board: Board, content: Mapping[str, Any]) -> None:
+        seen = os.getpid(), board.changes
+        if self._seen != seen:
+            self._place, self._seen = _decoded(self._record(content)["place"]), seen
+
     def _record(self, content: Mapping[str, Any]) -> dict[str, Any]:
         record: dict[str, Any] | None = content.get(self._key)
         if record is None:
@@ -191,7 +196,7 @@ class SharedProgress(Progress):
     def publish(self, content: dict[str, Any]) -> None:
         """Put the place on this process's own board, whose content is given; what is there already is kept."""
         if self._publisher == os.getpid():
-            self._place = _decoded(self._record(content)["place"])
+            self._read(own_board(), content)
             return
         content[self._key] = {"place": _encoded(self._place), "iterations": [], "entered": 0}
         self._publisher = os.getpid()
@@ -240,6 +245,20 @@ def may_join(members: Mapping[str, Any], worker: str, member: tuple[int | None, 
         return False
     first, _ = member
     return any(first is None or other == first or _is_alive(pid) for other, pid in members.values())
+
+
+def _is_later(iteration: Mapping[str, Any], told: Mapping[str, Any], member: tuple[int | None, int]) -> bool:
+    """Return whether it is one that other workers of the same loader have entered after the one that is looked for."""
+    then = iteration["told"]
+    same = then | {"round": 0} == {**told, "round": 0} and then["round"] > told["round"]
+    return same and any(first == member[0] for first, _ in iteration["members"].values())
+
+
+def _too_late() -> CursorError:
+    return CursorError(
+        f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and what "
+        "they began with is no longer known. Use one iteration of a loader after the other."
+    )
 
 
 def _is_alive(pid: int) -> bool:
