@@ -11,12 +11,17 @@ from hypothesis import HealthCheck, settings
 from tests.egress import egress_guard
 from tests.recap import Recap
 
+QUICK_JVM = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 WATCHED = str(Path(__file__).parent / "egress")
 
 # A speed is never a test: on a busy machine one example may take a second. A failure prints the blob that replays it.
 settings.register_profile("smalti", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("smalti")
+
+# Of every JVM that tests start: none lives long enough for the second compiler to pay.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(name, QUICK_JVM)
 
 # google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
 os.environ["NO_GCE_CHECK"] = "true"

@@ -31,7 +31,7 @@ def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoc
     serve(faults)
     data = faults.get(key)
     faults.delete(key)
-    dataset = open_set(tmp_path)
+    dataset = open_set(tmp_path, retry=1)
     loader, taken = fails(dataset, way, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
     assert_every_consumer_fails(dataset, ShardNotFound, 30)
     faults.put(key, data)
@@ -47,10 +47,10 @@ def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", FEW_WAYS)
-def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults, tmp_path, way):
-    serve(faults).plant(Toxic("http", status=503, key=STORED))
-    dataset = open_set(tmp_path)
+@pytest.mark.parametrize(("way", "status", "retry"), crossed(FEW_WAYS, [(500, 1), (503, 3)]))
+def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
+    serve(faults).plant(Toxic("http", status=status, key=STORED))
+    dataset = open_set(tmp_path, timeout=10, retry=retry)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     assert len(faults.log("GET", f"{SHARD}.mds")) <= 60, "bounded, whatever retries within whatever"
     faults.heal()
@@ -69,7 +69,7 @@ def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, aft
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e7_a_shard_on_which_every_connection_is_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
-    dataset = open_set(tmp_path)
+    dataset = open_set(tmp_path, retry=1)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     assert_goes_on(loader, taken)

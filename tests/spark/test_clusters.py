@@ -18,6 +18,7 @@ from tests.spark.connect_program import connect_turn
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(350)]
 
+QUICK = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE = 60.0
 WAY_SECONDS = 240.0
@@ -37,7 +38,7 @@ sys.meta_path.insert(0, Refuse())
 
 def whole_way(master, flowers, out, *, conf=None, env=None):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.whole_way", master, str(flowers), str(out), json.dumps(conf or {})],
+        [sys.executable, "-m", "tests.spark.whole_way", master, str(flowers), str(out), json.dumps(QUICK | (conf or {}))],
         capture_output=True,
         text=True,
         timeout=WAY_SECONDS,
