@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Many tests wait for servers and deadlines: on two cores three workers are faster than two.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 READY  := $(VENV)/.ready
 PORT   ?= 3000
 SECONDS ?= 600
@@ -10,12 +13,14 @@ export DAGSTER_HOME ?= $(CURDIR)/.dagster
 export DAGSTER_DISABLE_TELEMETRY = 1
 # Idle threads of torch sleep instead of spinning: on a busy machine that was ten times faster.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Tests and the demo start hundreds of processes: the library is compiled once and not by each of them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast test-nightly test-tf check lint bench soak clean
+.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench soak clean
 
 help:           ## this list
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY) ## make the environment, .venv
 
@@ -30,15 +35,24 @@ ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another p
 	@$(BIN)/python -m pipelines.home
 	@$(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
 
-test: $(READY)  ## every test, two at a time
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(READY)  ## every test, with the same cases each time
+	@$(PYTEST) $(ARGS)
 
 test-fast: $(READY) ## the tests of the inner loop, in a few minutes
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" -q
+	@$(PYTEST) -m "not slow" -q
 
-test-nightly: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
+test-nightly:   ## test-search and test-servers, each even if the other fails
+	@$(MAKE) --no-print-directory --keep-going test-search test-servers
+
+test-search: $(READY) ## all searches with a fresh seed, which is printed (SMALTI_SEED=7 for that one)
+	@SMALTI_SEED=$${SMALTI_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} $(PYTEST) -m search $(ARGS)
+
+test-servers: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
 	@$(BIN)/python tools/debian_servers.py
 	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py -q
+
+test-durations: $(READY) ## every test, and how long each file takes into tests/durations.json
+	@SMALTI_TEST_DURATIONS=1 $(PYTEST)
 
 test-tf:        ## the tests of tf.data, in an environment of their own, .venv/tf (2 GB)
 	@test -x $(VENV)/tf/bin/python || $(PYTHON) -m venv $(VENV)/tf

@@ -1,6 +1,7 @@
 """Fixtures that every room's tests share."""
 
 import os
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -45,11 +46,26 @@ def pytest_collection_modifyitems(items):
         waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
         if waits or item.get_closest_marker("process") is not None:
             item.add_marker(pytest.mark.slow)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests import scheduling
+
+        scheduling.sort_longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from tests import scheduling
+
+    return scheduling.LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # the workers' reports come to the process that started them
         config.pluginmanager.register(Recap())
+        if os.environ.get("SMALTI_TEST_DURATIONS"):
+            from tests import scheduling
+
+            config.pluginmanager.register(scheduling.Stopwatch())
 
 
 def pytest_unconfigure():
@@ -61,6 +77,14 @@ def nothing_leaves_this_machine():
     """A test that connects to, or looks up, anything but this machine fails."""
     yield
     assert egress_guard.take() == []
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_drawn_each_time():
+    """What a test draws from the generators of Python and torch without seeding them, it draws in every run."""
+    random.seed(seeds.seed_of(0))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(seeds.seed_of(0))
 
 
 @pytest.fixture(scope="session")

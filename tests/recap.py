@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests import seeds
+
 MOST = 12
 
 
@@ -29,6 +31,7 @@ class Recap:
                 "\nFailed:",
                 *self.failed[:MOST],
                 *([f"and {more} more"] if more > 0 else []),
+                *([seeds.explanation()] if seeds.SEED is not None else []),
                 sep="\n  ",
                 file=sys.stderr,
             )

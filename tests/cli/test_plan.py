@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_shards_beside_those_of_the_set_are_counted(tmp_path, capsys):
         return json.loads(capsys.readouterr().out)
 
     alone = told()
-    add_columns(remote, {"blob": "bytes"}, lambda batch: {"blob": [os.urandom(500)] * len(batch["id"])})
+    add_columns(remote, {"blob": "bytes"}, lambda batch: {"blob": [random.randbytes(500)] * len(batch["id"])})
     both = told()
     dataset = reader(remote, tmp_path / "cache")
     read_all(dataset)

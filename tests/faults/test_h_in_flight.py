@@ -101,7 +101,8 @@ def test_h9_the_rest_after_a_kill_is_exact_and_the_killed_runs_workers_end(root,
     resumed.load_state_dict(saved["state"])
     assert ids(resumed) == FIRST_EPOCH[6:]
     assert ids(resumed) == SECOND_EPOCH
-    assert len(saved["workers"]) == (2 if processes else 0)
+    # One that had sent all of its batches by then may have been let go.
+    assert 1 <= len(saved["workers"]) <= 2 if processes else not saved["workers"]
     end = time.monotonic() + DEADLINE
     while any(map(runs, saved["workers"])):
         assert time.monotonic() < end, "workers of a killed run live on"

@@ -11,6 +11,15 @@ from tests.sim.plants import PLANTS
 from tests.sim.scenario import run
 
 SEEDS = 2000
+FOUND_AT = {
+    "index_put_whatever_is_there": 1479,
+    "vacuum_without_markers": 864,
+    "vacuum_that_looks_at_tags_once": 468,
+    "compaction_over_a_newer_version": 270,
+    "append_that_keeps_columns": 233,
+    "rollback_to_what_was_removed": 230,
+}
+"""Seeds at which plants were found last: tried first, as the search for these takes seconds. The rest are all tried."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,7 +42,8 @@ def test_no_promise_is_broken_in_the_first_runs():
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_bug_is_found(plant):
     with PLANTS[plant]() as habits:
-        found = next((outcome for seed in range(SEEDS) if (outcome := run(seed, habits)).problem), None)
+        seeds = [FOUND_AT.get(plant, 0), *range(SEEDS)]
+        found = next((outcome for seed in seeds if (outcome := run(seed, habits)).problem), None)
     assert found is not None
     assert found.problem.endswith(f"replay: python -m tests.sim.scenario {found.seed}")
 

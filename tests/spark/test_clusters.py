@@ -37,8 +37,9 @@ sys.meta_path.insert(0, Refuse())
 
 
 def whole_way(master, flowers, out, *, conf=None, env=None):
+    arguments = [master, str(flowers), str(out), json.dumps(QUICK | (conf or {}))]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.whole_way", master, str(flowers), str(out), json.dumps(QUICK | (conf or {}))],
+        [sys.executable, "-m", "tests.spark.whole_way", *arguments],
         capture_output=True,
         text=True,
         timeout=WAY_SECONDS,

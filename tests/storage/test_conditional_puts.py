@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import secrets
 import sys
 import threading
@@ -66,7 +67,7 @@ def test_in_memory_one_of_four_wins_each_of_many_rounds():
             etag = store.get_tagged("k").etag
             start.wait()
             try:
-                store.put_if_match("k", os.urandom(8), etag)
+                store.put_if_match("k", random.randbytes(8), etag)
             except StoreConflict:
                 continue
             wins.append(turn)

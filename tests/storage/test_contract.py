@@ -184,7 +184,8 @@ class TestMuchOnGoogleWithConditions(GoogleWithConditions, LargeStoreContract):
 @pytest.mark.slow
 class TestMuchOnVolumes(Volumes, LargeStoreContract): ...
 @pytest.mark.slow
-class TestMuchOnSftp(Sftp, LargeStoreContract): ...
+class TestMuchOnSftp(Sftp, LargeStoreContract):
+    num_bytes = (21 << 20) + 7  # it sends 32 KiB at a time
 # fmt: on
 
 

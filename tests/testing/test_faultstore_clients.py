@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_obstore_reads_writes_lists_and_keeps_conditions(faults):
         obstore.get(store, "dir/k", options={"if_none_match": obstore.head(store, "dir/k")["e_tag"]})
     with pytest.raises(FileNotFoundError):
         obstore.get(store, "none")
-    large = os.urandom(12 << 20)
+    large = random.randbytes(12 << 20)
     obstore.put(store, "large", large, chunk_size=5 << 20, use_multipart=True)
     assert bytes(obstore.get(store, "large").bytes()) == large
     assert len([entry for entry in faults.log("PUT", "large") if "partNumber" in entry.query]) == 3

@@ -182,10 +182,11 @@ def read_on_after_killing(worker, batches):
 @pytest.mark.process
 def test_a_killed_worker_is_an_error_and_the_next_epoch_works(root):
     loader = loader_of(root, workers=2, worker_kind="process", batch=2, prefetch_factor=1)
-    batches = iter(loader)
+    before, batches = set(multiprocessing.active_children()), iter(loader)
     next(batches)
+    workers = set(multiprocessing.active_children()) - before
     with pytest.raises(RuntimeError, match=r"(?i)worker.*(exited|killed)"):
-        read_on_after_killing(multiprocessing.active_children()[0], batches)
+        read_on_after_killing(workers.pop(), batches)
     assert len(ids(loader)) == 51
 
 

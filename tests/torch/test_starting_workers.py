@@ -25,7 +25,7 @@ class Deadly:
 class Large(StreamingDataset):
     def __init__(self, **options):
         super().__init__(**options)
-        self.told = [Deadly(), os.urandom(1 << 20)]
+        self.told = [Deadly(), bytes(1 << 20)]
 
 if __name__ == "__main__":
     loader = StreamingDataLoader(Large(remote=sys.argv[1]), 8, num_workers=2, worker_kind="process",
