@@ -151,7 +151,7 @@ def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
     with (
         closing(_decompressed(archive)) as stream,
         tarfile.open(
-            fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES, tarinfo=_StrictHeader, encoding="utf-8",
+            fileobj=stream, mode="r|", tarinfo=_StrictHeader, encoding="utf-8",
             errors="surrogateescape",
         ) as tarred,
     ):  # fmt: skip

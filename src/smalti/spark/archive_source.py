@@ -74,7 +74,7 @@ class ArchiveSource:
                 source=shown,
             )
         parent, _, name = source.rpartition("/")
-        return cls(source, shown, open_store(parent).local_path(name))
+        return cls(source, shown, open_store(f"{parent}/").local_path(name))
 
     @property
     def is_zip(self) -> bool:
@@ -139,4 +139,4 @@ class ArchiveSource:
                     raise too_large(self.shown, max_bytes)
 
             parent, _, name = self.address.rpartition("/")
-            open_store(parent).fetch(name, out, on_chunk=check)
+            open_store(f"{parent}/").fetch(name, out, on_chunk=check)
