@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import is_hypothesis_test
 
+from tests import seeds
 from tests.egress import egress_guard
 from tests.recap import Recap
 
@@ -16,9 +17,9 @@ QUICK_JVM = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSe
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 WATCHED = str(Path(__file__).parent / "egress")
 
-# A speed is never a test: on a busy machine one example may take a second. A failure prints the blob that replays it.
-settings.register_profile("smalti", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("smalti")
+seeds.settle_hypothesis()
+# Of the workers and of programs that tests start; a process cannot change its own any more.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 
 # Of every JVM that tests start: none lives long enough for the second compiler to pay.
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
@@ -41,8 +42,10 @@ SLOW_TO_START = {"spark", "azurite_http", "azurite_https", "gcs_url", "sftp"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leaves out of the inner loop what waits for one of those to start."""
+    """Leave out of the inner loop what waits for one of those to start; mark what draws cases by the seed."""
     for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.search)
         waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
         if waits or item.get_closest_marker("process") is not None:
             item.add_marker(pytest.mark.slow)
@@ -66,6 +69,10 @@ def pytest_configure(config):
             from tests import scheduling
 
             config.pluginmanager.register(scheduling.Stopwatch())
+
+
+def pytest_report_header():
+    return seeds.explanation()
 
 
 def pytest_unconfigure():

@@ -9,8 +9,9 @@ import pytest
 from smalti.world import World
 from tests.dataset.mixture_ranks import MixedLife, live
 from tests.dataset.mixture_sets import by_stream, flat, mixed, streams_of, take, write_three
+from tests.seeds import seed_of
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.torch, pytest.mark.search]
 
 DEADLINE = 60.0
 SIZE = 160
@@ -49,7 +50,7 @@ def launch(processes, folder, num_ranks, **told):
 @pytest.mark.parametrize("chain", range(4))
 def test_killed_lives_of_a_mixture_read_what_one_reader_would_have_read(processes, roots, tmp_path, chain):
     """Three lives of one epoch; the last one changes the weights. What one reader alone reads is the measure."""
-    rng = random.Random(chain)
+    rng = random.Random(seed_of(chain))
     options = {"shuffle": True, "epoch_size": SIZE, "batching_method": BATCHINGS[chain], "num_canonical_nodes": 6}
     values = [(2, 1, 1), (2, 1, 1), (1, 3, 4)]
     state, read, expected = None, {}, []

@@ -9,9 +9,10 @@ import pytest
 from smalti.cursor import WINDOW
 from smalti.dataset import StreamingDataset
 from tests.dataset.lives import RankLife, live
+from tests.seeds import seed_of
 from tests.shard_sets import write_set
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.search]
 
 COUNT = 137
 DEADLINE = 60.0
@@ -56,7 +57,7 @@ def count(saved, consumed):
 
 @pytest.mark.parametrize("chain", range(25))
 def test_killed_lives_count_every_sample_once(processes, root, tmp_path, chain):
-    rng = random.Random(chain)
+    rng = random.Random(seed_of(chain))
     algorithm = rng.choice([WINDOW, "py1s", "py1br"])
     order = {"shuffle": True, "shuffle_algo": algorithm, "num_canonical_nodes": 6, "shuffle_block_size": 64}
     consumed, state, lives = {}, None, 0

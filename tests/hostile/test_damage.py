@@ -21,8 +21,9 @@ from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, 
 from smalti.format.text_layout import TextLayout, text_schema
 from smalti.local import LocalDataset
 from smalti.testing import MemoryStore
+from tests.seeds import seed_of
 
-SEED = 20241107
+SEED = seed_of(20241107)
 FLIPS = 1000
 SAMPLES = [{"id": number, "name": "né" * number} for number in range(3)]
 RAW = (".mds", ".json", ".meta")
@@ -155,6 +156,7 @@ def test_one_in_ten_truncations_and_flips_is_refused(small, door, tmp_path):
     check(door, small, tmp_path, share=0.1)
 
 
+@pytest.mark.search
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("small", SETS)

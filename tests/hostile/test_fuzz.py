@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.harness import Cases, run
+from tests.hostile.harness import SEED, Cases, run
 from tests.hostile.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,12 +40,13 @@ def test_one_case_in_twenty_ends_in_a_value_or_a_typed_error(name, tmp_path):
     assert _is_telling(ended)
 
 
+@pytest.mark.search
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_case_ends_in_a_value_or_a_typed_error_within_its_memory_and_time(name, tmp_path):
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.hostile.harness", name]
-    command += ["--count", str(COUNTS[name]), "--folder", str(tmp_path)]
+    command += ["--seed", str(SEED), "--count", str(COUNTS[name]), "--folder", str(tmp_path)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,

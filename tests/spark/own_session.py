@@ -1,5 +1,9 @@
-"""A Spark session of a test file's own: a process has one at a time, and another file's may be of another kind."""
+"""The Spark session of the tests: one per process as long as all want the same master, because a new one is expensive.
 
+Each file has it as if it were new: with the settings that it had at first, and without views and cached tables.
+"""
+
+import atexit
 import contextlib
 
 from pyspark import SparkContext
@@ -7,17 +11,53 @@ from pyspark.sql import SparkSession
 
 from smalti.spark.session import SparkOptions, build_session
 
+_settings: dict[str, dict[str, str]] = {}
+"""SQL settings of the running session, by the id of its application."""
+
 
 @contextlib.contextmanager
 def own_session(master="local[2,2]"):
-    """Two cores, and a task that fails is tried once more; ends with the block."""
-    left = SparkSession.getActiveSession()
-    if left is not None:
-        left.stop()
-    if SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
-    session = build_session(SparkOptions(master=master, app_name="smalti-tests", driver_memory="1g"))
+    """Two cores, and a task that fails is tried once more."""
+    context = SparkContext._active_spark_context
+    if context is not None and (context.master != master or context.applicationId not in _settings):
+        stop_session()
+    options = SparkOptions(master, "smalti-tests", "1g", {"spark.python.daemon.module": "tests.spark.warm_daemon"})
+    session = build_session(options)
+    if session.sparkContext.applicationId not in _settings:
+        _settings.clear()
+        _settings[session.sparkContext.applicationId] = settings_of(session)
     try:
         yield session
     finally:
-        session.stop()
+        if SparkContext._active_spark_context is session.sparkContext:
+            clear(session)
+
+
+def settings_of(session):
+    """Its settings, as far as a running session lets them be changed."""
+    return {name: value for name, value in session.conf.getAll.items() if session.conf.isModifiable(name)}
+
+
+def clear(session):
+    """Undo what tests did to it."""
+    first, now = _settings[session.sparkContext.applicationId], settings_of(session)
+    for name in now.keys() - first.keys():
+        session.conf.unset(name)
+    for name, value in first.items():
+        if now.get(name) != value:
+            session.conf.set(name, value)
+    for table in session.catalog.listTables():
+        if table.isTemporary:
+            session.catalog.dropTempView(table.name)
+    session.catalog.clearCache()
+
+
+def stop_session():
+    """Stop this process' session, whoever started it: the next one may be of another kind."""
+    if (active := SparkSession.getActiveSession()) is not None:
+        active.stop()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+
+
+atexit.register(stop_session)

@@ -1,0 +1,84 @@
+"""Every run draws the same cases, unless SMALTI_SEED says otherwise; then that number alone decides."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import seeds
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = """
+from hypothesis import given, strategies as st
+from tests.seeds import SEED, seed_of, settle_hypothesis
+
+def draw(seed):
+    settle_hypothesis(seed)
+    @given(st.lists(st.text() | st.integers() | st.floats()))
+    def note(values):
+        seen.append(ascii(values))
+    seen = []
+    note()
+    return seen
+
+print(SEED, seed_of(0), [draw(seed) for seed in (None, 7, 8)])
+assert draw(None) != draw(7) != draw(8) != draw(None)
+"""
+
+
+def drawn():
+    """The 200 values that a property sees in one run."""
+    seen = []
+
+    @settings(max_examples=200)
+    @given(st.integers() | st.text())
+    def note(value):
+        seen.append(repr(value))
+
+    note()
+    assert len(seen) > 150
+    return seen
+
+
+def test_what_was_imported_before_does_not_change_what_a_search_draws(tmp_path):
+    before = drawn()
+    module = tmp_path / "odd_constants.py"
+    module.write_text(
+        "".join(f"A{n} = {7_919_000_017 * n}\nB{n} = 'a text that nobody draws {n}'\n" for n in range(50))
+    )
+    spec = importlib.util.spec_from_file_location("odd_constants", module)
+    sys.modules["odd_constants"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules["odd_constants"])
+        assert drawn() == before
+    finally:
+        del sys.modules["odd_constants"]
+
+
+def test_without_a_seed_a_case_keeps_its_number():
+    assert [seeds.seed_of(number, None) for number in (0, 7, 20241107)] == [0, 7, 20241107]
+
+
+def test_with_a_seed_cases_are_other_ones_and_the_same_each_time():
+    first, second = ([seeds.seed_of(number, seed) for number in range(1000)] for seed in (1, 2))
+    assert len({*first, *second}) == 2000
+    assert first == [seeds.seed_of(number, 1) for number in range(1000)]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_run_is_repeated_by_its_seed_in_another_process():
+    def run(seed, hash_seed):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, seeds.VARIABLE: seed}
+        command = [sys.executable, "-c", PROGRAM]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.split(maxsplit=2)
+
+    fixed, (seed, first_seed, values) = run("", "1"), run("11", "2")
+    assert fixed == ["None", "0", values]
+    assert (seed, first_seed) == ("11", str(seeds.seed_of(0, 11)))
