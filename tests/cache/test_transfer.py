@@ -158,7 +158,7 @@ def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_larg
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
     fetcher = Fetcher((store, DIGEST, options), Counters(), PerProcess(Pace), None, clock)
-    keeper = Keeper(None, Places(list, list, int), Counters(), list)
+    keeper = Keeper(None, Places(list, list, int, int), Counters(), list)
     (path,) = fetcher.bring(Wanted(0, info, "shard 0"), lambda paths: paths, trusted=lambda _: False, keeper=keeper)
     assert path.stat().st_size == info.raw.num_bytes
     assert clock.now == 289.0
