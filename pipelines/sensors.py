@@ -144,13 +144,19 @@ def _is_under_way(instance: dg.DagsterInstance, digest: str) -> bool:
 
 
 def _last_read(instance: dg.DagsterInstance, source: str) -> tuple[dg.EventLogEntry, str]:
-    """Return the newest materialisation of `raw_images` from a source, and what a person should know about it."""
-    events = materialisations(instance, "raw_images")
-    newest = next(events)
-    if (other := facts_of(newest).get("source")) == source:
-        event, note = newest, ""
-    else:
-        event = next(event for event in events if facts_of(event).get("source") == source)
+    """Return the newest materialisation of `raw_images` from a source, and what a person should know about it.
+
+    Raises:
+        LookupError: all of them were deleted.
+    """
+    event = next((e for e in materialisations(instance, "raw_images") if facts_of(e).get("source") == source), None)
+    if event is None:
+        raise LookupError(
+            f"no materialisation of raw_images from {source} is left, for which this sensor was switched on: launch a "
+            "run of it by hand once, or switch the sensor off and on again to follow another source"
+        )
+    newest, note = latest(instance, "raw_images"), ""
+    if newest is not None and (other := facts_of(newest).get("source")) != source:
         note = f"; raw_images was last read from {other}, and this sensor keeps the source that it was switched on for"
     run = instance.get_run_by_id(event.run_id) if event.run_id else None
     if run is not None and run.is_failure_or_canceled and not _was_mended(instance, run):
