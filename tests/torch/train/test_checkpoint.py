@@ -1,9 +1,11 @@
 """A checkpoint is there whole or not at all, is verified before use, and the last good one is never deleted."""
 
 import contextlib
+import hashlib
 import json
 import pickle
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,31 @@ def flip_a_bit(path: Path, place: int) -> None:
     data = bytearray(path.read_bytes())
     data[place % len(data)] ^= 1
     path.write_bytes(bytes(data))
+
+
+def rewrite_state(path: Path, change: Callable[[str], str]) -> None:
+    """Edit the state, with a checksum that is right."""
+    (path / "state.json").write_text(change((path / "state.json").read_text()))
+    sums = json.loads((path / "checksums.json").read_text())
+    sums["sha256"]["state.json"] = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()
+    (path / "checksums.json").write_text(json.dumps(sums))
+
+
+@pytest.mark.parametrize("step", ["-1", "121", "true", '"120"'])
+def test_a_state_of_another_step_than_its_folder_is_refused(tmp_path, step):
+    path = folder(tmp_path).save(snapshot(120))
+    rewrite_state(path, lambda text: text.replace('"step": 120', f'"step": {step}'))
+    with pytest.raises(CheckpointError, match="expected that of its folder's name"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_state_with_a_number_that_is_not_finite_is_refused(tmp_path, number):
+    """It could be read, but not be saved again."""
+    path = folder(tmp_path).save(snapshot(120))
+    rewrite_state(path, lambda text: text.replace("480", number))
+    with pytest.raises(CheckpointError, match=f"not readable JSON: .*{number[1:]} is no finite number"):
+        load_checkpoint(path)
 
 
 def test_what_was_saved_is_loaded(tmp_path):

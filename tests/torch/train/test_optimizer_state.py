@@ -79,3 +79,40 @@ def test_the_state_of_another_model_is_refused():
 def test_a_state_that_is_not_one_is_refused(rest):
     with pytest.raises(CheckpointError):
         restore_state(made(1)[1], {}, rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weight_decay", None),
+        ("weight_decay", True),
+        ("betas", [0.9]),
+        ("betas", [0.9, "0.999"]),
+        ("eps", "x"),
+        ("amsgrad", True),
+        ("differentiable", [[1]]),
+        ("fused", False),
+    ],
+)
+def test_settings_that_the_optimiser_cannot_work_with_are_named(name, value):
+    """It would fail at the first step otherwise, with an error of torch."""
+    model, optimizer = made(1)
+    steps(model, optimizer, 1)
+    tensors, rest = split_state(optimizer)
+    rest = json.loads(json.dumps(rest))
+    if value is None:
+        del rest["groups"][0][name]
+    else:
+        rest["groups"][0][name] = value
+    with pytest.raises(CheckpointError, match=f"does not fit.*{name}"):
+        restore_state(made(2)[1], tensors, rest)
+
+
+def test_a_switch_that_a_later_torch_has_may_be_missing():
+    model, optimizer = made(1)
+    steps(model, optimizer, 1)
+    tensors, rest = split_state(optimizer)
+    del rest["groups"][0]["decoupled_weight_decay"]
+    other, fresh = made(2)
+    restore_state(fresh, tensors, rest)
+    steps(other, fresh, 1)

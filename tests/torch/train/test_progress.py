@@ -22,6 +22,8 @@ STATE = {
 
 def test_a_whole_state_is_accepted():
     check_state(STATE)
+    check_state({**STATE, "cursor": {"epoch": 1}})
+    check_state({**STATE, "cursor": {"epoch": 2}})
     check_state({**STATE, "version": None, "more": "of a later release"})
 
 
@@ -34,6 +36,10 @@ def test_a_whole_state_is_accepted():
         ("config", []),
         ("optimizer", MISSING),
         ("digest", MISSING),
+        ("cursor", {"epoch": 3}),
+        ("cursor", {"epoch": 0}),
+        ("cursor", {"epoch": [1]}),
+        ("version", MISSING),
         ("version", "newest"),
         ("sums", MISSING),
         ("sums", [1.0, 2.0]),

@@ -208,10 +208,17 @@ def load_checkpoint(path: Path) -> Snapshot:
     """
     verify_checkpoint(path)
     state = read_json(path / _STATE)
-    if state.get("format") != STATE_FORMAT or not isinstance(state.get("step"), int):
+    if state.get("format") != STATE_FORMAT:
         raise CheckpointError(
             f"{path / _STATE} has format {state.get('format')!r}, this Smalti reads {STATE_FORMAT}; use the "
             "version that wrote it.",
+            path=str(path),
+        )
+    named = _NAME.fullmatch(path.name)
+    if type(state.get("step")) is not int or (named is not None and int(named[1]) != state["step"]):
+        raise CheckpointError(
+            f"{path / _STATE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
+            "was renamed, or the file was edited.",
             path=str(path),
         )
     tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}

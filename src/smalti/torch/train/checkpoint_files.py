@@ -5,6 +5,7 @@ Nothing here is, or reads, a pickle: a file from somebody else can at worst be r
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,12 +66,19 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read or does not hold an object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes(), parse_float=_finite, parse_constant=_finite)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON: {error}", path=str(path)) from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object.", path=str(path))
     return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
 
 
 def replace_json(path: Path, value: Any) -> None:

@@ -1,6 +1,6 @@
 """An optimiser's state as named tensors and JSON, and back; torch's own form is a nest that only a pickle can hold."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,12 +38,38 @@ def restore_state(
             entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
         # JSON has no tuples, and AdamW unpacks its betas.
         groups = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["groups"]]
+        _check_groups(groups, optimizer)
         optimizer.load_state_dict({"state": entries, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
             "that wrote it."
         ) from error
+
+
+def _check_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
+    """Return if groups hold settings that the optimiser can work with; their number is checked when they are loaded.
+
+    Numbers may be others than it has now. Switches may not: they decide how the optimiser computes, and this program
+    sets them. One that is missing is of a later torch than the one that wrote the groups.
+    """
+    for group, own in zip(groups, optimizer.param_groups, strict=False):
+        for name, value in own.items():
+            if name == "params":
+                continue
+            if value is None or isinstance(value, bool):
+                fits = name not in group or group[name] is value
+            else:
+                fits = _kind(group[name]) == _kind(value)
+            if not fits:
+                raise ValueError(f"`{name}` is {group[name]!s:.40}, expected one like {value}")
+
+
+def _kind(value: Any) -> Any:
+    """Return what two values of a setting have in common: numbers, or tuples of equally many numbers."""
+    if isinstance(value, tuple):
+        return [_kind(each) for each in value]
+    return float if type(value) in {int, float} else type(value)
 
 
 def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tensor:

@@ -57,7 +57,7 @@ def check_state(state: Mapping[str, Any]) -> None:
             checked by the loader.
     """
     for name, expected, holds in _EXPECTED:
-        if not holds(state.get(name)):
+        if name not in state or not holds(state[name]):
             raise CheckpointError(
                 f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
                 "trainer, or was edited.",
@@ -68,6 +68,13 @@ def check_state(state: Mapping[str, Any]) -> None:
             f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
             "finished epochs; it was not written by this trainer, or was edited.",
             field="history",
+        )
+    epoch = state["cursor"].get("epoch", state["epoch"])
+    if not _is_count(epoch) or not 0 <= epoch - state["epoch"] <= 1:  # the next one, before the evaluation of this one
+        raise CheckpointError(
+            f"state.json: `cursor` is of epoch {epoch!s:.40}, expected {state['epoch']}, in which the run is; it "
+            "was not written by this trainer, or was edited.",
+            field="cursor",
         )
 
 
