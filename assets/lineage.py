@@ -109,7 +109,8 @@ def evaluations(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterat
 def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:
     """Return the facts of the materialisation that this step builds on.
 
-    1. The one of its own run comes first, then that of the run that it re-executes, and so on to the first of them.
+    1. The one of its own run comes first, then that of the run that it re-executes, and so on to the first of them, or
+       to one that was deleted.
     2. Then the one that the run, or one that it re-executes, took from another run before.
     3. A re-execution that finds none is refused: what its data was is not known.
     4. Any other run takes the newest, whoever made it, and notes in its tags which that was.
@@ -126,10 +127,11 @@ def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, 
         if (taken := run.tags.get(_taken_from(asset))) is not None:
             return _taken_before(instance, asset, run, taken)
     if context.run.parent_run_id is not None:
+        deleted = f" (run {runs[-1].parent_run_id} was deleted)" if runs and runs[-1].parent_run_id else ""
         raise dg.Failure(
             f"run {context.run.run_id} is a re-execution of run {context.run.parent_run_id}, and neither that one nor "
-            f"one before it made asset {asset} or noted which materialisation of it was used: re-execute it with "
-            f"{asset} as well, or launch a new run, which takes the newest",
+            f"one before it made asset {asset} or noted which materialisation of it was used{deleted}: re-execute it "
+            f"with {asset} as well, or launch a new run, which takes the newest",
             allow_retries=False,
         )
     newest = latest(instance, asset)
@@ -152,17 +154,17 @@ def _taken_digest(asset: str) -> str:
 
 
 def _run_and_those_before(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterRun]:
-    """Return a run, as it is now, and the chain of runs that it re-executes; the root run comes last."""
+    """Return a run, as it is now, and the chain of runs that it re-executes, up to the first or to a deleted one.
+
+    Those before a deleted one do not count: it may have made their assets anew.
+    """
     runs: dict[str, dg.DagsterRun] = {}
     following: str | None = run_id
     while following is not None and following not in runs:
         run = instance.get_run_by_id(following)
-        if run is None:  # deleted; the root run may still be there
+        if run is None:
             break
         runs[following], following = run, run.parent_run_id
-    root_id = next((run.root_run_id for run in runs.values() if run.root_run_id is not None), None)
-    if root_id is not None and root_id not in runs and (root := instance.get_run_by_id(root_id)) is not None:
-        runs[root_id] = root
     return list(runs.values())
 
 

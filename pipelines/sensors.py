@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import dagster as dg
 
 from assets.automation import kept_source, switched_on
-from assets.lineage import TRAINS_TAG, facts_of, latest, materialisations
+from assets.lineage import TRAINS_TAG, facts_of, latest, made_in, materialisations
 from assets.shard_tags import CHECKED, SHARDS, checked_version
 from pipelines.debounce import MAX_TRIES, Watch, judge
 from pipelines.jobs import RESHARD_ASSETS, TRAIN_ASSETS, reshard_job, train_job
@@ -52,7 +52,7 @@ def train_on_new_version_sensor(
                 "or switch the sensor off and on again to follow the new source"
             )
     runs = context.instance.get_runs(dg.RunsFilter(tags={TRAINS_TAG: header.digest}))
-    if reason := _why_not_again(runs):
+    if reason := _why_not_again(context.instance, runs):
         return dg.SkipReason(f"{name} {reason}{waiting}")
     return _train_request(context.instance, header, source, runs)
 
@@ -66,16 +66,26 @@ def _unchecked(instance: dg.DagsterInstance, checked: Header | None) -> str:
     return f"; the blocking checks of version {newest} have not all passed: see run {event.run_id if event else ''}"
 
 
-def _why_not_again(runs: Sequence[dg.DagsterRun]) -> str:
-    """Return why no training is requested, given those of the version, newest first; empty if one is due."""
+def _why_not_again(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -> str:
+    """Return why no training is requested, given those of the version, newest first; empty if one is due.
+
+    A run that re-executed other steps only has the tags of the run whose training failed, and was not one.
+    """
+    failed = []
     for run in runs:
-        if run.is_success or not run.is_finished or run.is_complete_and_waiting_to_retry:
+        if not run.is_success:
+            failed.append(run)
+        if (
+            not run.is_finished
+            or run.is_complete_and_waiting_to_retry
+            or (run.is_success and made_in(instance, "trained_model", run.run_id) is not None)
+        ):
             return f"has been given to run {run.run_id}: {run.status.value}"
-    if len(runs) < MAX_TRIES:
+    if len(failed) < MAX_TRIES:
         return ""
     return (
-        f"was given to {len(runs)} runs, and none of them succeeded; the last is {runs[0].run_id}: "
-        f"{runs[0].status.value}. Look at its log and mend the cause, then re-execute it, which goes on from its "
+        f"was given to {len(failed)} runs, and none of them succeeded; the last is {failed[0].run_id}: "
+        f"{failed[0].status.value}. Look at its log and mend the cause, then re-execute it, which goes on from its "
         "newest checkpoint"
     )
 

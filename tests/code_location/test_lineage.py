@@ -87,6 +87,23 @@ def test_a_re_execution_whose_data_is_not_known_is_refused_and_names_the_runs(in
     assert caught.value.allow_retries is False
 
 
+def test_a_re_execution_is_refused_when_the_run_before_it_was_deleted_which_may_have_made_the_asset_anew(
+    instance: dg.DagsterInstance,
+) -> None:
+    """The run before that one, which is still there, may have read another source."""
+    first = new_run(instance)
+    materialise(instance, "raw_images", {"digest": "a"}, first)
+    second = new_run(instance, parent=first)
+    materialise(instance, "raw_images", {"digest": "b"}, second)
+    third = new_run(instance, parent=second)
+    assert digest_for(instance, third) == "b"
+    instance.delete_run(second.run_id)
+    with pytest.raises(dg.Failure, match=f"run {second.run_id}.*deleted"):
+        upstream(context_of(instance, third), "raw_images")
+    materialise(instance, "raw_images", {"digest": "c"}, third)
+    assert digest_for(instance, third) == "c"
+
+
 def test_a_re_execution_is_refused_when_what_its_parent_took_is_gone(instance: dg.DagsterInstance) -> None:
     maker, run = new_run(instance), new_run(instance, "train_job")
     materialise(instance, "mds_shards", {"digest": "a"}, maker)

@@ -61,6 +61,12 @@ def launch(instance: dg.DagsterInstance, request: dg.RunRequest, job: str = "tra
     return new_run(instance, job, tags=dict(request.tags), config=config)
 
 
+def end_trained(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Record that a run has trained a model and ended well."""
+    materialise(instance, "trained_model", {}, run)
+    end(instance, run, SUCCESS)
+
+
 def test_without_a_version_there_is_nothing_to_train_on(instance: dg.DagsterInstance, storage: StorageResource) -> None:
     tick = training_tick(instance, storage)
     assert not tick.run_requests
@@ -126,8 +132,20 @@ def test_a_training_that_failed_or_was_cancelled_is_requested_three_times_and_th
     assert run.run_id in str(tick.skip_message)
     assert "re-execute it" in str(tick.skip_message)
     again = new_run(instance, "train_job", parent=run, tags=request.tags)
-    end(instance, again, SUCCESS)
+    end_trained(instance, again)
     assert f"has been given to run {again.run_id}: SUCCESS" in str(training_tick(instance, storage).skip_message)
+
+
+def test_a_run_that_inherited_the_tag_of_a_training_and_trained_nothing_is_not_taken_for_one(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    """A re-execution of chosen steps has all tags of the run whose training failed."""
+    publish_checked(instance, storage, 1)
+    [request] = training_tick(instance, storage).run_requests
+    failed = launch(instance, request)
+    end(instance, failed, FAILURE)
+    end(instance, new_run(instance, "train_job", parent=failed, tags=request.tags), SUCCESS)
+    assert len(training_tick(instance, storage).run_requests) == 1
 
 
 def test_a_training_that_dagster_will_retry_by_itself_is_not_requested_beside_that(
@@ -145,7 +163,7 @@ def test_the_same_content_under_a_new_number_is_not_trained_on_again(
 ) -> None:
     for rows in (1, 2):
         publish_checked(instance, storage, rows)
-        end(instance, launch(instance, training_tick(instance, storage).run_requests[0]), SUCCESS)
+        end_trained(instance, launch(instance, training_tick(instance, storage).run_requests[0]))
     again = rollback(storage.store(SHARDS), 1)
     advance(storage.store(SHARDS), again.version)
     assert not training_tick(instance, storage).run_requests
