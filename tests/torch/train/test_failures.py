@@ -45,6 +45,9 @@ def test_a_damaged_record_and_no_record_tell_nothing(tmp_path):
     assert read_failure(tmp_path, 2) is None
     (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0}))
     assert read_failure(tmp_path, 2) is None
+    whole = {"rank": 0, "time": "now", "reason": "r", "trace": "t", "lost_peer": False}
+    (tmp_path / "failure-rank0.json").write_text(json.dumps(whole))
+    assert read_failure(tmp_path, 2) is None
 
 
 def test_a_full_disk_does_not_hide_the_fault(tmp_path):

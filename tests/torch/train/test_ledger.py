@@ -88,3 +88,9 @@ def test_an_epoch_cut_short_before_the_next_is_an_error(tmp_path):
 def test_no_ledger_is_an_error(tmp_path):
     with pytest.raises(TrainingError, match="log_samples=True"):
         read_sample_order(tmp_path)
+
+
+def test_a_position_beyond_all_bounds_is_an_error_and_not_a_matter_of_memory(tmp_path):
+    write(tmp_path, 0, 0, 0, {(1, 0): {0: 5, 10**18: 6}})
+    with pytest.raises(TrainingError, match=r"lacks 999999999999999999 of .* the first is 1:"):
+        read_sample_order(tmp_path)

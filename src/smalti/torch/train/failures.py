@@ -17,7 +17,7 @@ from smalti.errors import CheckpointError
 from smalti.torch.train.checkpoint_files import read_json, replace_json
 from smalti.world import detect_world
 
-_FIELDS = {"rank", "time", "reason", "trace", "lost_peer"}
+_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 
 
@@ -64,7 +64,7 @@ def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
     A rank that only lost another one is not to blame while there is a better reason, or a rank that left no word at
     all: that one was killed.
     """
-    records = sorted(_records(run_dir), key=lambda record: float(record["time"]))
+    records = sorted(_records(run_dir), key=lambda record: record["time"])
     own = [record for record in records if not record["lost_peer"]]
     if own:
         return Failure(own[0]["rank"], own[0]["reason"], own[0]["trace"])
@@ -78,5 +78,5 @@ def _records(run_dir: Path) -> Iterator[dict[str, Any]]:
     for path in run_dir.glob("failure-rank*.json"):
         with contextlib.suppress(CheckpointError):  # a file that a kill left half written tells nothing
             record = read_json(path)
-            if record.keys() >= _FIELDS:
+            if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
                 yield record

@@ -9,6 +9,7 @@ rolled back, and are superseded. What remains must be every sample of every fini
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -125,12 +126,14 @@ def _take(taken: dict[int, int], record: Event, position: int, sample_id: int) -
 
 
 def _in_order(epoch: int, taken: dict[int, int], *, size: int) -> list[int]:
-    missing = sorted(set(range(size)) - set(taken))
-    if missing:
+    num_missing = size - sum(0 <= position < size for position in taken)
+    if num_missing:
+        # A damaged ledger may name any size: the positions are not all listed.
+        missing = tuple(islice((position for position in range(size) if position not in taken), 100))
         raise TrainingError(
-            f"epoch {epoch} lacks {len(missing)} of {size} positions, the first is {missing[0]}: samples "
+            f"epoch {epoch} lacks {num_missing} of {size} positions, the first is {missing[0]}: samples "
             "were skipped, or a rank's ledger is missing.",
             epoch=epoch,
-            missing=tuple(missing[:100]),
+            missing=missing,
         )
     return [taken[position] for position in sorted(taken)]
