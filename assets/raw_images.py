@@ -12,7 +12,7 @@ from assets.rendering import gallery, image_teaser, table
 from assets.sources import address_of, drawn_flowers, image_source
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
-from smalti.spark import ImageFolder, list_images
+from smalti.spark import ImageFolder, describe_archive, is_archive, list_images
 from smalti.storage import open_store
 from smalti.storage.redact import redact
 
@@ -36,7 +36,8 @@ class RawImagesConfig(dg.Config):
         """Return the source as a text without secrets; equal for configurations that read the same place."""
         if not self.source:
             return f"drawn flowers ({self.images_per_class} of each class, seed {self.seed})"
-        return redact(address_of(self.source).rstrip("/"))
+        address = address_of(self.source).rstrip("/")
+        return describe_archive(address) if is_archive(address) else redact(address)
 
 
 @dg.asset(group_name="images", kinds={"jpeg"})

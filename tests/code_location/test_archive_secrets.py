@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.lineage import facts_of, latest
 from assets.raw_images import raw_images
 from resources.storage import StorageResource
 from smalti.images.flowers import draw_flower
@@ -35,7 +36,7 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
         RawServer({"/x.tgz": refusal if is_refused else whole(photos())}) as server,
         dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance,
     ):
-        monkeypatch.setenv("IMAGES_URL", f"{server.url}/x.tgz?sv=2024&sig={CANARY}")
+        monkeypatch.setenv("IMAGES_URL", f"{server.url}/x.tgz?whatever={CANARY}&sv=2024&sig={CANARY}")
         done = dg.materialize(
             [raw_images],
             instance=instance,
@@ -48,6 +49,10 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
         events = instance.all_logs(done.run_id)
         if is_refused:
             assert f"{server.url}/x.tgz?***" in repr(events)
+        else:
+            event = latest(instance, "raw_images")
+            assert event is not None
+            assert facts_of(event)["source"].startswith(f"{server.url}/x.tgz?*** (")
         assert CANARY not in repr(events)
     assert CANARY not in caplog.text
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from smalti.errors import FormatError, SmaltiError
-from smalti.spark.archive import fetch_archive
+from smalti.spark.archive import describe_archive, fetch_archive
 from smalti.spark.archive_source import ArchiveSource
 from smalti.spark.image_folder import list_images
 from tests.spark.archives import RawServer, redirect, reply, tar_bytes, whole
@@ -151,6 +151,18 @@ def test_an_address_that_is_signed_anew_is_the_same_source(tmp_path):
 def test_only_what_signs_an_address_is_left_out_of_what_tells_sources_apart(address, other, is_same):
     """A parameter that may say which file is meant is kept: to take one archive for another would be wrong data."""
     assert (ArchiveSource.parse(address).digest == ArchiveSource.parse(other).digest) is is_same
+
+
+def test_archives_are_described_without_secrets_and_apart():
+    """Automation compares these: signed anew, it is still the source that it follows."""
+    assert describe_archive(f"https://h/x.tgz?sv=1&sig={CANARY}") == "https://h/x.tgz"
+    assert describe_archive("https://h/x.tgz?X-Amz-Date=2&X-Amz-Signature=3") == "https://h/x.tgz"
+    first, second = (describe_archive(f"https://h/x.tgz?id={CANARY}{number}&sig=1") for number in (1, 2))
+    assert first.startswith("https://h/x.tgz?*** (")
+    assert CANARY not in first
+    assert first != second
+    assert first == describe_archive(f"https://h/x.tgz?sig=2&id={CANARY}1")
+    assert describe_archive("/data/x.tgz") == "/data/x.tgz"
 
 
 def test_a_source_does_not_show_its_address():

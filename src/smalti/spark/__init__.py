@@ -3,7 +3,7 @@
 Spark is imported when a function that needs it is called, never before.
 """
 
-from smalti.spark.archive import FLOWER_PHOTOS, ArchiveLimits, fetch_archive, is_archive
+from smalti.spark.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
 from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.image_folder import ImageFile, ImageFolder, list_images
 from smalti.spark.incremental import reshard_files
@@ -31,6 +31,7 @@ __all__ = [
     "dataframe_to_mds",
     "detect_java",
     "drop_columns",
+    "describe_archive",
     "fetch_archive",
     "is_archive",
     "list_images",

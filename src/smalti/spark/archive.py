@@ -21,9 +21,9 @@ from pathlib import Path
 from smalti.errors import FormatError, SmaltiError, StoreError
 from smalti.spark.archive_download import too_large
 from smalti.spark.archive_members import Member, read_members
-from smalti.spark.archive_source import ArchiveSource, is_archive
+from smalti.spark.archive_source import ArchiveSource, describe_archive, is_archive
 
-__all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "fetch_archive", "is_archive"]
+__all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive", "is_archive"]
 
 FLOWER_PHOTOS = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 """TensorFlow's flowers: 3,670 photos of five classes, 218 MiB."""

@@ -23,6 +23,20 @@ def is_archive(source: str) -> bool:
     return _path_of(source).lower().endswith(SUFFIXES)
 
 
+def describe_archive(source: str) -> str:
+    """Return the address of an archive without secrets; equal for addresses that mean the same archive.
+
+    Raises:
+        SmaltiError: the address is none of an archive, or one that is refused.
+    """
+    found = ArchiveSource.parse(source)
+    if not _is_web(source):
+        return found.shown
+    place, parameters, _ = unsigned_address(source).partition("?")
+    # What is left of the query tells archives apart, and may be secret.
+    return f"{place}?*** ({found.digest[:12]})" if parameters else place
+
+
 def _path_of(source: str) -> str:
     """Return the source without query and fragment; in a path both marks are letters, in a store's key the second."""
     if _is_web(source):
