@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from smalti.spark.session import SparkOptions, build_session, make_frame, use_driver_python
+from smalti.interpreter import use_driver_python
+from smalti.spark.session import SparkOptions, build_session, make_frame
 from smalti.spark.tasks import Attempt, one_answer_each, run_tasks
 
 pytestmark = pytest.mark.spark

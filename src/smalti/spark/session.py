@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import MissingDependency
+from smalti.interpreter import use_driver_python
 from smalti.spark.java import detect_java
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ ARROW_BATCHES = {
 }
 """Size of the Arrow batches between the JVM and Python. Spark's own 10,000 rows and 64 MiB are twice as slow for
 15 KB images (0.9 s against 0.4 s for 300 MB, two cores); releases before 4 know only the rows."""
-
-
-_DEFAULT_PYTHON = "python3"  # what PySpark, 3.5 to 4.3, takes for its workers where PYSPARK_PYTHON is not set
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,6 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment(variables):
         return builder.getOrCreate()
-
-
-def use_driver_python(spark: "SparkSession") -> None:
-    """Have Python workers that a local master starts from now on run the interpreter of this process.
-
-    PySpark takes PYSPARK_PYTHON, else the `python3` that PATH finds first: where a virtual environment is used without
-    being activated, that is another Python, of another version or without the packages. No-op if PYSPARK_PYTHON is
-    set, if the session has another interpreter already, on a cluster and on Spark Connect, whose workers are elsewhere.
-    """
-    if type(spark).__module__.startswith("pyspark.sql.connect") or not sys.executable:
-        return
-    context = spark.sparkContext
-    chosen = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None)
-    if context.master.startswith("local") and not chosen and context.pythonExec == _DEFAULT_PYTHON:
-        context.pythonExec = sys.executable
 
 
 def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":

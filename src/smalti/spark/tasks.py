@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from smalti.errors import SmaltiError
+from smalti.interpreter import use_driver_python
 from smalti.spark.failures import carried, surfaced
-from smalti.spark.session import ARROW_BATCHES, use_driver_python
+from smalti.spark.session import ARROW_BATCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

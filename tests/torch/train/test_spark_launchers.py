@@ -25,11 +25,15 @@ CANARY = "canary-1597"
 
 
 @contextlib.contextmanager
-def session(master: str, monkeypatch):
-    """A Spark session of our own, stopped at the end; others' must not be there, as a JVM has one context."""
+def session(master: str, tmp_path, monkeypatch):
+    """A Spark session of our own, stopped at the end; others' must not be there, as a JVM has one context.
+
+    The environment of the tests is not activated: the first `python3` of PATH cannot run anything.
+    """
     from pyspark.sql import SparkSession
 
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(_other_python(tmp_path)), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -46,6 +50,14 @@ def session(master: str, monkeypatch):
         yield spark
     finally:
         spark.stop()
+
+
+def _other_python(tmp_path) -> Path:
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 3\n")
+    other.chmod(0o755)
+    return other.parent
 
 
 def beside_the_script(folder: Path, builds: str, monkeypatch) -> str:
@@ -65,7 +77,7 @@ def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeyp
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
     heard = []
-    with session("local[1]", monkeypatch):
+    with session("local[1]", tmp_path, monkeypatch):
         spread = replace(config, launcher="spark-local", num_processes=2)
         spread = replace(spread, model=beside_the_script(tmp_path / "beside", "convolution", monkeypatch))
         result = train(spread, on_event=heard.append)
@@ -84,7 +96,7 @@ def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeyp
 def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config, tmp_path, monkeypatch):
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
-    with session("local-cluster[2,1,1024]", monkeypatch):
+    with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):
         # Set after the executors' JVMs may have started: nothing but the trainer carries it there.
         monkeypatch.setenv("DATABRICKS_TOKEN", CANARY)
         monkeypatch.setenv("TMPDIR", str(tmp_path))

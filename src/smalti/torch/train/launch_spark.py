@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.interpreter import use_driver_python
 from smalti.orphans import end_with_parent
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.environment import (
@@ -81,6 +82,7 @@ def _distributor(config: TrainConfig) -> Any:
             f"launcher '{config.launcher}' found no Spark session and could not start one: {error} Start a "
             "session first, or install Java 17 or later; launcher='processes' needs neither."
         ) from error
+    use_driver_python(session)
     local = config.launcher == "spark-local"
     wanted = "spark.driver.resource.gpu.amount" if local else "spark.task.resource.gpu.amount"
     # Without Spark's knowledge of GPUs, local children see those of this machine; tasks on executors see none.
