@@ -1,6 +1,7 @@
 """Archives that cannot be had: each fault is one of our errors, which says which archive and what was found."""
 
 import errno
+import gzip
 import http.client
 import io
 import os
@@ -278,6 +279,25 @@ def test_a_bomb_is_refused_before_a_byte_of_it_is_written(tmp_path, into, kind):
     with pytest.raises(FormatError, match=r"bomb\.\w+ unpacked is larger than the limit of 1,000,000 bytes"):
         fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=1_000_000))
     assert_clean(into)
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_negative_size_of_a_member_does_not_raise_the_limit(tmp_path, into, kind):
+    links = member("p/a/0.jpg", kind, "p/a/1.jpg")
+    links.size = -(1 << 50)
+    path = tmp_path / "bomb.tgz"
+    path.write_bytes(gzip.compress(links.tobuf(tarfile.GNU_FORMAT) + tar_bytes({"p/a/1.jpg": bytes(50_000_000)}, "w")))
+    with pytest.raises(FormatError, match=r"bomb\.tgz is damaged .*a header has the size -1125899906842624"):
+        fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=1_000_000))
+    assert_clean(into)
+
+
+def test_a_size_of_a_folder_takes_no_part_of_the_limit(tmp_path, into):
+    folder = member("p/a", tarfile.DIRTYPE)
+    folder.size = 1 << 40  # POSIX: what the folder may hold
+    path = tmp_path / "x.tar"
+    path.write_bytes(folder.tobuf(tarfile.GNU_FORMAT) + tar_bytes({"p/a/1.jpg": b"1"}, "w"))
+    assert (fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=20_000)) / "a" / "1.jpg").read_bytes() == b"1"
 
 
 def test_a_hard_link_is_the_file_that_it_shares_and_others_are_told_of(tmp_path, into, caplog):

@@ -58,7 +58,7 @@ class Member:
 
     name: str
     num_bytes: int
-    """Declared size of its content."""
+    """Declared size of its content; 0 for what has none."""
     content: Iterator[bytes] | None = None
     """Of a regular file; raises `FormatError` unless it is whole. To be read before the next member."""
     linked: str = ""
@@ -144,6 +144,8 @@ class _StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(f"a header is wrong: {error}") from error
         if header.type in _EXTENSION_TYPES and header.size > _MAX_EXTENSION_BYTES:
             raise tarfile.ReadError(f"a header is followed by {header.size} bytes of names")
+        if header.size < 0:
+            raise tarfile.ReadError(f"a header has the size {header.size}")
         return header
 
 
@@ -166,7 +168,7 @@ def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
             file = tarred.extractfile(found) if found.isreg() else None
             yield Member(
                 found.name,
-                found.size,
+                0 if file is None else found.size,  # of folders and links, it says nothing about content
                 None if file is None else _content(shown, file, found.size),
                 found.linkname if found.islnk() else "",
                 found.isdir(),
