@@ -146,6 +146,58 @@ def test_a_plain_loader_reads_and_resumes_whatever_a_subclass_calls_its_own(root
     assert [each["id"] for each in (resumed[0], *resumed[-2:], resumed[np.int64(7)])] == [0, 43, 44, 7]
 
 
+class Delegating(StreamingDataset):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = {"a": 1}
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Closing(StreamingDataset):
+    """Closes what it has open when it is pickled or copied, and does not open it again."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.file = "open"
+
+    def __getstate__(self):
+        return vars(self) | {"file": None}
+
+    def __getitem__(self, at):
+        assert self.file == "open"
+        return super().__getitem__(at)
+
+
+class Locked(StreamingDataset):
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{name} cannot be assigned")
+
+
+class Uncopied(StreamingDataset):
+    def __copy__(self):
+        raise TypeError("not to be copied")
+
+
+class Slotted(StreamingDataset):
+    __slots__ = ("transform", "unset")
+
+    def __init__(self, **options):
+        self.transform = "own"
+        super().__init__(**options)
+
+    def __getitem__(self, at):
+        assert self.transform == "own"
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("kind", [Delegating, Closing, Locked, Uncopied, Slotted])
+def test_a_loader_uses_nothing_by_which_a_subclass_is_copied_pickled_or_assigned(root, kind):
+    expected = ids(StreamingDataLoader(StreamingDataset(remote=root, batch_size=8)))
+    assert ids(StreamingDataLoader(kind(remote=root, batch_size=8))) == expected
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_attributes_of_a_subclass_keep_their_values(root, first):
     dataset = OwnAttributes(first=first, remote=root, batch_size=8, transform=dict)

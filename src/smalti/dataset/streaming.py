@@ -3,9 +3,10 @@
 Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `smalti.torch` makes it a torch dataset.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +40,7 @@ class StreamingDataset:
 
     A subclass may override `__getitem__`, `get_item` and `__len__`, and may use every other public name for attributes
     and methods of its own: the library does not read them. Assign such attributes before or after `super().__init__`.
+    Only `next_epoch` is a property that sets the epoch, unless the class replaces it.
 
     Args:
         streams: shard sets to mix, each with its weight; instead of `remote` and `local`. What one of them leaves open
@@ -87,6 +89,7 @@ class StreamingDataset:
     """
 
     _smalti_reader: type[EpochReader] = EpochReader
+    _smalti: EpochReader
 
     def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
         self,
@@ -170,7 +173,7 @@ class StreamingDataset:
             replication=replication or 1,
         )
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
-        self._smalti = self._smalti_reader(
+        vars(self)["_smalti"] = self._smalti_reader(
             declared,
             stream_options,
             mixing,
@@ -413,9 +416,17 @@ class StreamingDataset:
 
 
 def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:
-    """Return a copy of a dataset, with all attributes that the user gave it, that reads by another reader."""
-    view = copy.copy(dataset)
-    view._smalti = reader
+    """Return a copy of a dataset, with all attributes that the user gave it, that reads by another reader.
+
+    Not by `copy.copy`: what a subclass does to be pickled, such as dropping open files, is not for a view.
+    """
+    kind = type(dataset)
+    view: _Dataset = object.__new__(kind)
+    vars(view).update(vars(dataset), _smalti=reader)
+    for slot in (each for base in kind.__mro__ for each in vars(base).values()):
+        if isinstance(slot, MemberDescriptorType):
+            with suppress(AttributeError):  # no value
+                slot.__set__(view, slot.__get__(dataset))
     return view
 
 
