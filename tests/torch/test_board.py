@@ -8,7 +8,6 @@ import pytest
 
 from smalti.errors import SmaltiError
 from smalti.torch.board import Board
-from smalti.torch.sharing import may_join
 
 pytestmark = pytest.mark.torch
 
@@ -93,30 +92,3 @@ def test_a_process_that_keeps_the_board_is_an_error_after_the_deadline_and_no_ha
 def test_a_board_goes_to_processes_that_are_started_and_nowhere_else():
     with pytest.raises(TypeError, match="being started"):
         pickle.dumps(Board())
-
-
-ALIVE, DEAD = os.getpid(), 2**22 + 1  # beyond the largest process id of Linux
-
-
-@pytest.mark.parametrize(
-    ("members", "worker", "first", "joins"),
-    [
-        ({}, 1, 5, False),
-        ({0: (5, DEAD)}, 1, 5, True),
-        ({0: (5, DEAD), 1: (5, DEAD)}, 1, 5, False),
-        ({0: (5, DEAD)}, 1, 9, False),
-        ({0: (5, ALIVE)}, 1, 6, True),
-        ({0: (None, DEAD)}, 1, None, True),
-    ],
-    ids=[
-        "nobody to join",
-        "started one after the other",
-        "a second worker of this number",
-        "an iteration that was left before this worker began",
-        "another thread started a process in between",
-        "processes without numbers",
-    ],
-)
-def test_workers_with_one_base_seed_join_an_iteration_by_the_numbers_of_their_processes(members, worker, first, joins):
-    """`first`: the number of the process less that of the worker."""
-    assert may_join({str(number): member for number, member in members.items()}, str(worker), (first, ALIVE)) == joins

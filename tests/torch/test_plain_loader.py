@@ -4,10 +4,13 @@ What is read is compared with what the same DataLoader without workers reads: th
 """
 
 import copy
+import functools
 import json
 import multiprocessing
+import os
 import pickle
 import re
+import threading
 
 import pytest
 import torch
@@ -164,6 +167,43 @@ def test_a_program_that_seeds_torch_alike_before_each_epoch_reads_one_after_the_
         torch.manual_seed(3)
         found.append(list(loader_of(dataset)))
     assert found == [epochs[1], epochs[3]]
+
+
+def wait_if_second(event, worker):
+    if worker:
+        event.wait(60)
+
+
+def test_two_loaders_that_are_seeded_alike_and_read_at_once_each_read_one_epoch(root, epochs):
+    dataset, context, found = dataset_of(root), multiprocessing.get_context("fork"), []
+    events = [context.Event(), context.Event()]
+    for event in events:
+        torch.manual_seed(3)
+        batches = iter(loader_of(dataset, worker_init_fn=functools.partial(wait_if_second, event)))
+        found.append((batches, [next(batches)]))
+    for event, (batches, first) in zip(events, found, strict=True):
+        event.set()
+        first.extend(batches)
+    assert [read for _, read in found] == epochs[:2]
+
+
+class ForkBeside(multiprocessing.get_context("fork").Process):
+    """Has another thread start a process before this one is started."""
+
+    def start(self):
+        thread = threading.Thread(target=multiprocessing.get_context("fork").Process(target=os.getpid).start)
+        thread.start()
+        thread.join()
+        super().start()
+
+
+class ForkingBeside(type(multiprocessing.get_context("fork"))):
+    Process = ForkBeside
+
+
+def test_workers_belong_together_whatever_other_threads_start_meanwhile(root, epochs):
+    loader = loader_of(dataset_of(root), workers=3, multiprocessing_context=ForkingBeside())
+    assert [list(loader), list(loader)] == epochs[:2]
 
 
 def test_an_iteration_that_is_left_early_counts_as_an_epoch(root, epochs):

@@ -10,20 +10,21 @@ Intended behaviour; anything else is a bug:
    board of its own for its workers. What it reads does not move the place of its parent.
 3. The first worker of an iteration settles where the iteration begins, when torch asks it for an iterator; the others
    begin there as well. So with workers an epoch counts as begun from `iter(loader)` on.
-4. Workers belong to one iteration if torch gave them the same base seed and different numbers. Where a program seeds
-   torch anew before each epoch, all iterations have one base seed; then the numbers of the processes tell them apart.
+4. Workers belong to one iteration if torch gave them the same base seed and different numbers, and one thread started
+   them one after the other. Base seeds alone do not tell: a program may seed torch alike before each iteration.
 5. The program reads the board whenever it is asked where a dataset stands, and writes to it what its user sets. What
    is set inside a worker holds for the next iteration of that worker, and must be the same in all workers.
 6. Nobody waits for another process, but for the lock of the board, which is held for moments and has a deadline.
 """
 
+import itertools
 import os
-import re
 import secrets
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from multiprocessing import context, current_process
+from multiprocessing import context
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -35,7 +36,6 @@ from smalti.stream import Version
 from smalti.torch.board import Board, own_board, parent_board
 
 _MOST_ITERATIONS = 16  # that are remembered, so that a worker that is late finds its own
-_NUMBER = re.compile(r"\d+$")
 
 
 class SharedProgress(Progress):
@@ -78,21 +78,26 @@ class SharedProgress(Progress):
         if info is None or board is None:
             return None
         self._has_local_place = self._is_placed
-        told = {"seed": info.seed - info.id, "workers": info.num_workers, "round": self._rounds}
+        thread, count = _Started.by
+        told = {
+            "seed": info.seed - info.id,
+            "workers": info.num_workers,
+            "round": self._rounds,
+            "thread": thread,
+            "started": count - info.id,  # as many as the thread had started before the first of them
+        }
         self._rounds += 1
-        process = _NUMBER.search(current_process().name)
-        member = (int(process[0]) - info.id if process else None, os.getpid())
         with board.content() as content:
             record = self._record(content)
-            mine = [each for each in record["iterations"] if may_join(each["members"], str(info.id), member)]
+            mine = [each for each in record["iterations"] if info.id not in each["members"]]
             same = [each for each in mine if each["told"] == told]
-            if not same and any(_is_later(each, told, member) for each in mine):
+            if not same and any(_is_later(each["told"], told) for each in mine):
                 raise _too_late()
             if not same:
-                same = [{"number": record["entered"], "told": told, "members": {}, "start": None, "is_placed": False}]
+                same = [{"number": record["entered"], "told": told, "members": [], "start": None, "is_placed": False}]
                 record["entered"] += 1
                 record["iterations"] = [*record["iterations"], *same][-_MOST_ITERATIONS:]
-            same[-1]["members"][str(info.id)] = member
+            same[-1]["members"].append(info.id)
             number: int = same[-1]["number"]
         return number
 
@@ -204,16 +209,48 @@ class SharedProgress(Progress):
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen() is None:
             return {"place": self.get()}  # a copy goes its own way
-        board = own_board()
+        board, by = own_board(), _starts.count(context.get_spawning_popen())
         with board.content() as content:
             self.publish(content)
-        return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board}
+        return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board, "started_by": by}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # as if made here
         self._place = state["place"]
         self._key = state.get("key", self._key)
         self._publisher = state.get("publisher")
+        _Started.by = state.get("started_by", _Started.by)
+
+
+class _Starts(threading.local):
+    """The processes that a thread of this process has started."""
+
+    def __init__(self) -> None:
+        self._thread, self._count = next(_threads), 0
+        self._latest: weakref.ref[Any] | None = None
+
+    def count(self, popen: Any = None) -> tuple[int, int]:
+        """Count a process that is being started, once where `popen` stands for it; return thread and count."""
+        if popen is None or self._latest is None or self._latest() is not popen:
+            self._count += 1
+            self._latest = None if popen is None else weakref.ref(popen)
+        return self._thread, self._count
+
+    @property
+    def latest(self) -> tuple[int, int]:
+        """Thread and count of the latest one."""
+        return self._thread, self._count
+
+
+_threads = itertools.count()
+_starts = _Starts()
+
+
+class _Started:
+    """This process."""
+
+    by: tuple[int, int] = (0, 0)
+    """The number of the thread that started it, in the parent, and how many that had started then."""
 
 
 _live: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
@@ -221,6 +258,7 @@ _live: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
 
 def _publish_all() -> None:
     """Have the child of a fork find the places of all datasets on the board that it inherits."""
+    _starts.count()
     progresses = list(_live)
     if not progresses:
         return
@@ -231,27 +269,16 @@ def _publish_all() -> None:
             del content[key]
 
 
-os.register_at_fork(before=_publish_all)
+def _know_thread() -> None:
+    _Started.by = _starts.latest  # of the thread that forked: the only one in here
 
 
-def may_join(members: Mapping[str, Any], worker: str, member: tuple[int | None, int]) -> bool:
-    """Return whether a worker may belong to an iteration with the same base seed.
-
-    Torch starts the workers of an iteration one after the other, so that the numbers of their processes, less their
-    own numbers, are equal. They are not if another thread starts processes at the same time; then workers belong
-    together that live at the same time.
-    """
-    if worker in members:
-        return False
-    first, _ = member
-    return any(first is None or other == first or _is_alive(pid) for other, pid in members.values())
+os.register_at_fork(before=_publish_all, after_in_child=_know_thread)
 
 
-def _is_later(iteration: Mapping[str, Any], told: Mapping[str, Any], member: tuple[int | None, int]) -> bool:
+def _is_later(then: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     """Return whether it is one that other workers of the same loader have entered after the one that is looked for."""
-    then = iteration["told"]
-    same = then | {"round": 0} == {**told, "round": 0} and then["round"] > told["round"]
-    return same and any(first == member[0] for first, _ in iteration["members"].values())
+    return {**then, "round": 0} == {**told, "round": 0} and then["round"] > told["round"]
 
 
 def _too_late() -> CursorError:
@@ -259,16 +286,6 @@ def _too_late() -> CursorError:
         f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and what "
         "they began with is no longer known. Use one iteration of a loader after the other."
     )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _told(state: Mapping[str, Any]) -> str:
