@@ -240,19 +240,6 @@ def test_a_plain_torch_loader_reads_the_dataset(root):
     assert list(plain) == ids(loader_of(root))
 
 
-def plain_loader_with_workers(root):
-    dataset = StreamingDataset(remote=root, batch_size=8, shuffle=True)
-    collate = lambda samples: [s["id"] for s in samples]  # noqa: E731
-    return dataset, DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=collate)
-
-
-@pytest.mark.process
-def test_a_plain_torch_loader_with_workers_reads_the_epoch_that_it_is_told(root):
-    dataset, plain = plain_loader_with_workers(root)
-    dataset.set_epoch(0)
-    assert list(plain) == ids(loader_of(root))
-
-
 def test_a_dataset_can_be_pickled_before_and_after_use(root):
     dataset = StreamingDataset(remote=root, batch_size=8)
     assert pickle.loads(pickle.dumps(dataset))[3]["id"] == 3
