@@ -92,8 +92,8 @@ def test_dialects_and_splits_stay_apart(tmp_path):
     assert [(shard.partition, shard.format, shard.newline, shard.samples) for shard in made.shards] == [
         ("train", "csv", "\n", 10), ("test", "csv", "\n", 10), ("test", "csv", "\r\n", 10), ("test", "tsv", "\n", 10),
     ]  # fmt: skip
-    dataset = open_dataset(str(tmp_path))
     with pytest.warns(MixedSplitsWarning, match="the splits 'test', 'train'"):
+        dataset = open_dataset(str(tmp_path))
         assert [dataset[number] for number in range(40)] == ROWS[:40]
     assert verify(store).ok
 
