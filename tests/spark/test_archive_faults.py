@@ -46,6 +46,9 @@ BROKEN = {
     "a failure": (reply(b"", "Content-Length: 0", status="503 Busy"), StoreError, "503.*check the address"),
     "a page": (whole(b"<html>log in</html>"), FormatError, "not an archive"),
     "half of it, without a length": (reply(TGZ[:-30]), FormatError, "damaged"),
+    "a redirect with a body beyond all memory": (
+        reply(b"", "Location: /y.tgz", "Content-Length: " + "9" * 30, status="302 Found"), StoreNotFound, "no such file"
+    ),
     "a redirect to itself": (redirect("/x.tgz"), StoreError, "infinite loop"),
 }  # fmt: skip
 

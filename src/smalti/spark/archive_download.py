@@ -141,9 +141,9 @@ class _Redirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
+        fp.close()  # else urllib reads its body, of any size, into memory
         target = urlsplit(newurl).scheme
         if target not in {"http", "https"} or (target, req.type) == ("http", "https"):
-            fp.close()
             raise StoreError(
                 f"{self._shown}: the server redirects from {req.type}:// to {redact_address(newurl)}, which is not "
                 "followed; give the address of the file itself",
