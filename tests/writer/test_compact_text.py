@@ -94,7 +94,7 @@ def test_dialects_and_splits_stay_apart(tmp_path):
     ]  # fmt: skip
     with pytest.warns(MixedSplitsWarning, match="the splits 'test', 'train'"):
         dataset = open_dataset(str(tmp_path))
-        assert [dataset[number] for number in range(40)] == ROWS[:40]
+    assert [dataset[number] for number in range(40)] == ROWS[:40]
     assert verify(store).ok
 
 
