@@ -63,9 +63,11 @@ def left(folder, before):
         with contextlib.suppress(OSError):  # the listing's own is gone
             links.append(os.readlink(link))
     maps = Path("/proc/self/maps").read_text()
+    boards = [link for link in links if "smalti-board" in link]  # one for each program, as long as it runs
     return {
         "descriptors": len(links),
-        "of shards and rings": sum(".mds" in link or "smalti" in link for link in links),
+        "boards beyond the program's one": max(0, len(boards) - 1),
+        "of shards and rings": sum(".mds" in link or "smalti" in link for link in links if link not in boards),
         "maps of shards and rings": maps.count(".mds") + maps.count("smalti-ring"),
         "threads": threading.active_count(),
         "children": len(children_of(os.getpid())),
