@@ -206,6 +206,7 @@ def test_a_data_frame_is_not_pickled(tmp_path):
         """A data frame that nobody may compute anything with."""
 
         columns = ("x",)
+        mapInArrow = sparkSession = None  # noqa: N815  Spark's names
 
         @property
         def schema(self):

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 
 _PREFIXES = ("AWS_", "AZURE_", "COMPOSER_SFTP_", "DATABRICKS_", "GOOGLE_", "OCI_", "S3_")
 _NAMES = frozenset({
-    "CLOUDSDK_CONFIG", "GCE_METADATA_DETECT_RETRIES", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "GCS_KEY", "GCS_SECRET",
+    "CLOUDSDK_CONFIG", "GCE_METADATA_DETECT_RETRIES", "GCE_METADATA_TIMEOUT", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT",
+    "GCS_KEY", "GCS_SECRET",
     "HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MOSAICML_STREAMING_AWS_REQUESTER_PAYS",
 })  # fmt: skip
 
-OF_THIS_HOST = frozenset({"IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET"})
-"""Name a service of this host, which gives tokens to this host alone: of no use elsewhere."""
+OF_THIS_HOST = frozenset({
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET",
+    "SYSTEM_ACCESSTOKEN",
+})  # fmt: skip
+"""Name a service of this host or build agent, which gives tokens to it alone: of no use elsewhere."""
 
 
 def store_variables(environment: Mapping[str, str]) -> dict[str, str]:
