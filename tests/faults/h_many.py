@@ -6,6 +6,7 @@ python h_many.py FOLDER HOW_MANY OUT.json      (FOLDER holds `plain` and `packed
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -19,6 +20,9 @@ from tests.shard_sets import write_set
 DEADLINE = 30.0
 FORK = {"multiprocessing_context": "fork"}
 SHM = Path("/dev/shm")
+SEMAPHORES = f"mp{os.getpid()}"  # the prefix of this program's names; others of the machine have `mp`, or their own
+family = {os.getpid()}
+"""This process and all that were ever its loaders' workers: torch writes the maker's id into a name."""
 
 WAYS = [
     # where from, the loader's options, batches taken (None: all)
@@ -47,11 +51,14 @@ def use(folder, number):
     dataset = StreamingDataset(remote=remote, local=local, shuffle=True)
     loader = StreamingDataLoader(dataset, 4, **options)
     batches = iter(loader)
+    family.update(worker.pid for worker in multiprocessing.active_children())
     taken = sum(len(batch["id"]) for batch in islice(batches, steps))
     assert taken == (40 if steps is None else 4 * steps)
     if steps is not None and number % 3 == 0:
         loader.load_state_dict(loader.state_dict())
-        next(iter(loader))  # and leave the first iteration as it is
+        again = iter(loader)
+        family.update(worker.pid for worker in multiprocessing.active_children())
+        next(again)  # and leave the first iteration as it is
     if number // len(WAYS) % 2:
         dataset.close()
 
@@ -90,20 +97,21 @@ def children_of(pid):
 
 
 def lasting(before):
-    """Names in /dev/shm that are new, and still there after a while: other processes of the machine use it as well."""
-    own, end = os.getpid(), time.monotonic() + DEADLINE
-    names = {name for name in set(os.listdir(SHM)) - before if not is_anothers(name, own)}
+    """Names of ours in /dev/shm that are new, and still there after a while."""
+    end = time.monotonic() + DEADLINE
+    names = {name for name in set(os.listdir(SHM)) - before if is_ours(name)}
     while names and time.monotonic() < end:
         time.sleep(0.05)
         names &= set(os.listdir(SHM))
     return names
 
 
-def is_anothers(name, own):
-    """Whether a name in /dev/shm says that a living process made it that is neither this one nor its child."""
+def is_ours(name):
+    """Whether this program or one of its workers made a name; other tests, and those that are killed, use /dev/shm too."""
+    if name.startswith("sem."):
+        return name.startswith(f"sem.{SEMAPHORES}-")
     pids = [int(part) for part in name.split("_") if part.isdigit()]
-    mine = {own, *children_of(own)}
-    return any(pid not in mine and Path(f"/proc/{pid}").exists() for pid in pids[:1])
+    return not pids or pids[0] in family
 
 
 def settled(folder, before):
@@ -119,6 +127,7 @@ def settled(folder, before):
 def main(folder, how_many, out):
     """Writes down what is left after a tenth of them, and after all."""
     folder, count = Path(folder), int(how_many)
+    multiprocessing.current_process()._config["semprefix"] = f"/{SEMAPHORES}"  # workers inherit it
     write_set("memory://many/set", 40)
     before = set(os.listdir(SHM))
     found = {}
