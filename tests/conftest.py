@@ -1,5 +1,7 @@
 """Fixtures that every room's tests share."""
 
+import gc
+import multiprocessing
 import os
 import random
 import sys
@@ -24,6 +26,9 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 # Of every JVM that tests start: none lives long enough for the second compiler to pay.
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(name, QUICK_JVM)
+
+# A process has one fork server, which the first test that needs one starts: with what most of its children import.
+multiprocessing.set_forkserver_preload(["tests.dataset.lives", "tests.dataset.mixture_ranks"])
 
 # google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
 os.environ["NO_GCE_CHECK"] = "true"
@@ -69,6 +74,12 @@ def pytest_configure(config):
             from tests import scheduling
 
             config.pluginmanager.register(scheduling.Stopwatch())
+
+
+def pytest_collection_finish():
+    """Keep what was imported out of all later collections, and so out of what forked processes copy."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header():

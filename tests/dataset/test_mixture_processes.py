@@ -25,9 +25,7 @@ def roots(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.dataset.mixture_ranks"])
-    return context
+    return multiprocessing.get_context("forkserver")
 
 
 def launch(processes, folder, num_ranks, **told):

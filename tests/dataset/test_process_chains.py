@@ -25,9 +25,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.dataset.lives"])
-    return context
+    return multiprocessing.get_context("forkserver")
 
 
 def launch(processes, root, folder, world, options, steps):

@@ -123,5 +123,4 @@ def test_g7_a_fork_that_opens_its_own_connection_does_not_close_that_of_its_pare
     assert in_fork(in_child) == "[]"
     values.clear()
     gc.collect()
-    gc.unfreeze()
     assert closed == [os.getpid()]
