@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ while True:
 """
 
 
+def is_any_left(group):
+    """Return whether a process of this group has not ended yet."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, number = stat.read_text().rsplit(") ", 1)[1].split()[:3]
+            if int(number) == group and state not in "ZX":
+                return True
+    return False
+
+
 def leftovers(local):
     return sorted(path.name for path in local.rglob("*") if path.name.endswith((".part", ".lock")))
 
@@ -48,6 +59,9 @@ def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
     os.killpg(job.pid, signal.SIGKILL)
     job.wait(10)
     job.stdout.close()
+    end = time.monotonic() + 20
+    while is_any_left(job.pid) and time.monotonic() < end:  # a lease is let go of when its process has ended
+        time.sleep(0.02)
     dataset = reader(remote, local, cache_limit=60000)
     assert read_all(dataset) == list(range(SAMPLES))
     dataset.close()

@@ -72,7 +72,8 @@ def frame(session, out):
 
 def main(master, out, write_id, when):
     """Run the job; says how many rows were published."""
-    session = build_session(SparkOptions(master=master, driver_memory="512m"))
+    conf = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}  # those of the driver
+    session = build_session(SparkOptions(master=master, driver_memory="512m", conf=conf))
     if when == "executor":
         rows = frame(session, out)
     else:

@@ -55,11 +55,10 @@ BATCHES = "batches are cut by bytes: True"
 REFUSED = "SchemaError: Spark partition 0: column 'x'"
 
 
-@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
-def test_the_whole_way_works_on_other_kinds_of_session(master, flowers, tmp_path):
-    """Executors in JVMs of their own, and a Spark Connect server; a typed error comes home from both."""
-    with connect_turn() if master == "connect" else contextlib.nullcontext():
-        lines, errors = whole_way(master, flowers, tmp_path / "out")
+def test_the_whole_way_works_on_spark_connect(flowers, tmp_path):
+    """Through a server; a typed error comes home."""
+    with connect_turn():
+        lines, errors = whole_way("connect", flowers, tmp_path / "out")
     assert lines[-5:-1] == [IMAGES, *OPTIONS, BATCHES], errors
     assert lines[-1].startswith(REFUSED), errors
 
@@ -119,7 +118,7 @@ def end(process):
 
 
 def test_the_whole_way_works_on_a_standalone_cluster_whose_executors_have_no_torch(flowers, tmp_path):
-    """Started by PySpark's own script, and gone afterwards."""
+    """Executors in JVMs of their own, of a cluster that PySpark's own script starts and ends; a typed error arrives."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_TORCH)
     conf = {
@@ -132,7 +131,7 @@ def test_the_whole_way_works_on_a_standalone_cluster_whose_executors_have_no_tor
     with cluster(tmp_path) as master:
         lines, errors = whole_way(master, flowers, tmp_path / "out", conf=conf, env={"SPARK_LOCAL_IP": "127.0.0.1"})
         port = int(master.rpartition(":")[2])
-    assert lines[-5:-1] == ["torch on executors: {False}", *OPTIONS, BATCHES], errors
+    assert lines[-6:-1] == ["torch on executors: {False}", IMAGES, *OPTIONS, BATCHES], errors
     assert lines[-1].startswith(REFUSED), errors
     end = time.monotonic() + DEADLINE
     while answers(port):  # its JVM ends a moment after the script that started it

@@ -79,8 +79,7 @@ def main(master: str, source: str, out: str, conf: str = "{}") -> None:
     session = session_of(master, json.loads(conf))
     if master.startswith("spark://"):
         torch_on_executors(session)
-    else:
-        images(session, source, out)
+    images(session, source, out)
     options(session, out)
     largest_batch(session)
     try:
