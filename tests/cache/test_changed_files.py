@@ -183,5 +183,5 @@ def test_samples_that_are_read_one_by_one_are_checked_each_as_soon_as_there_is_t
     tight = sum(budget.allows_one() for _ in range(1_000))
     assert tight <= 1
     clock.now += 10.0
-    answers = [budget.allows_one() for _ in range(100)]
-    assert all(answers[16:]), "the clock is looked at every sixteenth time"
+    answers = [budget.allows_one() for _ in range(200)]
+    assert all(answers[64:]), "the clock is looked at every 64th time"
