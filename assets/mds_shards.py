@@ -20,8 +20,8 @@ from resources.storage import StorageResource
 from smalti.catalog import Manifest, load_manifest, verify
 from smalti.catalog.header import Header
 from smalti.errors import StoreNotFound, VersionNotFound
-from smalti.spark.prepared_table import PreparedTable, find_table
-from smalti.spark.reshard_prepared import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
+from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
+from smalti.spark.prepared.table import PreparedTable, find_table
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
 _CODE_VERSION = "1"

@@ -18,10 +18,10 @@ from assets.rendering import Value, gallery, image_teaser, table
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.spark import ImageFolder, PrepareOptions
-from smalti.spark.prepared_adopt import adopt_prepared
-from smalti.spark.prepared_rows import first_rows
-from smalti.spark.prepared_table import PreparedTable
-from smalti.spark.prepared_update import PreparedUpdate, show_again, update_prepared
+from smalti.spark.prepared.adopt import adopt_prepared
+from smalti.spark.prepared.rows import first_rows
+from smalti.spark.prepared.table import PreparedTable
+from smalti.spark.prepared.update import PreparedUpdate, show_again, update_prepared
 
 PLACE = "preprocessed_images"
 """The tables of prepared images and their Parquet parts, below the storage root."""

@@ -17,7 +17,7 @@ from smalti.catalog import Manifest
 from smalti.errors import BadImageError
 from smalti.format import ShardInfo
 from smalti.images import decode_rgb
-from smalti.spark.prepared_table import PreparedTable
+from smalti.spark.prepared.table import PreparedTable
 from smalti.storage import Store
 
 ROWS = "rows"

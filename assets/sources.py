@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from assets.flowers import draw_flowers
 from resources.storage import StorageResource
-from smalti.images import draw_flowers
 from smalti.spark import fetch_archive, is_archive
 
 _UPLOADS = 16  # in flight; small files are bound by latency

@@ -10,7 +10,7 @@ from types import TracebackType
 from benchmarks.link.place import BYTES_PER_SECOND, LATENCY_SECONDS, Place
 from benchmarks.task import Task
 from benchmarks.trees import children, cpu_seconds
-from smalti.testing.faultstore import FaultStore, Logged, Toxic
+from tests.faultstore import FaultStore, Logged, Toxic
 
 _SHARDS = (".mds", ".bin")  # as Smalti and MosaicML name them, and as LitData does
 

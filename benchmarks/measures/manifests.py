@@ -55,8 +55,7 @@ Action = tuple[Callable[[], Mapping[str, Any]], dict[str, Any]]
 def _publishing(task: Task, folder: Path) -> Action:
     """From the tasks' answers to the new version, its index file included: what Spark's driver does."""
     from smalti.catalog import Draft, publish
-    from smalti.catalog.packed_shards import pack_shards, unpack_shards
-    from smalti.catalog.table import table_of
+    from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
     from smalti.format import Schema
 
     store = _claiming(folder, task.samples)
@@ -130,7 +129,7 @@ def _comparing(task: Task, folder: Path) -> Action:
 
 def _vacuuming(task: Task, folder: Path) -> Action:
     """What a clean-up would remove, out of as many objects: nothing. A dry run."""
-    from smalti.catalog.vacuum import vacuum
+    from smalti.catalog.retention.vacuum import vacuum
 
     store = _claiming(folder, task.samples)
     return lambda: {"removed": len(vacuum(store).removed)}, {"removed": 0}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.soak.faults import Fault, Field, Heal, Impossible, classes
-from smalti.cache.contents import BUDGET_LOCK
+from smalti.cache.files import BUDGET_LOCK
 from smalti.cache.locking import FileLock
 from smalti.storage.retry import Deadline
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.soak.server import StoreProcess
-from smalti.testing.faultstore import Toxic
+from tests.faultstore import Toxic
 
 Heal = Callable[[], None]
 

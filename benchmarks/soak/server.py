@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import unescape
 
-from smalti.testing.faultstore import Toxic
-from smalti.testing.faultstore.handle import ask
+from tests.faultstore import Toxic
+from tests.faultstore.handle import ask
 
 BUCKET = "bucket"
 _SECONDS = 30.0
@@ -57,7 +57,7 @@ class StoreProcess:
 
     def start(self) -> None:
         """Begins to serve, on the port that it had."""
-        command = [sys.executable, "-m", "smalti.testing.faultstore", "--until-eof", "--bucket", BUCKET]
+        command = [sys.executable, "-m", "tests.faultstore", "--until-eof", "--bucket", BUCKET]
         command += ["--folder", str(self._folder), "--seed", str(self._seed), "--port", str(self.port)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = self._process.stdout.readline() if self._process.stdout else ""

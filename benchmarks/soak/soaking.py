@@ -27,7 +27,7 @@ from benchmarks.soak.store_faults import STORE_FAULTS
 from benchmarks.soak.told import Reads
 from benchmarks.soak.watch import Bound
 from smalti.catalog import Manifest, load_manifest
-from smalti.testing.faultstore import Toxic
+from tests.faultstore import Toxic
 
 CATALOGUE: list[Fault] = [*STORE_FAULTS, *CACHE_FAULTS, *PROCESS_FAULTS]
 _STACKS_SECONDS = 0.5

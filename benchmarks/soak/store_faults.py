@@ -1,7 +1,7 @@
 """Faults of the store and of the way to it."""
 
 from benchmarks.soak.faults import Fault, Field, Heal, Impossible, classes
-from smalti.testing.faultstore import Toxic
+from tests.faultstore import Toxic
 
 _SLOW = classes("StoreError", "StoreTimeout")
 _BAD = classes("StoreError", "StoreTimeout", "ChecksumMismatch", "IndexFileError", "FormatError")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from assets.flowers import draw_flowers
 from benchmarks.link.server import LinkServer, num_bytes_sent, rounds, rounds_to_first, shard_bytes
 from benchmarks.link_rows import LINK_ROWS
 from benchmarks.measures.linked import _end_of, _read_epoch
@@ -20,8 +21,8 @@ from benchmarks.plan import planned, preparations
 from benchmarks.scale import SCALES
 from benchmarks.task import Task
 from benchmarks.trees import children, cpu_seconds, tree_rss
-from smalti.images import draw_flowers, probe_image
-from smalti.testing.faultstore import Logged
+from smalti.images import probe_image
+from tests.faultstore import Logged
 
 ROOT = Path(__file__).resolve().parents[2]
 

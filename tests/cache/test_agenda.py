@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smalti.cache.agenda import NEVER, Agenda, Uses
+from smalti.cache.next_use import NEVER, Agenda, Uses
 
 
 def told(*stretches):
@@ -53,7 +53,7 @@ def test_a_new_plan_begins_at_step_0_and_forgets_the_old_one():
 
 
 def test_what_is_known_is_bounded_and_what_lies_beyond_comes_last(monkeypatch):
-    monkeypatch.setattr("smalti.cache.agenda.MOST_AHEAD", 3)
+    monkeypatch.setattr("smalti.cache.next_use.MOST_AHEAD", 3)
     agenda, seen = told(*[[(step, step % 2)] for step in range(9)], [(9, 7)])
     assert next_uses(agenda, 7) == [NEVER]
     assert len(seen) == 4

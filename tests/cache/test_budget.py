@@ -9,12 +9,12 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
 from smalti.dataset import StreamingDataset
-from smalti.dataset.history import MOST_PASSES
+from smalti.dataset.lookahead import MOST_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
 from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST
-from tests.faults.f_sets import copies, read_all, reader, remote_set, shard_bytes
+from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard_bytes
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from smalti.cache import ShardCache
-from smalti.cache.changes import CheckBudget
+from smalti.cache.mapping import CheckBudget
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch
 from smalti.format import Schema, ShardBuilder, ShardOptions

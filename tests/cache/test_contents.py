@@ -1,6 +1,6 @@
 """What lies in a cache's folder, looked at again and again."""
 
-from smalti.cache.contents import Known, scan
+from smalti.cache.files import Known, scan
 
 
 def test_a_second_look_sees_what_came_what_went_and_what_another_file_has_replaced(tmp_path):

@@ -42,7 +42,7 @@ def test_failures_are_counted_by_kind(error, kind):
 def test_files_that_come_side_by_side_keep_the_link_busy_once(monkeypatch):
     """On a clock of our own: 0 to 300 ms, and 100 to 500 ms; then a gap; then 900 to 1000 ms."""
     now = [1000.0]
-    monkeypatch.setattr("smalti.cache.counters.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("smalti.cache.stats.time.monotonic", lambda: now[0])
     counters = Counters()
     with counters.arriving() as first:
         now[0] += 0.1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import xxhash
 
-from smalti.cache.contents import lock_of
+from smalti.cache.files import lock_of
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from smalti.format import FIRST_BYTES, Schema, ShardBuilder, ShardOptions
 from smalti.testing import MemoryStore

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.cache.owners import Owners, owners_in
-from smalti.catalog.shard_table import bytes_of
-from tests.catalog.tables import many_shards, parsed, table_of
+from smalti.cache.eviction import Owners, owners_in
+from smalti.catalog.table.shard_table import bytes_of
+from tests.catalog.table.tables import many_shards, parsed, table_of
 
 SHARDS = many_shards(120)
 

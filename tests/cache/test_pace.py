@@ -1,6 +1,6 @@
 """How many fetches are under way at once: found by trying."""
 
-from smalti.cache.pace import FEWEST, GAIN, HOLD_SLICES, MOST, SLICE_SECONDS, Pace
+from smalti.cache.prefetch import FEWEST, GAIN, HOLD_SLICES, MOST, SLICE_SECONDS, Pace
 
 
 class Link:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from smalti.cache import CacheStats
-from smalti.testing.faultstore import FaultStore
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
+from tests.faultstore import FaultStore
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]

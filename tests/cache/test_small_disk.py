@@ -8,7 +8,7 @@ import pytest
 
 from smalti.cache import Uses
 from smalti.testing import MemoryStore
-from tests.faults.f_sets import copies
+from tests.faults.cached_sets import copies
 
 
 @pytest.fixture

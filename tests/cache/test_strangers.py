@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, inspecting
+from smalti.cache import CacheOptions, ShardCache, Source, inspect
 from smalti.cache.leases import Lease, Needs, needed_by_others
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
@@ -71,7 +71,7 @@ def test_what_stands_in_the_place_of_a_lock_stops_nobody_and_is_not_followed(lim
     placed(kind, folder / os.path.basename(name), precious)
     assert ids(cache) == list(range(40))
     assert precious.read_text() == "not the cache's"
-    assert [each.left for each in inspecting.list_copies(root.parent)] == [0]
+    assert [each.left for each in inspect.list_copies(root.parent)] == [0]
 
 
 def test_a_folder_in_the_place_of_a_lock_is_said_with_its_path(limited):
@@ -99,9 +99,9 @@ def test_scrub_takes_links_and_pipes_among_leases_and_keeps_what_they_lead_to(li
         placed(kind, root / ".leases" / kind, precious)
     (root / ".leases" / "folder").mkdir()
     placed("link", root / ".x.mds.lock", precious)
-    inspecting.scrub(root.parent)
+    inspect.scrub(root.parent)
     assert [path.name for path in (root / ".leases").iterdir()] == ["folder"]
-    assert [each.readers for each in inspecting.list_copies(root.parent)] == [0]
+    assert [each.readers for each in inspect.list_copies(root.parent)] == [0]
     assert precious.read_text() == "not the cache's"
 
 

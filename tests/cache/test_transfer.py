@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from smalti.cache import CacheOptions, Counters
-from smalti.cache.fetching import Fetcher
-from smalti.cache.keeping import Keeper, Places
-from smalti.cache.pace import Pace
+from smalti.cache.eviction import Keeper, Places
+from smalti.cache.fetch import Fetcher
+from smalti.cache.prefetch import Pace
 from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
 from smalti.cache.wanted import Wanted
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from smalti.cache.verified import Verified
+from smalti.cache.files import Verified
 
 
 @pytest.fixture

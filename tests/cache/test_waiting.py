@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from smalti.cache.contents import lock_of
+from smalti.cache.files import lock_of
 from smalti.cache.locking import FileLock
 from smalti.errors import ShardNotFound
 from smalti.storage.retry import Deadline

@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, verify
+from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.tags import tag
-from smalti.catalog.vacuum import vacuum
 from smalti.errors import (
     CatalogError,
     ChecksumMismatch,
@@ -21,7 +21,7 @@ from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from smalti.writer.compact import compact
-from tests.catalog.meeting import Meeting
+from tests.catalog.publishing.interfering_store import Meeting
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -31,7 +31,7 @@ def store(request, tmp_path):
 
 def rows_of(store, version=None, split=None):
     """(id, text) of every sample, in order, read from the shards themselves."""
-    from smalti.catalog.checked_shards import open_checked
+    from smalti.catalog.verify import open_checked
 
     rows = []
     for info in load_manifest(store, version=version).select(split):
@@ -166,7 +166,7 @@ class Forgetful(ShardBuilder):
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
     """As memory that flips a bit would do it; no checksum of a file would see it."""
-    monkeypatch.setattr(importlib.import_module("smalti.writer.copying"), "ShardBuilder", Forgetful)
+    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", Forgetful)
     store = MemoryStore()
     publish(store, make_draft(store, 40))
     before = dict(store.objects)

@@ -9,7 +9,7 @@ import pytest
 from smalti import add_columns
 from smalti.catalog import tag
 from smalti.cli import main
-from tests.faults.f_sets import copies, read_all, reader, remote_set, shard_bytes
+from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
 
 

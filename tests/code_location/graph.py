@@ -9,14 +9,14 @@ from typing import Any
 import dagster as dg
 import numpy as np
 
+from assets.flowers import draw_flower
 from assets.lineage import CHECKED_IN, facts_of, latest
 from pipelines.definitions import defs
 from resources.backends import LocalBackend
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.checked_shards import open_checked
-from smalti.images.flowers import draw_flower
+from smalti.catalog.verify import open_checked
 from smalti.storage import open_store
 
 CLASSES = ("daisy", "roses")

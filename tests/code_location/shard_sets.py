@@ -16,8 +16,8 @@ from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
-from smalti.spark.prepared_newest import put_table
-from smalti.spark.prepared_table import FILES, PreparedPart, PreparedTable
+from smalti.spark.prepared.newest import put_table
+from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
 from smalti.storage import Store
 from smalti.writer import ShardUploader
 from tests.code_location.events import materialise

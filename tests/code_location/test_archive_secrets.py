@@ -6,11 +6,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
 from assets.raw_images import raw_images
 from resources.storage import StorageResource
-from smalti.images.flowers import draw_flower
-from tests.spark.archives import RawServer, reply, tar_bytes, whole
+from tests.sources.archives import RawServer, reply, tar_bytes, whole
 
 CANARY = "CANARYcanary"
 

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from assets.automation import AUTOMATION
+from assets.flowers import draw_flower
 from assets.lineage import TRAINS_TAG
 from assets.raw_images import raw_images
 from assets.shard_tags import SHARDS, advance
@@ -20,7 +21,6 @@ from pipelines.schedules import nightly_reshard_schedule
 from pipelines.sensors import build_reshard_sensor, train_on_new_version_sensor
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, rollback
-from smalti.images.flowers import draw_flower
 from smalti.spark import list_images
 from tests.code_location.events import end, materialise, new_run, switch_on
 from tests.code_location.shard_sets import make_version, rows_of

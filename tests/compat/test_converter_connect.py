@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spark.connect_program import run_on_connect
+from tests.spark.writing.connect_program import run_on_connect
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 -- makes t
 
 from smalti.compat.petastorm import BatchedDataLoader, DataLoader, InMemBatchedDataLoader, make_batch_reader
 from smalti.errors import CursorError
-from smalti.torch import agreement
+from smalti.torch import ranks
 from tests.compat.parquet_files import flat, ids_of, url, write_rows
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("error")]
@@ -197,9 +197,9 @@ def test_a_loader_that_begins_elsewhere_than_its_fellow_is_told_before_its_first
     fellow = loader_of(folder, loader_options={"batch_size": 8}, cur_shard=0, shard_count=2)
     next(iter(fellow))
     same = loader_of(folder, loader_options={"batch_size": 8}, cur_shard=0, shard_count=2)
-    agreement._loaders.clear()
+    ranks._loaders.clear()
     next(iter(same))
-    agreement._loaders.clear()
+    ranks._loaders.clear()
     other = loader_of(folder, loader_options={"batch_size": 8}, cur_shard=0, shard_count=2, seed=6)
     with pytest.raises(CursorError, match="ranks do not begin at the same place"):
         next(iter(other))

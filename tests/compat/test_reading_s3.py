@@ -7,8 +7,8 @@ import pytest
 
 from smalti.compat.petastorm import make_batch_reader
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
-from smalti.testing.faultstore import FaultStore, Toxic
 from tests.compat.parquet_files import flat, ids_of, url, write_rows
+from tests.faultstore import FaultStore, Toxic
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error")]
 

@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 def test_without_tensorflow_the_error_says_what_to_install(folder, monkeypatch):
     imported = builtins.__import__
-    monkeypatch.setattr("smalti.compat.petastorm.tf_data.import_module", lambda name: imported("no_such_module"))
+    monkeypatch.setattr("smalti.compat.petastorm.tf_utils.import_module", lambda name: imported("no_such_module"))
     with pytest.raises(MissingDependency, match="pip install tensorflow-cpu"), converter_of(folder).make_tf_dataset():
         pass
 

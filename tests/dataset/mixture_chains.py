@@ -13,10 +13,8 @@ from fractions import Fraction
 import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.mixing import MixingOptions, begun, check_next_epoch
-from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Reading, reading_world
-from smalti.dataset.resuming import at_epoch, changes_weights, first_cursor, saved_cursor
+from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading, begun, check_next_epoch, reading_world
+from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.errors import CursorError
 from smalti.order.mixture import StreamWeight
 from smalti.world import World

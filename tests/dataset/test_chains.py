@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smalti.cursor import WINDOW, Cursor, MixedStream
-from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Reading, reading_world
-from smalti.dataset.resuming import ALGORITHMS, first_cursor
+from smalti.dataset.order import OrderOptions, Pass, Reading, reading_world
+from smalti.dataset.resume import ALGORITHMS, first_cursor
 from smalti.order.mosaic import default_mosaic_nodes
 from smalti.world import World
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.forecast import Reader, Shards, forecast
-from smalti.dataset.passes import OrderOptions
-from smalti.dataset.resuming import first_cursor
+from smalti.dataset.order import OrderOptions
+from smalti.dataset.resume import first_cursor
 from smalti.order import Division, plan_epoch
 from smalti.world import World
 

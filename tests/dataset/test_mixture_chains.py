@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from smalti.dataset.mixing import MixingOptions
-from smalti.dataset.passes import OrderOptions
+from smalti.dataset.order import MixingOptions, OrderOptions
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS, StreamWeight
 from tests.dataset.mixture_chains import Chain, Life, check, chosen, proportions

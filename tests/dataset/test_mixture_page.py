@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from smalti.cursor import MixedStream
-from smalti.dataset.mixing import MixingOptions
-from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Reading
-from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
+from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading
+from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
 from smalti.order.mixture import StreamWeight
 from smalti.world import World
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from smalti.cursor import MixedStream
-from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Reading, reading_world
-from smalti.dataset.resuming import first_cursor
+from smalti.dataset.order import OrderOptions, Pass, Reading, reading_world
+from smalti.dataset.resume import first_cursor
 from smalti.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "resume.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from smalti.testing.faultstore import FaultStore
 from tests.cache.conftest import fill, make_cache
+from tests.faultstore import FaultStore
 
 __all__ = ["fill", "make_cache"]  # section F reads real shards through the cache alone
 

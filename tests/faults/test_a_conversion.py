@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from smalti.catalog import load_manifest, new_write_id, verify
-from smalti.catalog.vacuum import vacuum
+from smalti.catalog.retention.vacuum import vacuum
 from smalti.errors import DatasetExists, StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
-from smalti.testing.faultstore import Toxic
-from tests.faults.a_jobs import ROWS, begin, commit, write
+from tests.faults.jobs_without_spark import ROWS, begin, commit, write
+from tests.faultstore import Toxic
 from tests.storage.test_process import in_fork
 
 pytestmark = pytest.mark.spark  # no session, but the code of its tasks
@@ -182,7 +182,7 @@ def test_a11_a_store_that_keeps_an_empty_shard_fails_the_task_and_nothing_is_vis
 def test_a16_the_manifest_of_very_many_shards_is_published_in_little_memory():
     """30,000 shards, and as many appended: one by one they alone would take 200 MB."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.a_many_shards", "30000", "250"],
+        [sys.executable, "-m", "tests.faults.publish_many_shards", "30000", "250"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

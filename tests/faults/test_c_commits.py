@@ -7,9 +7,9 @@ import pytest
 from smalti.catalog import load_manifest, publish, verify
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
 from smalti.testing import MemoryStore
-from smalti.testing.faultstore import Toxic
 from tests.catalog.conftest import make_draft
-from tests.faults.c_store import HEADER, drafted, published, rows_of
+from tests.faults.published_set import HEADER, drafted, published, rows_of
+from tests.faultstore import Toxic
 
 __all__ = ["make_draft"]
 

@@ -10,16 +10,16 @@ import signal
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, verify
-from smalti.catalog.clock import Clock
+from smalti.catalog.publishing.commit import Clock
 from smalti.errors import ShardNotFound, SmaltiError, StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
-from smalti.testing.faultstore import Toxic
 from smalti.writer import MDSWriter
 from tests.catalog.conftest import make_draft
-from tests.faults.c_store import drafted, published, rows_of
-from tests.faults.e_reading import FEW_WAYS
-from tests.faults.f_steps import die_before
+from tests.faults.cache_steps import die_before
+from tests.faults.published_set import drafted, published, rows_of
+from tests.faults.ways_of_reading import FEW_WAYS
+from tests.faultstore import Toxic
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 

@@ -5,8 +5,7 @@ import pytest
 from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import load_manifest
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
-from smalti.testing.faultstore import Toxic
-from tests.faults.e_reading import (
+from tests.faults.ways_of_reading import (
     DEADLINE,
     FEW_WAYS,
     SHARD,
@@ -22,6 +21,7 @@ from tests.faults.e_reading import (
     serve,
     written,
 )
+from tests.faultstore import Toxic
 
 pytestmark = pytest.mark.torch
 

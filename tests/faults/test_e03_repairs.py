@@ -8,10 +8,9 @@ import shutil
 import pytest
 
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
-from smalti.format import verifying
-from smalti.testing.faultstore import Toxic
+from smalti.format.reading import verification
 from smalti.torch import StreamingDataLoader
-from tests.faults.e_reading import (
+from tests.faults.ways_of_reading import (
     FEW_WAYS,
     SHARD,
     assert_exact,
@@ -23,6 +22,7 @@ from tests.faults.e_reading import (
     serve,
     written,
 )
+from tests.faultstore import Toxic
 
 pytestmark = pytest.mark.torch
 
@@ -122,14 +122,14 @@ def test_e16_a_cached_file_that_cannot_be_read_is_fetched_again(faults, tmp_path
 def fail_at(monkeypatch, inode):
     import os
 
-    feed = verifying._feed
+    feed = verification._feed
 
     def failing(file, hashers):
         if os.fstat(file.fileno()).st_ino == inode:
             raise OSError(errno.EIO, "Input/output error")
         return feed(file, hashers)
 
-    monkeypatch.setattr(verifying, "_feed", failing)
+    monkeypatch.setattr(verification, "_feed", failing)
 
 
 @pytest.mark.slow

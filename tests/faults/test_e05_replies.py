@@ -3,8 +3,7 @@
 import pytest
 
 from smalti.errors import ShardNotFound, StoreError, StoreTimeout
-from smalti.testing.faultstore import FaultStore, Toxic
-from tests.faults.e_reading import (
+from tests.faults.ways_of_reading import (
     FEW_WAYS,
     SHARD,
     WAYS,
@@ -18,6 +17,7 @@ from tests.faults.e_reading import (
     serve,
     written,
 )
+from tests.faultstore import FaultStore, Toxic
 
 pytestmark = pytest.mark.torch
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from smalti.errors import ShardNotFound, StoreError
-from smalti.testing.faultstore import Toxic
-from tests.faults.e_reading import SHARD, assert_exact, fails, open_set, serve
+from tests.faults.ways_of_reading import SHARD, assert_exact, fails, open_set, serve
+from tests.faultstore import Toxic
 
 pytestmark = pytest.mark.torch
 

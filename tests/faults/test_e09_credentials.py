@@ -3,8 +3,7 @@
 import pytest
 
 from smalti.errors import StoreAuthError
-from smalti.testing.faultstore import Toxic
-from tests.faults.e_reading import (
+from tests.faults.ways_of_reading import (
     FEW_WAYS,
     SHARD,
     assert_every_consumer_fails,
@@ -14,6 +13,7 @@ from tests.faults.e_reading import (
     open_set,
     serve,
 )
+from tests.faultstore import Toxic
 
 pytestmark = pytest.mark.torch
 

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from smalti.errors import StoreError
-from smalti.testing.faultstore import Toxic
 from smalti.torch import StreamingDataLoader
-from tests.faults.e_reading import DEADLINE, SHARD, WAYS, assert_exact, crossed, expected, open_set, read, serve
+from tests.faults.ways_of_reading import DEADLINE, SHARD, WAYS, assert_exact, crossed, expected, open_set, read, serve
+from tests.faultstore import Toxic
 
 pytestmark = pytest.mark.torch
 

@@ -5,9 +5,9 @@ import warnings
 import pytest
 
 from smalti.errors import StoreError
-from smalti.testing.faultstore import Toxic
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
+from tests.faultstore import Toxic
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

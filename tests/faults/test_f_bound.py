@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import inspecting
+from smalti.cache import inspect
 from smalti.errors import SmaltiError, StoreError
 from smalti.writer import MDSWriter
-from tests.faults.f_sets import SAMPLES, Watch, copies, read_all, reader, remote_set, shard_bytes
+from tests.faults.cached_sets import SAMPLES, Watch, copies, read_all, reader, remote_set, shard_bytes
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 
@@ -22,7 +22,7 @@ ALL = list(range(SAMPLES))
 ON_SMALL_DISK = """
 import json, subprocess, sys, time
 from pathlib import Path
-from tests.faults.f_sets import read_all, reader
+from tests.faults.cached_sets import read_all, reader
 remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 local.mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
@@ -154,7 +154,7 @@ def test_f3_readers_beside_one_that_removes_everything_all_the_time_see_no_error
     ]
     removed = 0
     while any(each.poll() is None for each in readers):
-        removed += sum(each.files for each in inspecting.clear(local))
+        removed += sum(each.files for each in inspect.clear(local))
         time.sleep(0.02)  # others get the lock, too
     assert [each.communicate(timeout=10)[0] for each in readers] == ["whole\n"] * 4
     assert removed > 50
@@ -165,7 +165,7 @@ import sys
 import time
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.faults.f_sets import read_all, reader
+from tests.faults.cached_sets import read_all, reader
 dataset = reader(Path(sys.argv[1]), Path(sys.argv[2]), cache_limit=int(sys.argv[3]), download_timeout=60.0)
 for epoch in range(int(sys.argv[4])):
     assert read_all(dataset) == list(range(200))
@@ -207,7 +207,7 @@ import sys
 import time
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.faults.f_sets import read_all, reader
+from tests.faults.cached_sets import read_all, reader
 dataset = reader(Path(sys.argv[1]), Path(sys.argv[2]), cache_limit=5000, shuffle_seed=int(sys.argv[3]))
 assert read_all(dataset) == list(range(200))
 print("whole")

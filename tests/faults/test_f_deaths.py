@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, inspecting
+from smalti.cache import CacheOptions, ShardCache, Source, inspect
 from smalti.storage import LocalStore
 from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST, ids
-from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+from tests.faults.cached_sets import SAMPLES, copies, read_all, reader, remote_set
 from tests.storage.test_process import in_fork
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ GROUP = """
 import sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.faults.f_sets import reader
+from tests.faults.cached_sets import reader
 from smalti.torch import StreamingDataLoader, StreamingDataset
 dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=8, shuffle=True, cache_limit=60000)
 loader = StreamingDataLoader(dataset, num_workers=2, worker_kind="process", persistent_workers=True)
@@ -86,7 +86,7 @@ def test_f7_cleaning_removes_what_the_dead_left_and_nothing_of_the_living(fill, 
     bystander = tmp_path / "cache" / "other" / ".notes.1.ab.part"
     bystander.parent.mkdir()
     bystander.write_text("not the cache's")
-    assert [each.files for each in inspecting.scrub(tmp_path / "cache")] == [1]
+    assert [each.files for each in inspect.scrub(tmp_path / "cache")] == [1]
     assert not dead.exists()
     assert len(cache.shard(0)) > 0
     assert len(store.lines("fetch")) == 1, "the living one was not disturbed"

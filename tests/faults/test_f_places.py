@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
-from smalti.cache.filesystem import check_filesystem, filesystem_of
+from smalti.cache.files import check_filesystem, filesystem_of
 from smalti.cli import main
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from tests.cache.conftest import DIGEST
-from tests.faults.f_sets import SAMPLES, copies, read_all, reader, remote_set
+from tests.faults.cached_sets import SAMPLES, copies, read_all, reader, remote_set
 from tests.faults.test_f_bound import in_namespace, on_small_disk
 
 ALL = list(range(SAMPLES))
@@ -70,7 +70,7 @@ FEW_FILES = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.faults.f_sets import read_all, reader
+from tests.faults.cached_sets import read_all, reader
 dataset = reader(Path(sys.argv[1]), Path(sys.argv[2]), cache_limit=40000)
 assert dataset.num_shards > 64
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -123,7 +123,7 @@ def test_f13_a_cache_folder_that_cannot_be_written_is_a_typed_error(tmp_path):
 TURNS_READ_ONLY = """
 import json, subprocess, sys, time
 from pathlib import Path
-from tests.faults.f_sets import reader
+from tests.faults.cached_sets import reader
 remote, local = Path(sys.argv[1]), Path(sys.argv[2])
 local.mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", local], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.f_sets import SAMPLES, Watch, copies, read_all, reader, remote_set
+from tests.faults.cached_sets import SAMPLES, Watch, copies, read_all, reader, remote_set
 from tests.faults.test_f_bound import JOB
 from tests.storage.test_process import in_fork
 

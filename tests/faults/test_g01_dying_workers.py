@@ -14,9 +14,9 @@ import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
-from tests.faults.g_store import S3Server
+from tests.faults.held_store import S3Server
 from tests.shard_sets import write_set
-from tests.torch.train.test_processes import wait_until
+from tests.torch.train.launch.test_processes import wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
 

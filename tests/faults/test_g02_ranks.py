@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.g_ranks import Rank, started
-from tests.faults.g_store import S3Server
+from tests.faults.held_store import S3Server
+from tests.faults.rank_processes import Rank, started
 from tests.shard_sets import write_set
-from tests.torch.train.test_processes import wait_until
+from tests.torch.train.launch.test_processes import wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 

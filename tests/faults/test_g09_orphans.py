@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from tests.faults.g_main import started
+from tests.faults.reading_program import started
 from tests.shard_sets import write_set
-from tests.torch.train.test_processes import is_alive, wait_until
+from tests.torch.train.launch.test_processes import is_alive, wait_until
 
 pytestmark = [
     pytest.mark.torch,

@@ -1,6 +1,6 @@
 """G12: SIGTERM at any step of a loop written by hand: the state is saved within the grace, and resumed exactly.
 
-The same for `smalti.torch.train`: tests/torch/train/test_processes.py.
+The same for `smalti.torch.train`: tests/torch/train/launch/test_processes.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.g_loop import STATE
+from tests.faults.preempted_loop import STATE
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
@@ -35,7 +35,7 @@ def live(root, folder, way, saves, step):
     """One life, which is preempted after it made so many steps."""
     told = {"root": root, "folder": str(folder), "way": way, "saves": saves}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.g_loop", json.dumps(told)],
+        [sys.executable, "-m", "tests.faults.preempted_loop", json.dumps(told)],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=subprocess.PIPE,

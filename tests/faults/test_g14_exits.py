@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from tests.faults.g_main import can_have_own_shm, started
+from tests.faults.reading_program import can_have_own_shm, started
 from tests.shard_sets import write_set
-from tests.torch.train.test_processes import is_alive
+from tests.torch.train.launch.test_processes import is_alive
 
 pytestmark = [
     pytest.mark.torch,

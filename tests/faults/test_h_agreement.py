@@ -12,7 +12,7 @@ import torch.distributed as dist
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
-from tests.faults.h_sets import KNOWN, write_known_set
+from tests.faults.world_sets import KNOWN, write_known_set
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]

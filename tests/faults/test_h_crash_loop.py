@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.h_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
+from tests.faults.world_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 

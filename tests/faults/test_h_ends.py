@@ -6,7 +6,7 @@ import pytest
 
 from smalti.dataset import StreamingDataset
 from smalti.world import World
-from tests.faults.h_sets import FIRST_EPOCH, SECOND_EPOCH, loaders_of, take, write_known_set
+from tests.faults.world_sets import FIRST_EPOCH, SECOND_EPOCH, loaders_of, take, write_known_set
 from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.h_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
+from tests.faults.world_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
 
 pytestmark = pytest.mark.torch
 

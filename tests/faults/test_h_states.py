@@ -9,8 +9,8 @@ import pytest
 from smalti import Stream
 from smalti.errors import CursorError, SmaltiError, WorldMismatch
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.h_junk import mutated
-from tests.faults.h_sets import FIRST_EPOCH, KNOWN, write_known_set
+from tests.faults.corrupted_states import mutated
+from tests.faults.world_sets import FIRST_EPOCH, KNOWN, write_known_set
 from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch

@@ -9,9 +9,9 @@ import pytest
 from smalti.catalog import load_manifest, new_write_id
 from smalti.dataset import StreamingDataset
 from smalti.format import Schema, ShardOptions
-from smalti.spark.convert import dataframe_to_mds
 from smalti.spark.tasks import Attempt, one_answer_each
-from smalti.spark.writing import WritePlan, collect_shards, write_shards
+from smalti.spark.writing.dataframe import dataframe_to_mds
+from smalti.spark.writing.task import WritePlan, collect_shards, write_shards
 from smalti.storage import LocalStore, open_store
 from tests.spark.own_session import own_session
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.faults.h_sets import FIRST_EPOCH, SECOND_EPOCH, write_known_set
+from tests.faults.world_sets import FIRST_EPOCH, SECOND_EPOCH, write_known_set
 from tests.order.test_mosaic_golden import BY_SHUFFLE
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -57,7 +57,7 @@ def python(*arguments, numpy=None):
 
 def go_on(root, folder, steps, numpy):
     """One life under some numpy: what it is, and what it read."""
-    done = python(HERE / "h_vectors.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
+    done = python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
 

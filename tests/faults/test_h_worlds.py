@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.faults.h_sets import FIRST_EPOCH, SECOND_EPOCH, loaders_of, take, write_known_set
+from tests.faults.world_sets import FIRST_EPOCH, SECOND_EPOCH, loaders_of, take, write_known_set
 
 pytestmark = pytest.mark.torch
 

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source
-from smalti.testing.faultstore import Toxic
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.e_reading import read
+from tests.faults.ways_of_reading import read
+from tests.faultstore import Toxic
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

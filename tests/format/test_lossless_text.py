@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.format import ShardOptions
-from smalti.format.opening import open_shard
-from smalti.format.text_builder import TextShardBuilder
+from smalti.format.reading.joining import open_shard
 from smalti.format.text_layout import TextLayout, text_schema
+from smalti.format.writing.text import TextShardBuilder
 from tests.format.reading_back import refused
 from tests.hostile.files import scratch_files
 

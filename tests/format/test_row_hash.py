@@ -16,7 +16,7 @@ from smalti.format import (
     open_shard,
     text_schema,
 )
-from smalti.format.row_hash import MODULUS, hash_each, hash_rows
+from smalti.format.hashing import MODULUS, hash_each, hash_rows
 
 SCHEMA = Schema.from_columns({"id": "int32", "text": "str"})
 

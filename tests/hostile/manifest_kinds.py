@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.catalog.header import parse_header
-from smalti.catalog.table import emit_table, parse_table
+from smalti.catalog.table.arrow import emit_table, parse_table
 from smalti.errors import IndexFileError
 from smalti.format import parse_index
 from tests.hostile.index_kinds import check_message, check_shards

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from smalti.catalog.arrow_file import read_arrow_file
-from smalti.catalog.table import emit_table
+from smalti.catalog.table.arrow import emit_table
+from smalti.catalog.table.arrow_reader import read_arrow_file
 from smalti.errors import IndexFileError
 from smalti.format import parse_index
 from tests.golden.malformed.make import index, mds, one_value, packed
@@ -208,7 +208,7 @@ import hashlib
 import sys
 from pathlib import Path
 import pyarrow
-from smalti.catalog.table import parse_table
+from smalti.catalog.table.arrow import parse_table
 from smalti.errors import IndexFileError
 from tests.hostile.harness import limit_memory
 

@@ -12,7 +12,7 @@ import pytest
 
 from smalti.errors import FormatError, IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo
-from smalti.format.compression_base import Compression
+from smalti.format.compression import Compression
 from tests.hostile.harness import Cases, run
 from tests.hostile.index_kinds import Indexes, check_shards
 from tests.hostile.mutations import mutate_bytes, mutate_json

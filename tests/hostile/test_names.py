@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.catalog.table import emit_table, parse_table
+from smalti.catalog.table.arrow import emit_table, parse_table
 from smalti.errors import IndexFileError
 from smalti.format import check_basename, parse_index
 from tests.golden.malformed.make import index, jsonl, zipped

@@ -11,9 +11,9 @@ import numpy as np
 
 from smalti.errors import ChecksumMismatch, FormatError
 from smalti.format import ShardInfo, ShardOptions, verify_file
-from smalti.format.opening import open_shard
-from smalti.format.text_builder import TextShardBuilder
+from smalti.format.reading.joining import open_shard
 from smalti.format.text_layout import TextLayout, text_schema
+from smalti.format.writing.text import TextShardBuilder
 from tests.hostile.files import scratch_files
 from tests.hostile.mutations import mutate_bytes
 from tests.hostile.shard_seeds import Whole

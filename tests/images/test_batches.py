@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from assets.flowers import draw_flower
 from smalti.errors import BadImageError, SchemaError
 from smalti.images import DecodeImages, decode_batch, decode_rgb, encode_jpeg, resize_square
-from smalti.images.flowers import draw_flower
 
 GOOD = encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)
 BOMB = GOOD.replace(b"\x00\x18\x00\x18", b"\xff\xfa\xff\xfa", 1)  # 24 x 24 pixels say that they are 65530 x 65530

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from smalti.images import FLOWER_CLASSES, decode_batch, draw_flowers, thumbnail_grid
-from smalti.images.flowers import draw_flower
+from assets.flowers import FLOWER_CLASSES, draw_flower, draw_flowers
+from smalti.images import decode_batch, thumbnail_grid
 
 
 def test_the_same_arguments_draw_the_same_bytes():

@@ -30,8 +30,8 @@ def python_files():
     return [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_no_file_is_longer_than_500_lines():
-    assert [str(path) for path in python_files() if len(path.read_text().splitlines()) > 500] == []
+def test_no_file_is_longer_than_700_lines():
+    assert [str(path) for path in python_files() if len(path.read_text().splitlines()) > 700] == []
 
 
 def test_dagster_folders_postpone_no_annotations():
@@ -59,6 +59,6 @@ def test_the_programs_own_random_numbers_are_left_alone():
 def test_pickle_is_loaded_nowhere():
     """But in the testing aids, which check that stores survive it, in the encoding behind `allow_unsafe_types`, and in
     what a program hands to a worker process of its own by an unnamed file."""
-    banned, allowed = ("pickle.load", "torch.load("), {"testing", "pickles.py", "handing.py"}
+    banned, allowed = ("pickle.load", "torch.load("), {"testing", "objects.py", "handover.py"}
     library = [path for path in (ROOT / "src").rglob("*.py") if not allowed & set(path.parts)]
     assert [str(path) for path in library if any(word in path.read_text() for word in banned)] == []

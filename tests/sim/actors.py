@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from smalti.catalog import Draft, Manifest, in_progress, load_manifest, publish, rollback
-from smalti.catalog.publishing import Mode, check_target
-from smalti.catalog.sidecars import live_keys
-from smalti.catalog.vacuum import vacuum
+from smalti.catalog import Draft, Manifest, load_manifest, publish, rollback
+from smalti.catalog.additions.columns import live_keys
+from smalti.catalog.publishing.publish import Mode, check_target
+from smalti.catalog.retention import markers
+from smalti.catalog.retention.vacuum import vacuum
 from smalti.errors import (
     CatalogError,
     CommitConflict,
@@ -102,7 +103,7 @@ class SparkJob:
         if header is not None and write_id in header.writes:
             self._told(actor, load_manifest(store, version=header.writes[write_id]))
             return
-        in_progress.begin(store, write_id)
+        markers.begin(store, write_id)
         answers = self._run_tasks(actor, write_id)
         shards = [shard for _, found in answers for shard in found]
         self._sleep(actor, self.stage.world.dice.choice(self.sleeps))
@@ -113,7 +114,7 @@ class SparkJob:
             self._sleep(actor, self.stage.world.dice.choice(self.sleeps))
             made = self._publish(actor, draft)
         self._told(actor, made)
-        in_progress.end(store, write_id)
+        markers.end(store, write_id)
 
     def _publish(self, actor: Actor, draft: Draft) -> Manifest:
         store, since = self.stage.store(actor), self.stage.world.now

@@ -5,11 +5,13 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
-from smalti.catalog import Draft, Manifest, in_progress, load_manifest, publishing, tag, untag
-from smalti.catalog.manifest import digest_of
-from smalti.catalog.sidecars import ColumnsEntry, columns_of
-from smalti.catalog.stored import check_stored
-from smalti.catalog.table import emit_table
+from smalti.catalog import Draft, Manifest, load_manifest, tag, untag
+from smalti.catalog.additions.columns import ColumnsEntry, columns_of
+from smalti.catalog.publishing import publish
+from smalti.catalog.publishing.check_stored import check_stored
+from smalti.catalog.retention import markers
+from smalti.catalog.table.arrow import emit_table
+from smalti.catalog.table.digest import digest_of
 from smalti.catalog.tags import version_of_tag
 from smalti.errors import (
     CommitConflict,
@@ -21,7 +23,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.format import Schema, ShardInfo
-from smalti.spark import basing
+from smalti.spark.incremental import reshard
 from tests.sim.actors import BODY, Stage, read_all, remove, shard_of, upload
 from tests.sim.oracle import TTL, BrokenPromiseError, Job
 from tests.sim.store import SimClock, SimStore
@@ -83,7 +85,7 @@ def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
 
 def in_world(store: SimStore, draft: Draft, **options: Any) -> Manifest:
     """The real `replace_content`, by the clock of whoever holds the store."""
-    return publishing.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
+    return publish.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
 
 
 replace_content = in_world
@@ -100,7 +102,7 @@ def compactor(stage: Stage, name: str) -> Callable[[Actor], None]:
         made: list[ShardInfo] = []
 
         def publish() -> Manifest:
-            in_progress.begin(store, write_id)
+            markers.begin(store, write_id)
             made.extend(_put_together(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}", since))
             _nap(stage, actor)
             return publish_compacted(store, base, made, write_id)
@@ -137,7 +139,7 @@ def _published(stage: Stage, actor: Actor, job: Job, publish: Callable[[], Manif
         return error
     stage.world.say(actor, f"was told version {made.version}")
     job.told.append(made.version)
-    in_progress.end(stage.store(actor), f"{job.name}-0")
+    markers.end(stage.store(actor), f"{job.name}-0")
     return None
 
 
@@ -190,13 +192,13 @@ def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
             return
 
         def publish() -> Manifest:
-            in_progress.begin(store, write_id)
+            markers.begin(store, write_id)
             added = _beside(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}")
             entry = _entry(store, added, write_id)
             check_stored(store, added, write_id)
             _nap(stage, actor)
             draft = Draft(write_id, base.schema, base.shards, sidecars=(entry.to_json(),))
-            return basing.publish_from(store, base, draft, operation="add_columns")
+            return reshard.publish_from(store, base, draft, operation="add_columns")
 
         _published(stage, actor, Job(name, "add_columns", ()), publish)
 

@@ -10,16 +10,18 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from smalti.catalog import committing, indexing, publishing, successors, sweeping
 from smalti.catalog.header import INDEX, header_key
+from smalti.catalog.index import refresh
+from smalti.catalog.publishing import commit, next_version, publish
 from smalti.catalog.reading import find_newest
+from smalti.catalog.retention import sweep
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
 from tests.sim import keepers
 from tests.sim.actors import Habits
 from tests.sim.store import SimStore
 
 _TAGS = importlib.import_module("smalti.catalog.tags")
-_VACUUM = importlib.import_module("smalti.catalog.vacuum")
+_VACUUM = importlib.import_module("smalti.catalog.retention.vacuum")
 Plant = Callable[[], AbstractContextManager[Habits]]
 
 
@@ -37,7 +39,7 @@ def unconditional_put() -> Iterator[Habits]:
 @contextmanager
 def published_before_uploads_end() -> Iterator[Habits]:
     """Tasks answer before their shards are stored, and nobody looks."""
-    with patch.object(publishing, "check_stored", _nothing):
+    with patch.object(publish, "check_stored", _nothing):
         yield Habits(waits_for_uploads=False)
 
 
@@ -51,7 +53,7 @@ def all_attempts_taken() -> Iterator[Habits]:
 def lost_reply_is_a_failure() -> Iterator[Habits]:
     """A put that was not answered counts as one that did not happen, and the shards are removed."""
 
-    def commit(store: Any, header: Any, clock: Any) -> Any:
+    def planted(store: Any, header: Any, clock: Any) -> Any:
         del clock
         try:
             store.put_if_absent(header_key(header.version), header.emit())
@@ -59,7 +61,7 @@ def lost_reply_is_a_failure() -> Iterator[Habits]:
             raise CommitConflict("taken for a failure") from error
         return header
 
-    with patch.object(publishing, "commit", commit):
+    with patch.object(publish, "commit", planted):
         yield Habits()
 
 
@@ -72,13 +74,13 @@ def cleaned_up_although_unknown() -> Iterator[Habits]:
 @contextmanager
 def somebody_elses_version_is_ours() -> Iterator[Habits]:
     """After a refused put the write id is not compared."""
-    real = committing._read_back
+    real = commit._read_back
 
     def read_back(store: Any, header: Any, clock: Any) -> Any:
         found = real(store, header, clock)
         return None if found is None else replace(found, write_id=header.write_id)
 
-    with patch.object(committing, "_read_back", read_back):
+    with patch.object(commit, "_read_back", read_back):
         yield Habits()
 
 
@@ -87,9 +89,9 @@ def index_of_an_older_version() -> Iterator[Habits]:
     """Who writes the index files does not look whether a newer version came meanwhile."""
 
     def refresh(store: Any, manifest: Any) -> None:
-        indexing._write(store, manifest, stale=set())
+        refresh._write(store, manifest, stale=set())
 
-    with patch.object(publishing, "refresh_index", refresh):
+    with patch.object(publish, "refresh_index", refresh):
         yield Habits()
 
 
@@ -119,36 +121,36 @@ def rerun_writes_again() -> Iterator[Habits]:
 @contextmanager
 def write_ids_forgotten() -> Iterator[Habits]:
     """A version does not say which writes came before it."""
-    real = successors.following
+    real = next_version.following
 
     def following(content: Any, write_id: str, step: Any) -> Any:
         return replace(real(content, write_id, step), writes={})
 
-    with patch.object(publishing, "following", following), patch.object(successors, "following", following):
+    with patch.object(publish, "following", following), patch.object(next_version, "following", following):
         yield Habits()
 
 
 @contextmanager
 def unknown_is_a_refusal() -> Iterator[Habits]:
     """An outcome that cannot be told is said to be none."""
-    real = committing.commit
+    real = commit.commit
 
-    def commit(store: Any, header: Any, clock: Any) -> Any:
+    def planted(store: Any, header: Any, clock: Any) -> Any:
         try:
             return real(store, header, clock)
         except CommitUnknown as error:
             raise CommitConflict("taken for a failure") from error
 
-    with patch.object(publishing, "commit", commit):
+    with patch.object(publish, "commit", planted):
         yield Habits()
 
 
 @contextmanager
 def timeout_forgotten() -> Iterator[Habits]:
     """Of several tries the last one decides whether the outcome is known; as it was once."""
-    real = committing.commit
+    real = commit.commit
 
-    def commit(store: Any, header: Any, clock: Any) -> Any:
+    def planted(store: Any, header: Any, clock: Any) -> Any:
         try:
             return real(store, header, clock)
         except CommitUnknown as error:
@@ -157,7 +159,7 @@ def timeout_forgotten() -> Iterator[Habits]:
                 raise cause from error
             raise
 
-    with patch.object(publishing, "commit", commit):
+    with patch.object(publish, "commit", planted):
         yield Habits()
 
 
@@ -165,12 +167,12 @@ def timeout_forgotten() -> Iterator[Habits]:
 def append_without_its_parent() -> Iterator[Habits]:
     """An append that was overtaken goes on with the shards that it had read first."""
     kept: dict[Any, Any] = {}
-    real = successors._shards
+    real = next_version._shards
 
     def shards(store: Any, before: Any, draft: Any) -> Any:
         return kept.setdefault((store.disk, draft.write_id), real(store, before, draft))
 
-    with patch.object(successors, "_shards", shards):
+    with patch.object(next_version, "_shards", shards):
         yield Habits()
 
 
@@ -183,13 +185,13 @@ def vacuum_without_a_limit() -> Iterator[Habits]:
 @contextmanager
 def vacuum_without_markers() -> Iterator[Habits]:
     """An object of a write that goes on goes as soon as it is old itself."""
-    real = sweeping.sweep
+    real = sweep.sweep
 
-    def sweep(listing: Any, known: Any, cutoff: float) -> Any:
+    def planted(listing: Any, known: Any, cutoff: float) -> Any:
         writes = {info.key.split("/")[0] for info in listing if info.key.startswith("job")}
         return real(listing, replace(known, published={*known.published, *writes}), cutoff)
 
-    with patch.object(_VACUUM, "sweep", sweep):
+    with patch.object(_VACUUM, "sweep", planted):
         yield Habits()
 
 
@@ -203,13 +205,13 @@ def vacuum_without_a_fence() -> Iterator[Habits]:
 @contextmanager
 def fence_ignored() -> Iterator[Habits]:
     """A writer publishes although a vacuum took it for dead."""
-    real = publishing.check_target
+    real = publish.check_target
 
     def check_target(store: Any, mode: Any, **options: Any) -> Any:
         newest = real(store, mode, **options)
         return newest if newest.header is None else replace(newest, header=replace(newest.header, fenced=()))
 
-    with patch.object(publishing, "check_target", check_target), patch.object(publishing, "check_stored", _nothing):
+    with patch.object(publish, "check_target", check_target), patch.object(publish, "check_stored", _nothing):
         yield Habits()
 
 
@@ -225,7 +227,7 @@ def vacuum_that_looks_at_tags_once() -> Iterator[Habits]:
     """A tag that was made between the first look and the version that says what goes is not seen."""
     real, commit_same, said = _VACUUM.tags, _VACUUM.commit_same, set()
 
-    def commit(store: Any, *args: Any, **options: Any) -> Any:
+    def planted(store: Any, *args: Any, **options: Any) -> Any:
         committed = commit_same(store, *args, **options)
         if committed is not None:
             said.add(store)
@@ -258,12 +260,12 @@ def version_as_old_as_itself() -> Iterator[Habits]:
 @contextmanager
 def rollback_to_what_was_removed() -> Iterator[Habits]:
     """A rollback does not ask what a vacuum has removed, and looks at no shard."""
-    real = publishing._target
+    real = publish._target
 
     def target(store: Any, newest: Any, version: int) -> Any:
         return real(store, replace(newest, expired=()), version)
 
-    with patch.object(publishing, "_target", target), patch.object(publishing, "check_stored", _nothing):
+    with patch.object(publish, "_target", target), patch.object(publish, "check_stored", _nothing):
         yield Habits()
 
 
@@ -294,7 +296,7 @@ def append_that_keeps_columns() -> Iterator[Habits]:
     def carried(parent: Any, draft: Any, mode: str) -> Any:
         return parent.sidecars if mode == "append" and parent is not None else tuple(draft.sidecars)
 
-    with patch.object(successors, "carried", carried):
+    with patch.object(next_version, "carried", carried):
         yield Habits()
 
 
@@ -308,7 +310,7 @@ def vacuum_that_forgets_columns() -> Iterator[Habits]:
 @contextmanager
 def split_index_left_behind() -> Iterator[Habits]:
     """The index file of a split stays when no version has that split any more."""
-    with patch.object(indexing, "_remove_older", _nothing):
+    with patch.object(refresh, "_remove_older", _nothing):
         yield Habits()
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from smalti.spark import basing
+from smalti.spark.incremental import reshard
 from tests.sim import keepers
 from tests.sim.actors import Habits, SparkJob, Stage, old_reader, reader, roller, vacuumer
 from tests.sim.oracle import BrokenPromiseError, Oracle
@@ -37,7 +37,7 @@ def run(seed: int, habits: Habits | None = None) -> Outcome:
     _enter(stage)
     problem = ""
     try:
-        with patch.object(basing, "replace_content", keepers.replace_content):  # by the clock of this world
+        with patch.object(reshard, "replace_content", keepers.replace_content):  # by the clock of this world
             world.run()
         stage.oracle.check_end(is_quiet=world.rates is QUIET and world.rates_of_commits is QUIET)
     except (Exception, Hang) as error:  # an error that nobody expects breaks a promise, too

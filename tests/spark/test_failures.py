@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import BadImageError, MissingDependency, SchemaError, SmaltiError, StoreNotFound
-from smalti.spark.failures import CarriedError, carried, surfaced, unpack
+from smalti.spark.tasks import CarriedError, carried, surfaced, unpack
 
 
 def fail_with(error):

@@ -5,11 +5,13 @@ import pyarrow
 import pyspark.worker
 from pyspark.daemon import manager
 
-import smalti.spark.convert
 import smalti.spark.prepare
-import smalti.spark.writing
+import smalti.spark.writing.dataframe
+import smalti.spark.writing.task
 
-assert all([pandas, pyarrow, pyspark.worker, smalti.spark.convert, smalti.spark.prepare, smalti.spark.writing])
+assert all(
+    [pandas, pyarrow, pyspark.worker, smalti.spark.writing.dataframe, smalti.spark.prepare, smalti.spark.writing.task]
+)
 
 if __name__ == "__main__":
     manager()

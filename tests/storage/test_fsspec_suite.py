@@ -10,7 +10,7 @@ from fsspec.tests.abstract import (
     AbstractPutTests,
 )
 
-from smalti.storage.volumes import VolumesFileSystem
+from smalti.storage.databricks.volumes import VolumesFileSystem
 
 
 class Volume(AbstractFixtures):

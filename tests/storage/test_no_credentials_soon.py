@@ -11,8 +11,8 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import open_store
-from smalti.storage.azure_login import AzureIdentityError, default_login
-from smalti.storage.workspace import login_limits
+from smalti.storage.backends.azure import AzureIdentityError, default_login
+from smalti.storage.databricks.workspace import login_limits
 from tests.storage.servers.web_server import WebServer
 
 LIMIT = 3.0
@@ -67,7 +67,7 @@ def test_a_machine_is_asked_once_whether_it_is_googles(clean_environment):
     """google-auth asks three times, for 3 s each, with pauses of 1 and 2 s."""
     from google.auth.compute_engine import _metadata
 
-    from smalti.storage.gcs import metadata_request
+    from smalti.storage.backends.gcs import metadata_request
 
     session = Unreachable()
     assert _metadata.ping(metadata_request(session), retry_count=3) is False

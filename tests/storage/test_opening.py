@@ -6,7 +6,7 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import FsspecStore, LocalStore, open_store
-from smalti.storage.fuse import FuseVolumeStore
+from smalti.storage.databricks.mount import FuseVolumeStore
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
+from assets.flowers import draw_flower
 from smalti.errors import StoreNotFound
-from smalti.images.flowers import draw_flower
-from smalti.spark.image_folder import list_images
+from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared_rows import first_rows, read_rows
-from smalti.spark.prepared_table import find_table
-from smalti.spark.prepared_update import show_again, update_prepared
-from smalti.spark.prepared_vacuum import vacuum_prepared
+from smalti.spark.prepared.rows import first_rows, read_rows
+from smalti.spark.prepared.table import find_table
+from smalti.spark.prepared.update import show_again, update_prepared
+from smalti.spark.prepared.vacuum import vacuum_prepared
 from smalti.storage import open_store
 from tests.spark.own_session import own_session
 from tests.spark.photos import put

@@ -9,10 +9,10 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
 from smalti.storage import open_store
-from smalti.storage.bodies import FIRST_RANGE_BYTES, RANGE_BYTES, FsspecReader
+from smalti.storage.backends.s3_reader import S3Reader
 from smalti.storage.process import PerProcess
-from smalti.storage.s3_reading import S3Reader
-from smalti.testing.faultstore import FaultStore, Toxic
+from smalti.storage.reader import FIRST_RANGE_BYTES, RANGE_BYTES, FsspecReader
+from tests.faultstore import FaultStore, Toxic
 
 DATA = bytes(range(251)) * 40_000
 """10 MB, in which no two ranges of a power of two are alike."""

@@ -9,7 +9,7 @@ import pytest
 
 from smalti.errors import MissingDependency, StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage import FsspecStore, open_store
-from smalti.storage.faults import Kind, classify
+from smalti.storage.errors import Kind, classify
 from tests.storage.servers.planted import planted
 
 KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}
@@ -195,7 +195,7 @@ def test_classes_of_the_libraries_are_known():
 
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch):
-    from smalti.storage.filesystems import load_extra
+    from smalti.storage.schemes import load_extra
 
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(MissingDependency, match=r"pip install 'smalti\[s3\]'"):

@@ -80,7 +80,7 @@ def test_out_is_filled_with_what_is_stored(root):
 
 def test_a_batch_over_more_shards_than_may_be_open_is_the_same(root, monkeypatch):
     whole = OpenStreams([StreamOptions(remote=root)]).batch(np.arange(40)[::-1])
-    monkeypatch.setattr("smalti.cache.shards.ShardCache.max_open", 2)
+    monkeypatch.setattr("smalti.cache.cache.ShardCache.max_open", 2)
     parts = OpenStreams([StreamOptions(remote=root)]).batch(np.arange(40)[::-1])
     assert parts["age"].tolist() == whole["age"].tolist()
     assert parts["info"] == whole["info"]

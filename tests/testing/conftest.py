@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from smalti.testing.faultstore import FaultStore
+from tests.faultstore import FaultStore
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.testing.faultstore import Toxic
+from tests.faultstore import Toxic
 
 DATA = bytes(range(256)) * 4
 
@@ -122,7 +122,7 @@ def test_replies_are_what_http_says_of_their_kind(faults):
 
 HOLDER = """
 import sys, time
-from smalti.testing.faultstore import FaultStore
+from tests.faultstore import FaultStore
 server = FaultStore(own_process=True)
 print(server._process.pid, flush=True)
 time.sleep(600)

@@ -4,7 +4,7 @@ import pytest
 
 from smalti.storage import Store
 from smalti.testing import StoreContract
-from smalti.testing.faultstore import FaultStore, Toxic
+from tests.faultstore import FaultStore, Toxic
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_curl_talks_to_it(faults, tmp_path):
 
 
 def test_a_folder_is_served_where_it_lies(tmp_path):
-    from smalti.testing.faultstore import FaultStore
+    from tests.faultstore import FaultStore
 
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "f").write_bytes(b"0123456789")

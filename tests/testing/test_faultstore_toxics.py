@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from smalti.testing.faultstore import KINDS, FaultStore, Toxic
-from smalti.testing.faultstore.toxics import Toxics
+from tests.faultstore import KINDS, FaultStore, Toxic
+from tests.faultstore.toxics import Toxics
 
 DATA = bytes(range(200))
 

@@ -5,8 +5,9 @@ import signal
 
 import pytest
 
-from smalti.catalog import in_progress, vacuum
-from smalti.catalog.in_progress import marker_key, write_id_of
+from smalti.catalog import vacuum
+from smalti.catalog.retention import markers
+from smalti.catalog.retention.markers import marker_key, write_id_of
 from smalti.errors import CatalogError, DatasetExists, StoreError
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -14,7 +15,7 @@ from smalti.writer import MDSWriter
 from tests.storage.test_process import in_fork
 
 
-def markers(root):
+def marker_keys(root):
     return [info.key for info in LocalStore(root).list("_versions/writes")]
 
 
@@ -24,9 +25,9 @@ def make_writer(root, **options):
 
 def test_a_marker_is_there_from_the_first_to_the_last(tmp_path):
     with make_writer(tmp_path) as writer:
-        assert markers(tmp_path) == [marker_key(writer.write_id)]
+        assert marker_keys(tmp_path) == [marker_key(writer.write_id)]
         writer.write({"x": bytes(400)})
-    assert markers(tmp_path) == []
+    assert marker_keys(tmp_path) == []
 
 
 def test_a_writer_that_fails_takes_its_marker_away_with_its_shards(tmp_path):
@@ -45,14 +46,14 @@ def test_a_writer_that_is_refused_leaves_no_marker(tmp_path):
     make_writer(tmp_path).finish()
     with pytest.raises(DatasetExists):
         make_writer(tmp_path)
-    assert markers(tmp_path) == []
+    assert marker_keys(tmp_path) == []
 
 
 def test_both_places_of_a_writer_are_marked(tmp_path):
     with make_writer((tmp_path / "here", tmp_path / "there"), keep_local=True) as writer:
         writer.write({"x": b""})
-        assert markers(tmp_path / "here") == markers(tmp_path / "there") == [marker_key(writer.write_id)]
-    assert markers(tmp_path / "here") == markers(tmp_path / "there") == []
+        assert marker_keys(tmp_path / "here") == marker_keys(tmp_path / "there") == [marker_key(writer.write_id)]
+    assert marker_keys(tmp_path / "here") == marker_keys(tmp_path / "there") == []
 
 
 def test_what_a_killed_writer_left_is_removed_by_a_vacuum_in_time(tmp_path):
@@ -102,7 +103,7 @@ def test_a_temporary_file_of_a_killed_writer_is_removed_by_a_vacuum_in_time(tmp_
     assert (young.removed, young.uploads) == ((), ())
     for path in tmp_path.rglob("*"):
         os.utime(path, (1e9, 1e9))
-    [marker] = markers(tmp_path)
+    [marker] = marker_keys(tmp_path)
     write_id = write_id_of(marker)
     expected = {marker, f"{write_id}/0/shard.00000.mds"}
     told = vacuum(tmp_path)
@@ -138,9 +139,9 @@ def test_temporary_files_of_any_object_are_removed_and_those_at_work_are_left(tm
 
 def test_a_marker_that_cannot_be_removed_is_no_fault_of_the_write():
     store = MemoryStore()
-    in_progress.begin(store, "abcd")
+    markers.begin(store, "abcd")
     store.plant("delete", error=StoreError("503"))
-    in_progress.end(store, "abcd")
+    markers.end(store, "abcd")
     assert list(store.objects) == ["_versions/writes/abcd.json"]
 
 
@@ -148,7 +149,7 @@ def test_a_store_that_takes_no_marker_takes_no_write():
     store = MemoryStore()
     store.plant("put", error=StoreError("503"))
     with pytest.raises(StoreError, match="503"):
-        in_progress.begin(store, "abcd")
+        markers.begin(store, "abcd")
 
 
 @pytest.mark.parametrize("key", ["_versions/writes/a/b.json", "_versions/writes/abcd", "writes/abcd.json", "abcd.json"])
@@ -165,9 +166,9 @@ def test_a_fork_that_fails_leaves_its_parents_marker(tmp_path):
             with writer:
                 raise RuntimeError("in the fork")
         except RuntimeError:
-            return len(markers(tmp_path))
+            return len(marker_keys(tmp_path))
 
     assert in_fork(fail) == "1"
-    assert markers(tmp_path) == [marker_key(writer.write_id)]
+    assert marker_keys(tmp_path) == [marker_key(writer.write_id)]
     writer.finish()
-    assert markers(tmp_path) == []
+    assert marker_keys(tmp_path) == []

@@ -4,13 +4,13 @@ Here: the local copies, their locks, downloads and open maps. Not here: which ve
 what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti.order`).
 """
 
-from smalti.cache.agenda import Uses
-from smalti.cache.bound import least_bytes
+from smalti.cache.cache import ShardCache, Source
 from smalti.cache.descriptors import with_descriptors
+from smalti.cache.eviction import least_bytes
 from smalti.cache.free_share import default_cache_limit
+from smalti.cache.next_use import Uses
 from smalti.cache.options import CacheOptions
-from smalti.cache.shards import ShardCache, Source
-from smalti.cache.statistics import CacheStats, Counters, StepWaits, stats_of
+from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 
 __all__ = [
     "CacheOptions",

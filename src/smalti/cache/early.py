@@ -8,8 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from smalti.cache.contents import lock_of
-from smalti.cache.folders import PART_SUFFIX
+from smalti.cache.files import PART_SUFFIX, lock_of
 from smalti.errors import FormatError
 from smalti.format import FIRST_BYTES, FileInfo, Shard, ShardInfo
 

@@ -4,12 +4,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from smalti.cache.contents import scan
-from smalti.cache.filesystem import NETWORK, filesystem_of
-from smalti.cache.inspecting import folders_of
+from smalti.cache.cache import Source
+from smalti.cache.files import NETWORK, filesystem_of, scan
+from smalti.cache.inspect import folders_of
 from smalti.cache.options import detect_cache_folder
-from smalti.cache.shards import Source
-from smalti.catalog.shard_table import bytes_of
+from smalti.catalog.table.shard_table import bytes_of
 
 SHARE = 0.5
 """Of what is free, what copies may take: the rest is for other jobs, and for what grows meanwhile."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smalti.cache.contents import LEASES, is_held
+from smalti.cache.files import LEASES, is_held
 from smalti.cache.locking import forget_held, hold
 
 _TRIES = 5  # to get a file that nobody takes for a dead one's

@@ -5,13 +5,13 @@ here: bytes of shards (`smalti.format`), local copies (`smalti.cache`), who read
 """
 
 from smalti.catalog.diff import VersionDiff, diff
+from smalti.catalog.index.merge import merge_index
 from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
-from smalti.catalog.merge import merge_index
-from smalti.catalog.publishing import publish, rollback
+from smalti.catalog.publishing.publish import publish, rollback
 from smalti.catalog.reading import history, load_manifest
+from smalti.catalog.retention.vacuum import VacuumReport, vacuum
 from smalti.catalog.tags import tag, tags, untag
-from smalti.catalog.vacuum import VacuumReport, vacuum
-from smalti.catalog.verifying import VerifyReport, verify
+from smalti.catalog.verify import VerifyReport, verify
 
 __all__ = [
     "Draft",

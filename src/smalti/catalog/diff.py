@@ -8,7 +8,7 @@ import numpy as np
 
 from smalti.catalog.manifest import Manifest, stored_bytes
 from smalti.catalog.reading import load_manifest
-from smalti.catalog.shard_table import ShardTable
+from smalti.catalog.table.shard_table import ShardTable
 from smalti.catalog.tags import version_of_tag
 from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.catalog.manifest import ROW_HASH, Manifest, VersionInfo, digest_of
-from smalti.catalog.shard_table import ShardTable, sizes_of
-from smalti.catalog.table import map_table, parse_table
+from smalti.catalog.manifest import ROW_HASH, Manifest, VersionInfo
+from smalti.catalog.table.arrow import map_table, parse_table
+from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.shard_table import ShardTable, sizes_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store

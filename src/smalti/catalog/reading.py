@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
-from smalti.catalog.firsts import with_firsts
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.manifest import Manifest, VersionInfo, digest_of
-from smalti.catalog.peeking import EXTRA, Peek, peek_index
-from smalti.catalog.shard_table import sizes_of
+from smalti.catalog.index.first_hashes import with_firsts
+from smalti.catalog.index.peek import EXTRA, Peek, peek_index
+from smalti.catalog.manifest import Manifest, VersionInfo
+from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of

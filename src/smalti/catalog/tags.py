@@ -8,7 +8,7 @@ import json
 import re
 from contextlib import suppress
 
-from smalti.catalog.checked_puts import check_created
+from smalti.catalog.checked_put import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
 from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (

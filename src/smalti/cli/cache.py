@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from smalti.cache import inspecting
+from smalti.cache import inspect
 from smalti.cache.options import detect_cache_folder
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.sidecars import aligned_shards, columns_of
+from smalti.catalog.additions.columns import aligned_shards, columns_of
 from smalti.catalog.tags import chosen_version
 from smalti.cli.asked import add_version_choice
 from smalti.format import ShardInfo
@@ -41,7 +41,7 @@ def add_cache_commands(commands: Any) -> None:
 
 
 def _ls(chosen: argparse.Namespace) -> int:
-    found = inspecting.list_copies(_local(chosen), chosen.digest)
+    found = inspect.list_copies(_local(chosen), chosen.digest)
     if chosen.json:
         return _tell(found)
     for each in found:
@@ -59,9 +59,9 @@ def _verify(chosen: argparse.Namespace) -> int:
     good = 0
     problems: list[tuple[str, str]] = []
     for digest, shards in _with_columns(store, manifest):
-        found, wrong = inspecting.verify_copies(_local(chosen), digest, store.url, list(shards))
+        found, wrong = inspect.verify_copies(_local(chosen), digest, store.url, list(shards))
         good, problems = good + found, [*problems, *wrong]
-    removed = [inspecting.discard(Path(path)) for path, _ in problems] if chosen.remove else []
+    removed = [inspect.discard(Path(path)) for path, _ in problems] if chosen.remove else []
     if chosen.json:
         told = [{"file": path, "problem": text} for path, text in problems]
         print(
@@ -83,14 +83,14 @@ def _with_columns(store: Store, manifest: Manifest) -> Iterator[tuple[str, Seque
 
 
 def _scrub(chosen: argparse.Namespace) -> int:
-    return _told(chosen, inspecting.scrub(_local(chosen), chosen.digest))
+    return _told(chosen, inspect.scrub(_local(chosen), chosen.digest))
 
 
 def _clear(chosen: argparse.Namespace) -> int:
-    return _told(chosen, inspecting.clear(_local(chosen), chosen.digest))
+    return _told(chosen, inspect.clear(_local(chosen), chosen.digest))
 
 
-def _told(chosen: argparse.Namespace, removed: Sequence[inspecting.Removed]) -> int:
+def _told(chosen: argparse.Namespace, removed: Sequence[inspect.Removed]) -> int:
     if chosen.json:
         return _tell(removed)
     for each in removed:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from smalti.catalog import history
 from smalti.cursor import Cursor
 from smalti.dataset import open_dataset
-from smalti.dataset.reading import window_plan
+from smalti.dataset.order import window_plan
 from smalti.errors import CursorError
 from smalti.ledger import LedgerReport, Plan, check_ledger
 

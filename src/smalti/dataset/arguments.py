@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
-from smalti.dataset.resuming import ALGORITHMS
+from smalti.dataset.resume import ALGORITHMS
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS

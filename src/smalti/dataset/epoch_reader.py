@@ -3,10 +3,12 @@
 A user's subclass may replace any public name of StreamingDataset. So the dataset keeps one of these, which nobody
 subclasses, and the library's code calls it instead of the dataset. Of the dataset itself only `__getitem__` is called,
 which is handed in as `get`.
+
+The columns that `include_ids=True` adds; a data set or a transform must have none of their names.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,19 +19,70 @@ from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.arguments import checked
-from smalti.dataset.foresight import planned_ahead
-from smalti.dataset.history import History
-from smalti.dataset.marks import check_names, with_marks
-from smalti.dataset.mixing import MixingOptions, Sizes, begun, check_next_epoch
-from smalti.dataset.passes import Opened, OrderOptions, Pass, Place, Progress
-from smalti.dataset.reading import Planned, Reading, cursor_after, reading_world
-from smalti.dataset.resuming import at_epoch, changes_weights, first_cursor, saved_cursor
-from smalti.dataset.tagged import as_saved
-from smalti.errors import SmaltiError
+from smalti.dataset.lookahead import History, planned_ahead
+from smalti.dataset.order import (
+    MixingOptions,
+    Opened,
+    OrderOptions,
+    Pass,
+    Place,
+    Planned,
+    Progress,
+    Reading,
+    Sizes,
+    begun,
+    check_next_epoch,
+    cursor_after,
+    reading_world,
+)
+from smalti.dataset.resume import as_saved, at_epoch, changes_weights, first_cursor, saved_cursor
+from smalti.errors import SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
-from smalti.stream import OpenStreams, Stream, StreamOptions, open_streams
+from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
 from smalti.whole import whole_number
 from smalti.world import World, detect_world
+
+MARKS = ("_sample_id", "_position", "_stream")
+"""Sample id, place in the epoch's order, and number of the stream."""
+
+
+def check_names(sets: Sequence[ShardSet]) -> None:
+    """Return only if no stream has a column with the name of a mark.
+
+    Raises:
+        SchemaError: one has.
+    """
+    for number, each in enumerate(sets):
+        taken = [name for name in MARKS if name in each.columns]
+        if taken:
+            raise SchemaError(
+                f"stream {number} ({each.options.root}) has a column {taken[0]!r}, and `include_ids=True` adds columns "
+                f"{', '.join(MARKS)}: one would overwrite the other. Leave `include_ids` out, or write the data set "
+                "with another name for the column.",
+                column=taken[0],
+                stream=number,
+            )
+
+
+def with_marks(samples: Sequence[Any], marks: Mapping[str, NDArray[np.int64]]) -> list[Any]:
+    """Return samples with the marks of each added.
+
+    Raises:
+        SchemaError: a sample has a field of that name already, from a transform or an overridden `__getitem__`.
+    """
+    values = {name: column.tolist() for name, column in marks.items()}
+    marked = []
+    for at, sample in enumerate(samples):
+        taken = [name for name in values if name in sample]
+        if taken:
+            raise SchemaError(
+                f"sample {values['_sample_id'][at]} has a field {taken[0]!r} after its transform, and "
+                "`include_ids=True` adds one of that name. Leave `include_ids` out, or give the field another name.",
+                column=taken[0],
+            )
+        marked.append(sample | {name: column[at] for name, column in values.items()})
+    return marked
+
 
 _Reader = TypeVar("_Reader", bound="EpochReader")
 Get = Callable[[int], Any]

@@ -18,11 +18,9 @@ from smalti.catalog import Manifest
 from smalti.cursor import WINDOW, Cursor
 from smalti.dataset.arguments import checked, chosen_world, declared_streams, number_of_samples
 from smalti.dataset.epoch_reader import EpochReader
-from smalti.dataset.mixing import MixingOptions
-from smalti.dataset.passes import DEFAULT_SEED, OrderOptions, Pass
-from smalti.dataset.reading import Planned, Reading
+from smalti.dataset.order import DEFAULT_SEED, MixingOptions, OrderOptions, Pass, Planned, Reading
 from smalti.errors import SmaltiError
-from smalti.format.indexing import pick
+from smalti.format.reading.selection import pick
 from smalti.format.sizes import parse_byte_count
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, Stream, options_of, weight_of

@@ -1,11 +1,8 @@
 """Mosaic Data Shards: bytes to samples and samples to bytes. Knows no network, no store, no ranks and no order."""
 
-from smalti.format.builder import ShardBuilder, ShardOptions
 from smalti.format.compression import Compression, parse_compression
-from smalti.format.custom import register_encoding
-from smalti.format.decoding import decode_gathered
-from smalti.format.encoding import Encoding
-from smalti.format.filled import BuiltShard, FilledShard
+from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.registry import parse_encoding, register_encoding
 from smalti.format.hashing import (
     FIRST_BYTES,
     HASH_NAMES,
@@ -17,20 +14,21 @@ from smalti.format.hashing import (
 )
 from smalti.format.index import MAX_INDEX_BYTES, emit_index, load_strict, parse_index
 from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.joining import batch_of, gather_of
 from smalti.format.layout import num_bytes_of_empty
 from smalti.format.names import check_basename
-from smalti.format.opening import AnyShard, check_readable, open_shard
-from smalti.format.ragged import Ragged
-from smalti.format.reader import Shard
-from smalti.format.registry import parse_encoding
+from smalti.format.reading.batch import decode_gathered
+from smalti.format.reading.gather import Ragged
+from smalti.format.reading.joining import AnyShard, batch_of, check_readable, gather_of, open_shard
+from smalti.format.reading.shard import Shard
+from smalti.format.reading.stored import StoredSamples
+from smalti.format.reading.text import TextShard
+from smalti.format.reading.verification import verify_file
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
-from smalti.format.stored import StoredSamples
-from smalti.format.text_builder import TextShardBuilder
 from smalti.format.text_layout import TextLayout, layout_of, text_schema
-from smalti.format.text_shard import TextShard
-from smalti.format.verifying import verify_file
+from smalti.format.writing.builder import ShardBuilder, ShardOptions
+from smalti.format.writing.memory import BuiltShard, FilledShard
+from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [
     "FIRST_BYTES",

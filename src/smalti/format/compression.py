@@ -1,9 +1,363 @@
-"""From the name of a compression to the compression: the list of what MDS knows. Knows no shard layout."""
+"""From the name of a compression to the compression: the list of what MDS knows. Knows no shard layout.
 
-from smalti.errors import SchemaError
-from smalti.format.compression_base import Compression
-from smalti.format.compression_blocks import Snappy, Zstandard
-from smalti.format.compression_streams import Brotli, Bzip2, Gzip
+What a compression is, and the rule that no file unpacks to more than its limit. The algorithms are beside this.
+
+Zstandard and Snappy: algorithms whose files say at the start how much comes out of them.
+
+Brotli, bzip2 and gzip: algorithms whose decoders take a stream in and give as much out as they are asked for.
+"""
+
+import bz2
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, ClassVar, Protocol
+
+import brotli
+import cramjam
+import zstandard
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.hashing import Buffer
+
+CHUNK_BYTES = 1 << 18
+"""How much is unpacked at a time: large enough that Python's share is nothing, small beside any shard."""
+
+
+class Compression(ABC):
+    """One algorithm at one level; pure and thread-safe.
+
+    Compressing and decompressing let other Python threads run, in every algorithm that MDS knows.
+    """
+
+    extension: ClassVar[str]
+    """What stands behind the dot in names of compressed files; the algorithm's name as well."""
+    levels: ClassVar[range] = range(0)
+    """The levels that may be asked for; empty where the algorithm has none."""
+    default_level: ClassVar[int] = 0
+
+    def __init__(self, text: str, level: int) -> None:
+        self.text = text
+        """As written by the user and in the index file: `"zstd"` or `"zstd:7"`."""
+        self.level = level
+
+    @abstractmethod
+    def compress(self, data: Buffer) -> bytes:
+        """The content of a file that `decompress_file`, and MosaicML's reader, turn back into `data`.
+
+        The same bytes for the same data and level, whatever the clock and the number of cores.
+        """
+
+    def decompress_file(self, src: Path, dst: BinaryIO, limit: int) -> int:
+        """Write the content of `src` to `dst` and return its number of bytes.
+
+        Args:
+            src: A compressed local file.
+            dst: Where the content goes.
+            limit: The most bytes that may come out: the size that the index declares. Never is more written, and
+                memory follows what the file holds and what has come out of it, not what its header claims.
+
+        Raises:
+            FormatError: Not such a file, cut short, something behind its end, or its content is longer than `limit`.
+            OSError: `src` cannot be read, or `dst` cannot be written.
+        """
+        out = BoundedOutput(dst, limit, src)
+        with src.open("rb") as file:
+            self._unpack(file, out)
+        return out.total
+
+    @abstractmethod
+    def _unpack(self, file: BinaryIO, out: "BoundedOutput") -> None:
+        """Write the whole content of `file` to `out`, or raise FormatError."""
+
+
+class BoundedOutput:
+    """Passes on what is written to it, up to the limit; makes the errors that name the file."""
+
+    def __init__(self, dst: BinaryIO, limit: int, src: Path) -> None:
+        self._dst = dst
+        self._src = src
+        self.limit = limit
+        self.total = 0
+
+    @property
+    def most_parts(self) -> int:
+        """How many blocks or members are believed; a file of empty ones would take minutes to tell nothing."""
+        return 1024 + self.limit // 512
+
+    @property
+    def room(self) -> int:
+        """How much to ask the decoder for: at most a chunk, and one byte more than may come, to see it come."""
+        return min(CHUNK_BYTES, self.limit - self.total + 1)
+
+    def write(self, data: Buffer) -> None:
+        """Pass `data` on.
+
+        Raises:
+            FormatError: It goes beyond the limit; nothing of it was passed on.
+        """
+        self.total += len(data)
+        if self.total > self.limit:
+            raise self.too_long()
+        self._dst.write(data)
+
+    def too_long(self) -> FormatError:
+        """The error for content beyond the limit."""
+        return FormatError(
+            f"{self._src}: its content is longer than the {self.limit} bytes that the index declares; the file is "
+            "damaged or hostile. Nothing beyond the limit was written.",
+            path=str(self._src),
+            limit=self.limit,
+        )
+
+    def damaged(self, algorithm: str, reason: object) -> FormatError:
+        """The error for a file that is not what the index calls it."""
+        return FormatError(
+            f"{self._src}: not a readable {algorithm} file ({reason}); it was cut short, damaged or is another file. "
+            "Fetch it again, or run the writer again.",
+            path=str(self._src),
+        )
+
+
+_MAX_HEADER_BYTES = 18  # of a zstd frame
+_RUN = 1  # the kind of zstd block that is one byte, repeated
+# Snappy's best case is a copy of 64 bytes that takes 3.
+_SNAPPY_MOST_FROM_3_BYTES = 64
+
+
+class Zstandard(Compression):
+    """Zstandard, levels 1 to 22."""
+
+    extension = "zstd"
+    levels = range(1, 23)
+    default_level = 3
+
+    def compress(self, data: Buffer) -> bytes:
+        """One frame that declares its content size and carries no checksum, as MosaicML writes it."""
+        # Single-threaded on purpose: the bytes must not depend on how many cores there are.
+        return zstandard.ZstdCompressor(level=self.level, write_checksum=False).compress(data)
+
+    def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
+        try:
+            self._check_frame(file, out)
+            # This reader gives at most what is asked for, so a bomb cannot inflate in memory; frames that need a
+            # window of more than 128 MiB are refused.
+            with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as reader:
+                while content := reader.read(out.room):
+                    out.write(content)
+        except zstandard.ZstdError as error:
+            raise out.damaged(self.extension, error) from error
+
+    def _check_frame(self, file: BinaryIO, out: BoundedOutput) -> None:
+        """Return only if the file is one frame, whole, and nothing else, and declares no more than the limit."""
+        head = file.read(_MAX_HEADER_BYTES)
+        parameters = zstandard.get_frame_parameters(head)
+        if parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN and parameters.content_size > out.limit:
+            raise out.too_long()
+        # The decoder stops without a word where a frame is cut off, so its blocks are counted first.
+        place = zstandard.frame_header_size(head)
+        for _ in range(out.most_parts):
+            file.seek(place)
+            block = file.read(3)
+            if len(block) < 3:
+                raise out.damaged(self.extension, "its end is missing")
+            kind, size = block[0] >> 1 & 3, int.from_bytes(block, "little") >> 3
+            place += 3 + (1 if kind == _RUN else size)
+            if block[0] & 1:
+                break
+        else:
+            raise out.damaged(self.extension, "it has more blocks than its content needs")
+        place += 4 if parameters.has_checksum else 0
+        found = file.seek(0, 2)
+        if found != place:
+            raise out.damaged(self.extension, f"its blocks take {place} bytes, and the file has {found}")
+        file.seek(0)
+
+
+class Snappy(Compression):
+    """Snappy's raw block, without framing; it has no levels."""
+
+    extension = "snappy"
+
+    def compress(self, data: Buffer) -> bytes:
+        """One block."""
+        return bytes(cramjam.snappy.compress_raw(data))
+
+    def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
+        size = file.seek(0, 2)
+        file.seek(0)
+        # A block cannot be unpacked in pieces: so nothing is read or allocated before its sizes are plausible.
+        declared = _declared_length(file.read(5))
+        if declared is None:
+            raise out.damaged(self.extension, "it does not start with a length")
+        if declared > out.limit:
+            raise out.too_long()
+        if not declared <= size * _SNAPPY_MOST_FROM_3_BYTES // 3 or size > 32 + declared + declared // 6:
+            raise out.damaged(self.extension, f"{size} bytes cannot hold the {declared} that it declares")
+        file.seek(0)
+        try:
+            content = memoryview(cramjam.snappy.decompress_raw(file.read()))
+        except cramjam.DecompressionError as error:
+            raise out.damaged(self.extension, error) from error
+        for begin in range(0, len(content), CHUNK_BYTES):
+            out.write(content[begin : begin + CHUNK_BYTES])
+
+
+def _declared_length(head: bytes) -> int | None:
+    """The number that a block starts with: seven bits in each byte, the lowest first, the last one below 128."""
+    length = 0
+    for place, byte in enumerate(head):
+        length |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return length if length < 1 << 32 else None
+    return None
+
+
+# Short, because a decoder that meets the end of a member copies what is left of the piece.
+_PIECE_BYTES = 1 << 16
+
+
+class _Decoder(Protocol):
+    """What `bz2.BZ2Decompressor` offers."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Stream(Compression):
+    """A file of one member, or of several end to end where the algorithm's own tools write such files."""
+
+    many_members: ClassVar[bool] = True
+    new_decoder: Callable[[], _Decoder]
+    faults: ClassVar[tuple[type[Exception], ...]]
+    """What the decoder raises for damaged data."""
+
+    def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
+        decoder, num_members = self.new_decoder(), 1
+        while True:
+            data = b""
+            if decoder.eof:
+                data = decoder.unused_data or file.read(_PIECE_BYTES)
+                if not data:
+                    return
+                if num_members >= (out.most_parts if self.many_members else 1):
+                    raise out.damaged(self.extension, "something follows its end")
+                decoder, num_members = self.new_decoder(), num_members + 1
+            elif decoder.needs_input:
+                data = file.read(_PIECE_BYTES)
+                if not data:
+                    raise out.damaged(self.extension, "its end is missing")
+            try:
+                content = decoder.decompress(data, out.room)
+            except self.faults as error:
+                raise out.damaged(self.extension, error) from error
+            out.write(content)
+
+
+class Bzip2(_Stream):
+    """bzip2, levels 1 to 9."""
+
+    extension = "bz2"
+    levels = range(1, 10)
+    default_level = 9
+    new_decoder = bz2.BZ2Decompressor
+    faults = (OSError, ValueError)
+
+    def compress(self, data: Buffer) -> bytes:
+        """One bzip2 stream."""
+        return bz2.compress(data, self.level)
+
+
+class _Inflate:
+    """zlib's decoder of gzip members, which checks their length and CRC-32, under the names of `_Decoder`."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        content = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        # A full answer may have more behind it, even when all input was taken.
+        self.needs_input = len(content) < max_length
+        return content
+
+
+class Gzip(_Stream):
+    """gzip, levels 0 (no compression) to 9."""
+
+    extension = "gz"
+    levels = range(10)
+    default_level = 9
+    new_decoder = _Inflate
+    faults = (zlib.error,)
+
+    def compress(self, data: Buffer) -> bytes:
+        """One gzip member with the time of writing left out.
+
+        The header is made here and not by `gzip`, whose bytes differ from one Python version to the next. MosaicML's
+        writer puts the clock into it; apart from those four bytes the files are equal.
+        """
+        deflate = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        body = (deflate.compress(data), deflate.flush())
+        effort = {9: 2, 1: 4}.get(self.level, 0)
+        head = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, effort, 0xFF])
+        tail = zlib.crc32(data).to_bytes(4, "little") + (len(data) & 0xFFFFFFFF).to_bytes(4, "little")
+        return b"".join([head, *body, tail])
+
+
+class _Unbrotli:
+    """Brotli's decoder under the names of `_Decoder`; what follows the end is an error to it, or never asked for."""
+
+    unused_data = b""
+
+    def __init__(self) -> None:
+        self._brotli = brotli.Decompressor()
+        self._full = False
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._brotli.is_finished())
+
+    @property
+    def needs_input(self) -> bool:
+        return bool(self._brotli.can_accept_more_data()) and not self._full
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        # It may answer with a little more than asked for: whole blocks of 32 KiB and up.
+        content: bytes = self._brotli.process(data, output_buffer_limit=max_length)
+        self._full = len(content) >= max_length  # as for gzip
+        return content
+
+
+class Brotli(_Stream):
+    """Brotli, levels 0 to 11."""
+
+    extension = "br"
+    levels = range(12)
+    default_level = 11
+    many_members = False
+    new_decoder = _Unbrotli
+    faults = (brotli.error,)
+
+    def compress(self, data: Buffer) -> bytes:
+        """One Brotli stream."""
+        packed: bytes = brotli.compress(data, quality=self.level)
+        return packed
+
 
 __all__ = ["COMPRESSION_NAMES", "Compression", "parse_compression"]
 

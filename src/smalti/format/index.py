@@ -1,14 +1,35 @@
-"""Index files: the list of a data set's shards, read with caps and without trust, written for MosaicML's reader."""
+"""Index files: the list of a data set's shards, read with caps and without trust, written for MosaicML's reader.
 
+Pausing Python's garbage collector while a large file becomes many small objects.
+"""
+
+import gc
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from smalti.errors import IndexFileError
-from smalti.format.collecting import uncollected
-from smalti.format.fields import Fields, fault
 from smalti.format.info import VERSION, ShardInfo, check_version
+from smalti.format.json_fields import Fields, fault
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No collection within the block, for code that makes many objects and no cycles.
+
+    The collector looks at all objects again and again while they become more: half the time of parsing a large index.
+    Whoever found it running starts it again, so that threads and nested blocks do not disturb one another.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 MAX_INDEX_BYTES = 1 << 29
 """Largest index file that is parsed: about a million shards with two hashes each."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format.compression import parse_compression
-from smalti.format.fields import Fields, fault
 from smalti.format.hashing import HASH_NAMES, hex_length
+from smalti.format.json_fields import Fields, fault
 from smalti.format.names import check_basename
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit

@@ -6,7 +6,7 @@ from smalti.errors import IndexFileError
 
 MAX_NAME_CHARS = 1024
 """The longest key that S3, GCS and Azure all take."""
-_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.screening` knows them as well
+_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.screening` knows them as well
 
 
 def check_basename(name: object, *, where: str) -> str:

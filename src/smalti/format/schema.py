@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from smalti.errors import SchemaError
-from smalti.format.custom import num_replaced
-from smalti.format.encoding import Encoding
-from smalti.format.registry import parse_encoding
+from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.registry import num_replaced, parse_encoding
 
 
 @dataclass(frozen=True)

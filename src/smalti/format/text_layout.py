@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
-from smalti.format.fields import Fields, fault
+from smalti.format.json_fields import Fields, fault
 from smalti.format.schema import Schema
 
 TEXT_FORMATS = frozenset({"json", "csv", "tsv", "xsv"})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encoding import kind_of
+from smalti.format.encodings.encoding import kind_of
 from smalti.format.text_layout import TextLayout
 
 # With these characters alone, `int` and `float` take plain numbers only: no 1_000, no spaces, no foreign digits.

@@ -1,7 +1,6 @@
-"""Images as bytes and as pixels: header checks, decoding, preparation, drawn examples. No stores, no Spark."""
+"""Images as bytes and as pixels: header checks, decoding, preparation. No stores, no Spark."""
 
 from smalti.images.batches import decode_batch
-from smalti.images.flowers import FLOWER_CLASSES, draw_flowers
 from smalti.images.grid import thumbnail_grid
 from smalti.images.header import MAX_PIXELS, ImageHeader, probe_image
 from smalti.images.pixels import (
@@ -14,14 +13,12 @@ from smalti.images.pixels import (
 from smalti.images.transform import DecodeImages
 
 __all__ = [
-    "FLOWER_CLASSES",
     "MAX_PIXELS",
     "DecodeImages",
     "ImageHeader",
     "PreparedImage",
     "decode_batch",
     "decode_rgb",
-    "draw_flowers",
     "encode_jpeg",
     "prepare_jpeg",
     "probe_image",

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import BadImageError
-from smalti.images.exif import exif_orientation, turn_upright
+from smalti.images.header import exif_orientation, turn_upright
 from smalti.images.pixels import decode_rgb, encode_jpeg, resize_square
 
 _GAP = 4  # pixels between two pictures

@@ -15,8 +15,7 @@ import simplejpeg
 from PIL import Image
 
 from smalti.errors import BadImageError
-from smalti.images.exif import exif_orientation, turn_upright
-from smalti.images.header import ImageHeader, probe_image
+from smalti.images.header import ImageHeader, exif_orientation, probe_image, turn_upright
 
 Pixels = npt.NDArray[np.uint8]
 

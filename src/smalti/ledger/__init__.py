@@ -5,8 +5,7 @@
 Here: the lines, writing and checking them. Not here: the order (`smalti.order`), which the check may be given.
 """
 
-from smalti.ledger.checking import check_ledger
-from smalti.ledger.plans import Plan
+from smalti.ledger.checking import Plan, check_ledger
 from smalti.ledger.records import PassStart
 from smalti.ledger.report import EpochReport, LedgerReport, Problem
 from smalti.ledger.writing import LedgerWriter, claim_life

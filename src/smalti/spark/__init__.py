@@ -3,18 +3,17 @@
 Spark is imported when a function that needs it is called, never before.
 """
 
-from smalti.spark.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
-from smalti.spark.convert import dataframe_to_mds
-from smalti.spark.image_folder import ImageFile, ImageFolder, list_images
-from smalti.spark.incremental import reshard_files
-from smalti.spark.java import detect_java
+from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
+from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
+from smalti.spark.incremental.add_columns import add_columns, drop_columns
+from smalti.spark.incremental.images import reshard_images
+from smalti.spark.incremental.reshard import reshard_files
+from smalti.spark.incremental.source_table import SourceFile
 from smalti.spark.prepare import PrepareOptions, prepare_images
-from smalti.spark.prepared import PreparedReport, load_report, read_prepared, write_prepared
-from smalti.spark.reshard_images import reshard_images
-from smalti.spark.session import SparkOptions, build_session
-from smalti.spark.sidecar import add_columns, drop_columns
-from smalti.spark.source_table import SourceFile
-from smalti.spark.transform import Transform
+from smalti.spark.prepared.store import PreparedReport, load_report, read_prepared, write_prepared
+from smalti.spark.session import SparkOptions, build_session, detect_java
+from smalti.spark.writing.dataframe import dataframe_to_mds
+from smalti.spark.writing.transform import Transform
 
 __all__ = [
     "FLOWER_PHOTOS",

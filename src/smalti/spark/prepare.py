@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
-from smalti.spark.image_folder import ImageFolder
+from smalti.sources.image_folder import ImageFolder
+from smalti.sources.splits import TRAIN, VALIDATION, held_out, place_key
 from smalti.spark.session import make_frame
-from smalti.spark.splits import TRAIN, VALIDATION, held_out, place_key
 from smalti.spark.tasks import map_in_arrow
 from smalti.storage import Store, open_store
 

@@ -5,9 +5,9 @@ to Smalti's own. Not here: what the bytes mean (`smalti.format`), versions (`sma
 (`smalti.cache`).
 """
 
-from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload
 from smalti.storage.local import LocalStore
+from smalti.storage.object_store import FsspecStore
 from smalti.storage.opening import Place, open_store
-from smalti.storage.remote import FsspecStore
+from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload
 
 __all__ = ["FsspecStore", "LocalStore", "ObjectInfo", "Place", "Store", "Tagged", "UnfinishedUpload", "open_store"]

@@ -16,8 +16,7 @@ from typing import BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
-from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
-from smalti.storage.keys import check_key, folder_of, join_key
+from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
 from smalti.storage.temporaries import is_temporary, target_of, temporary_name, unfinished_upload
 
 CHUNK_BYTES = 1 << 20

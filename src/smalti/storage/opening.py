@@ -7,13 +7,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import StoreError
-from smalti.storage.addresses import check_secrets, parse_address
-from smalti.storage.filesystems import SCHEMES
-from smalti.storage.fuse import is_databricks, open_databricks
-from smalti.storage.interface import Store
+from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
+from smalti.storage.object_store import FsspecStore
 from smalti.storage.redact import redact_address
-from smalti.storage.remote import FsspecStore
+from smalti.storage.schemes import SCHEMES, check_secrets, parse_address
+from smalti.storage.store import Store
 
 Place = Store | str | Path
 """Where something lies: a store, or the address of one."""

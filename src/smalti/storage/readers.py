@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from smalti.storage.bodies import FsspecReader, Reader
+from smalti.storage.backends.s3_reader import S3Reader, can_read
 from smalti.storage.process import PerProcess
-from smalti.storage.s3_reading import S3Reader, can_read
+from smalti.storage.reader import FsspecReader, Reader
 
 
 def make_reader(scheme: str, options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> Reader:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from smalti.errors import StoreError
-from smalti.storage.interface import UnfinishedUpload
-from smalti.storage.keys import check_key
 from smalti.storage.object_times import time_of
+from smalti.storage.store import UnfinishedUpload, check_key
 
 SUFFIX = ".smalti-tmp"
 _MAX_NAME = 100  # characters kept of the target's name, so that the whole stays a valid file name

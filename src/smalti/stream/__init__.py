@@ -3,10 +3,9 @@
 Wiring only: manifests, stores and one cache. Which sample is read when is `smalti.order`'s.
 """
 
-from smalti.stream.declared import Stream, options_of, weight_of
 from smalti.stream.opened import OpenStreams, Version, open_streams
-from smalti.stream.options import StreamOptions
 from smalti.stream.shard_set import ShardSet
+from smalti.stream.stream import Stream, StreamOptions, options_of, weight_of
 
 __all__ = [
     "OpenStreams",

@@ -1,10 +1,13 @@
-"""OpenStreams: the samples of one shard set or of several, laid end to end; manifests, stores, one cache."""
+"""OpenStreams: the samples of one shard set or of several, laid end to end; manifests, stores, one cache.
+
+What samples of several shard sets are given as: the logical types of each, or of all where they are the same.
+"""
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +15,71 @@ from numpy.typing import NDArray
 from smalti.cache import ShardCache, with_descriptors
 from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
-from smalti.format.joining import check_alike, filled, joined
-from smalti.stream.given import given_of
+from smalti.format.logical import LogicalTypes
+from smalti.format.reading.joining import check_alike, filled, joined
 from smalti.stream.joined import Beside, JoinedCache
-from smalti.stream.options import StreamOptions
 from smalti.stream.shard_set import JoinedShards, ShardSet, find_shard_set
+from smalti.stream.stream import StreamOptions
+
+SampleIds = NDArray[np.int64]
+
+
+class Given(Protocol):
+    """From what shards hold to what a reader gets."""
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """One sample."""
+
+    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:
+        """A batch by column."""
+
+
+def given_of(each: Sequence[LogicalTypes | None], ends: SampleIds) -> Given | None:
+    """How samples are given; None where all are given as they are stored.
+
+    Args:
+        each: the logical types of every stream.
+        ends: the sample id after the last one of every stream.
+    """
+    first = each[0]
+    if any(other != first for other in each):
+        return _Different(tuple(each), ends)
+    return None if first is None else _Alike(first)
+
+
+@dataclass(frozen=True)
+class _Alike:
+    types: LogicalTypes
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:  # noqa: ARG002 - all are alike
+        return self.types.sample(stored)
+
+    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:  # noqa: ARG002
+        return self.types.batch(stored)
+
+
+@dataclass(frozen=True)
+class _Different:
+    each: tuple[LogicalTypes | None, ...]
+    ends: SampleIds
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        types = self.each[int(np.searchsorted(self.ends, sample_id, side="right"))]
+        return stored if types is None else types.sample(stored)
+
+    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:
+        streams = np.unique(np.searchsorted(self.ends, sample_ids, side="right")).tolist() or [0]
+        types = self.each[streams[0]]
+        for stream in streams[1:]:
+            if self.each[stream] != types:
+                raise SchemaError(
+                    f"streams {streams[0]} and {stream} have different logical types, so that a batch by column would "
+                    "mix what their values stand for. Write them alike, read them sample by sample, or read what is "
+                    "stored with `logical=False`.",
+                    streams=(streams[0], stream),
+                )
+        return stored if types is None else types.batch(stored)
+
 
 Ids = NDArray[np.int64]
 Version = tuple[int, str]

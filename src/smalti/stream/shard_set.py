@@ -1,5 +1,9 @@
-"""One shard set, or one split of it, found: its manifest and its store. No shard is fetched."""
+"""One shard set, or one split of it, found: its manifest and its store. No shard is fetched.
 
+Whether a set has splits that are read as one by mistake. Opens nothing.
+"""
+
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,17 +16,52 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions, Source
 from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.additions.columns import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
-from smalti.catalog.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
-from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
+from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.tags import chosen_version
-from smalti.errors import IndexFileError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
-from smalti.stream.options import StreamOptions
-from smalti.stream.splits import warn_of_mixed_splits
+from smalti.stream.stream import StreamOptions
+
+SPLIT_NAMES = frozenset(
+    {
+        "train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout",
+    }
+)  # fmt: skip
+"""Folders that are splits where no manifest says which are: parts that were merged have other names."""
+_MOST_TOLD = 5
+_warned: set[str] = set()
+
+
+def splits_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of the splits of a version, or of a plain set the folders of its shards that look like some."""
+    if manifest.version or not len(manifest.shards):
+        return manifest.partitions
+    shards = manifest.shards
+    # Those of a folder stand together: the first and last ones tell of two splits, and of most threes.
+    names = [shards[place].raw.basename for place in (0, len(shards) // 2, -1)]
+    folders = sorted({name.partition("/")[0] for name in names if "/" in name})
+    return tuple(folders) if SPLIT_NAMES.issuperset(folder.lower() for folder in folders) else ()
+
+
+def warn_of_mixed_splits(manifest: Manifest, root: str) -> None:
+    """Warn, once for each set, of one that has several splits and is opened without a choice among them."""
+    splits = splits_of(manifest)
+    if len(splits) < 2 or root in _warned:
+        return
+    _warned.add(root)
+    told = ", ".join(map(repr, splits[:_MOST_TOLD])) + (", ..." if len(splits) > _MOST_TOLD else "")
+    warnings.warn(
+        f"{root} has the splits {told}, and is opened without `split`: samples of all of them are read as one, those "
+        f"for validation too. Give split={splits[0]!r} or another one; to mix them on purpose, give a stream for each: "
+        "streams=[Stream(remote=..., split=...), ...]",
+        MixedSplitsWarning,
+        stacklevel=2,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from smalti.storage.interface import ObjectInfo, Store, Tagged
+from smalti.storage.store import ObjectInfo, Store, Tagged
 
 
 class LoggedStore(Store):

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.storage.interface import ObjectInfo, Store, Tagged, UnfinishedUpload, check_span
-from smalti.storage.keys import check_key, folder_of, join_key
+from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
 
 WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "delete")
 

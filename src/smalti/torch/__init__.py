@@ -3,9 +3,8 @@
 The only room, with `spark` and `compat`, that may import torch.
 """
 
-from smalti.torch.dataset import StreamingDataset
+from smalti.torch.dataset import LocalDataset, StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.local import LocalDataset
 from smalti.torch.ranks import gather_world
 
 __all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world"]

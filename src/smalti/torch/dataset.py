@@ -1,4 +1,7 @@
-"""StreamingDataset as a torch `IterableDataset`: the same samples, divided over loader workers as well."""
+"""StreamingDataset as a torch `IterableDataset`: the same samples, divided over loader workers as well.
+
+LocalDataset as a map-style dataset of torch.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,19 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
-from smalti.dataset.passes import Progress
+from smalti.dataset.order import Progress
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
-from smalti.torch.processes import end_with_program
+from smalti.local import LocalDataset as _LocalDataset
 from smalti.torch.ranks import group_runs, running_world
 from smalti.torch.samples import SampleIterator
-from smalti.torch.sharing import SharedProgress
+from smalti.torch.workers.processes import end_with_program
+from smalti.torch.workers.sharing import SharedProgress
 from smalti.world import World
 
 _LENGTH_BYTES = 8
@@ -141,3 +145,12 @@ def view_for_loader(
     columns = reads_columns(dataset) and not per_sample
     reader.loader = LoaderSide(columns=columns, workers_persist=workers_persist)
     return view_of(dataset, reader)
+
+
+class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):
+    """The same, for `torch.utils.data.DataLoader` with any sampler; see `smalti.local.LocalDataset`."""
+
+    def __getitems__(self, sample_ids: list[int]) -> list[dict[str, Any]]:
+        """The samples of one batch: what torch's loader calls once instead of `__getitem__` for each."""
+        found: list[dict[str, Any]] = self[list(sample_ids)]
+        return found

@@ -11,19 +11,18 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable
 from smalti.dataset import Pass
-from smalti.dataset.alike import check_batches
 from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
-from smalti.torch.agreement import Agreement
-from smalti.torch.collate import collate_samples, columns_to_tensors
+from smalti.torch.collate import check_batches, collate_samples, columns_to_tensors
 from smalti.torch.dataset import LoaderReader, LoaderSide, StreamingDataset, view_for_loader
-from smalti.torch.handing import HandedOver, pickles_tasks
-from smalti.torch.packing import PackingCollate
-from smalti.torch.processes import check_workers_while_waiting, end_of_worker
+from smalti.torch.ranks import Agreement
 from smalti.torch.recording import PassRecorder, open_ledger
-from smalti.torch.ring import Ring
-from smalti.torch.threads import ThreadedIterator, ThreadOptions
+from smalti.torch.workers.handover import HandedOver, pickles_tasks
+from smalti.torch.workers.packing import PackingCollate
+from smalti.torch.workers.processes import check_workers_while_waiting, end_of_worker
+from smalti.torch.workers.ring import Ring
+from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
 from smalti.whole import whole_number, whole_or_none
 
 WORKER_KINDS = ("auto", "thread", "process")

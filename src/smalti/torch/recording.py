@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from smalti.dataset.reading import Planned, Reading
+from smalti.dataset.order import Planned, Reading
 from smalti.errors import SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.world import World

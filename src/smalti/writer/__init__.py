@@ -2,9 +2,8 @@
 
 from smalti.writer.compact import compact
 from smalti.writer.mds import MDSWriter
-from smalti.writer.queue import UploadOptions
 from smalti.writer.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
-from smalti.writer.uploader import ShardUploader
+from smalti.writer.uploader import ShardUploader, UploadOptions
 
 __all__ = [
     "CSVWriter",

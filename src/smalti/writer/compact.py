@@ -7,22 +7,162 @@
 5. What is known of source files is kept: shards of which it is known are put together with such ones alone.
 6. Somebody who appended meanwhile keeps what was appended: the version is made anew after it. Any other version that
    came between and has not the same shards and columns ends it with `CommitConflict`, and what was written is removed.
+
+Which shards of a version are put together: neighbours that are small, of one split and written alike.
+
+Samples out of some shards into others as they lie there, verified before and after; nothing is decoded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.catalog import Draft, Manifest, in_progress, load_manifest, new_write_id
-from smalti.catalog.publishing import replace_content
-from smalti.catalog.sidecars import aligned_shards, columns_of, sources_of
-from smalti.catalog.source_files import ToldSources, read_told, store_sources
+import numpy as np
+
+from smalti.catalog import Draft, Manifest, load_manifest, new_write_id
+from smalti.catalog.additions.columns import aligned_shards, columns_of, sources_of, store_columns
+from smalti.catalog.additions.source_files import ToldSources, read_told, store_sources
+from smalti.catalog.publishing.publish import replace_content
+from smalti.catalog.retention import markers
+from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict, SmaltiError
-from smalti.format import ShardInfo, parse_byte_count
+from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder, parse_byte_count
+from smalti.format.hashing import MODULUS
+from smalti.format.writing.sealing import Lengths
 from smalti.storage import Place, Store, open_store
-from smalti.writer.beside import store_columns
-from smalti.writer.copying import ShardCopier
-from smalti.writer.small_shards import Run, SmallShards
+from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
+
+
+@dataclass(frozen=True)
+class Run:
+    """Shards [begin, end) of a version, which become one run of full ones; with shards beside them, one full one."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SmallShards:
+    """How small is small, and what full."""
+
+    below: int
+    """Shards of fewer bytes uncompressed are small."""
+    limit: int
+    """Bytes of a full one."""
+    tells_apart: Callable[[ShardInfo], object]
+    """Shards for which it gives other values are never put together."""
+
+    def runs(self, shards: Sequence[ShardInfo], beside: Sequence[Sequence[ShardInfo]]) -> Iterator[Run]:
+        """What to put together so that there are fewer shards afterwards.
+
+        Args:
+            shards: of the version.
+            beside: shards with further columns of the same samples, place by place; several such rows. What lies beside
+                each other stays so: whole shards are joined then, at the same places in every row.
+        """
+        rows = (shards, *beside)
+        begin = 0
+        for alike, group in itertools.groupby(zip(*rows, strict=True), key=self._alike):
+            sizes = [[shard.raw.num_bytes for shard in column] for column in group]
+            end = begin + len(sizes)
+            if alike is not None and beside:
+                yield from self._packed(begin, sizes)
+            elif alike is not None and len(sizes) > 1 and -(-sum(map(sum, sizes)) // self.limit) < len(sizes):
+                yield Run(begin, end)
+            begin = end
+
+    def _alike(self, column: Sequence[ShardInfo]) -> tuple[object, ...] | None:
+        """Equal for small shards that can be put together; None for those that stay."""
+        below = self.below if len(column) == 1 else min(self.below, self.limit)
+        if any(shard.raw.num_bytes >= below for shard in column):
+            return None
+        main = column[0]
+        kinds = tuple((shard.schema, shard.layout, shard.compression, shard.hash_names) for shard in column)
+        return main.partition, kinds, self.tells_apart(main)
+
+    def _packed(self, begin: int, sizes: Iterable[Sequence[int]]) -> Iterator[Run]:
+        """Neighbours whose bytes together are within the limit, in each row; none that would stay alone."""
+        at, totals = begin, [0]
+        for place, column in enumerate(sizes, begin):
+            grown = [total + size for total, size in itertools.zip_longest(totals, column, fillvalue=0)]
+            if max(grown) > self.limit:
+                if place - at > 1:
+                    yield Run(at, place)
+                at, grown = place, list(column)
+            totals = grown
+            last = place
+        if last + 1 - at > 1:
+            yield Run(at, last + 1)
+
+
+class LineBuilder(TextShardBuilder):
+    """Cuts lines of text into shards as they lie in others of the same dialect."""
+
+    def add_encoded(self, lengths: Lengths, data: memoryview) -> list[FilledShard]:
+        """Take lines in with their ends, and return the shards that were completed; as `ShardBuilder.add_encoded`."""
+        ends = np.concatenate(([0], np.cumsum(lengths))).tolist()
+        return self._push([bytes(data[begin:end]) for begin, end in itertools.pairwise(ends)])
+
+
+@dataclass
+class ShardCopier:
+    """Copies runs of shards below one write id."""
+
+    store: Store
+    write_id: str
+    on_shard: Callable[[], None]
+    """Called after each shard that was read."""
+    _uploaders: list[ShardUploader] = field(default_factory=list)
+
+    def joined(self, shards: Sequence[ShardInfo], name: str, limit: int | None) -> list[ShardInfo]:
+        """The same samples in full shards of at most `limit` bytes; those given are of one split and written alike.
+
+        Raises:
+            CatalogError: What was written is not what was read.
+            ChecksumMismatch: A shard is damaged.
+            StoreError: One could not be read or stored.
+        """
+        first = shards[0]
+        prefix = f"{self.write_id}/{name}"
+        uploader = ShardUploader(
+            self.store,
+            prefix if first.partition is None else f"{first.partition}/{prefix}",
+            builder_like(first, limit),
+            partition=first.partition,
+            uploads=UploadOptions(hash_rows=True),
+        )
+        self._uploaders.append(uploader)
+        read = 0
+        for shard in shards:
+            with open_checked(self.store, shard) as opened:
+                samples = opened.stored_samples()
+                read += samples.row_hash()
+                uploader.write_encoded(samples.lengths, samples.content)
+                del samples
+            self.on_shard()
+        made = uploader.finish()
+        found = sum(shard.samples for shard in made), (uploader.row_hash or 0) % MODULUS
+        if found != (sum(shard.samples for shard in shards), read % MODULUS):
+            raise CatalogError(
+                f"{self.store.locate(prefix)}: the samples that were written are not those that were read from "
+                f"{first.raw.basename} and the {len(shards) - 1} shards after it; nothing was published. This is a "
+                "fault of Smalti or of this machine's memory"
+            )
+        return made
+
+    def abort(self) -> tuple[str, ...]:
+        """Remove what was written; the addresses that could not be removed."""
+        return tuple(key for uploader in self._uploaders for key in uploader.abort())
+
+
+def builder_like(shard: ShardInfo, limit: int | None) -> SampleBuilder:
+    """A builder of shards that are written as this one."""
+    options = ShardOptions(shard.compression, shard.hash_names, limit)
+    if shard.layout is None:
+        return ShardBuilder(shard.schema, options, allow_unsafe_types=True)
+    return LineBuilder(shard.layout, options)
+
 
 _REBASES = 10
 _DEFAULT_LIMIT = 1 << 26
@@ -62,7 +202,7 @@ def compact(
     if not runs:
         return base.manifest
     work = _Compaction(store, new_write_id(), base, runs, on_shard)
-    in_progress.begin(store, work.write_id)
+    markers.begin(store, work.write_id)
     try:
         work.copy(limit)
     except BaseException:
@@ -73,7 +213,7 @@ def compact(
     except CommitConflict:  # after any other fault a version may name what was written; else a vacuum removes it
         work.abort()
         raise
-    in_progress.end(store, work.write_id)
+    markers.end(store, work.write_id)
     return published
 
 
@@ -176,7 +316,7 @@ class _Compaction:
     def abort(self) -> None:
         """Remove what was written, and the marker if nothing is left."""
         if not self._copier.abort():
-            in_progress.end(self._store, self.write_id)
+            markers.end(self._store, self.write_id)
 
     def _still_fits(self, newest: Manifest) -> bool:
         """Whether a version begins with the shards that were put together, and has the same columns beside them."""

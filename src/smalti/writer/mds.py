@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smalti.catalog.publishing import Mode
+from smalti.catalog.publishing.publish import Mode
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.writer.version import Place, VersionWriter, WriterOptions
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from smalti.catalog.publishing import Mode
+from smalti.catalog.publishing.publish import Mode
 from smalti.format import ShardOptions, TextShardBuilder, layout_of, text_schema
 from smalti.writer.version import Place, VersionWriter, WriterOptions
 

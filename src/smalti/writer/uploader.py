@@ -1,16 +1,259 @@
-"""Samples to shards in a store; publishes nothing: what it returns becomes visible when somebody commits it."""
+"""Samples to shards in a store; publishes nothing: what it returns becomes visible when somebody commits it.
 
+Shards that are sealed and put on threads while the writer goes on: bounded, checked, and none forgotten.
+
+Intended behaviour; anything else is a bug:
+1. At most `max_workers` shards are under way; a further one blocks the writer, so memory is bounded.
+2. A put counts when the store has it with its full size, asked for afterwards: stores have taken empty bodies before.
+3. The first failure is told at once through `on_failure`, and raised by the next `put` or `drain` and every one after.
+4. Every wait ends: a put has the store's deadlines, and waiting for a shard has `timeout_seconds` on top.
+5. `drain` gives the shards in the order in which they were put, however their threads overtook each other.
+6. A call that is interrupted, anywhere, leaves a queue that has failed: no shard is forgotten by one who goes on.
+7. A fork's copy stores, deletes and waits for nothing: the shards on their way are its parent's.
+"""
+
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from smalti.errors import SchemaError
+from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardInfo
-from smalti.format.sealing import Lengths
+from smalti.format.hashing import Buffer
+from smalti.format.writing.sealing import Lengths
 from smalti.storage import Store
-from smalti.writer.queue import Destination, UploadOptions, UploadQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Put = Callable[[str, bytes | memoryview], None]
+
+
+@dataclass(frozen=True)
+class UploadOptions:
+    """How shards travel."""
+
+    max_workers: int = 4
+    """Shards hashed, compressed and uploaded at the same time; each is in memory."""
+    attempts: int = 2
+    """Tries per object and store, on top of the retries of the store itself."""
+    timeout_seconds: float = 900.0
+    """Longest wait for one shard to be stored."""
+    hash_rows: bool = False
+    """Whether the row hash of what is written is summed up meanwhile, on the threads: 0.2 microseconds a sample."""
+    is_synced: bool = True
+    """False if somebody calls `sync` of the stores for every object before anybody counts on it."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the shards of one writer go."""
+
+    stores: tuple[Store, ...]
+    """One or more, which all get the same objects."""
+    prefix: str = ""
+    """The folder for them, which no other writer may use; empty for the root."""
+    partition: str | None = None
+    """The split that the shards belong to; the prefix should then start with it."""
+
+    def place(self, info: ShardInfo) -> ShardInfo:
+        """The shard as it lies there."""
+        return replace(info.with_prefix(self.prefix), partition=self.partition)
+
+
+class UploadQueue:
+    """Shards on their way into one destination; used by one thread."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        options: UploadOptions,
+        *,
+        on_failure: Callable[[], None] | None = None,
+        on_stored: Callable[[ShardInfo], None] | None = None,
+    ) -> None:
+        """Start no thread yet.
+
+        Args:
+            destination: Where the shards go.
+            options: How many at a time, and how patiently.
+            on_failure: Called once, on the failing thread, as soon as a shard has failed for good.
+            on_stored: Called on its thread with every shard that the stores have whole.
+        """
+        self._destination = destination
+        self._options = options
+        self._on_failure = on_failure
+        self._on_stored = on_stored
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: deque[Future[ShardInfo]] = deque()
+        self._stored: list[ShardInfo] = []
+        self._row_hash = 0
+        self._lock = threading.Lock()
+        self._keys: list[str] = []
+        self._failure: BaseException | None = None
+        self._cancelled = threading.Event()
+        self._pid = os.getpid()
+
+    def put(self, shard: FilledShard) -> None:
+        """Have the shard sealed and stored soon; blocks while too many are under way.
+
+        Raises:
+            StoreError: This or an earlier shard failed, or does not end.
+            SmaltiError: This is a fork's copy.
+        """
+        self._check_process()
+        try:
+            while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
+                self._settle()
+            self.raise_failure()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
+            self._running.append(self._pool.submit(self._store, [shard]))
+        except Exception as error:  # such as a thread that cannot be started: this shard is lost
+            self._fail(error)
+            raise
+
+    def drain(self) -> list[ShardInfo]:
+        """Every shard, in order, when all of them are stored.
+
+        Raises:
+            StoreError: One failed, or does not end.
+            SmaltiError: This is a fork's copy.
+        """
+        self._check_process()
+        while self._running:
+            self._settle()
+        self.raise_failure()
+        self._close()
+        return list(self._stored)
+
+    @property
+    def row_hash(self) -> int | None:
+        """The sum of the hashes of the samples stored so far; None if they are not hashed."""
+        return self._row_hash if self._options.hash_rows else None
+
+    def cancel(self) -> tuple[str, ...]:
+        """Stop, wait for what runs, and delete what was put; returns the addresses that could not be deleted."""
+        if os.getpid() != self._pid:
+            return ()
+        self._cancelled.set()
+        for future in self._running:
+            future.cancel()
+        wait(self._running, timeout=self._options.timeout_seconds)
+        self._running.clear()
+        self._close()
+        with self._lock:
+            keys, self._keys = self._keys, []
+            self._failure = None  # told already: what comes now is a use after the end
+        stores = self._destination.stores
+        return tuple(store.locate(key) for store in stores for key in keys if not _deleted(store, key))
+
+    def raise_failure(self) -> None:
+        """Return only if no shard has failed so far."""
+        if self._failure is not None:
+            raise self._failure
+
+    def note(self, error: BaseException) -> None:
+        """Have every further call fail if `error` is an interrupt: what a call had in its hands then is lost."""
+        if not isinstance(error, Exception):  # those are refusals, or known here already
+            text = "this writer was interrupted, and a sample or a shard would be missing; make a new one, write again."
+            self._fail(ValueError(text))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SmaltiError(
+                "this writer was made before a fork, and its shards are on their way in the parent process; make a "
+                "writer in each process, and publish what they wrote together with `smalti.merge_index`."
+            )
+
+    def _settle(self) -> None:
+        future = self._running[0]  # still there if the wait is interrupted: then it is `cancel` that waits for it
+        is_done = bool(wait([future], timeout=self._options.timeout_seconds).done)
+        self._running.popleft()
+        if not is_done:
+            place = self._destination.stores[0].locate(self._destination.prefix)
+            self._fail(
+                StoreTimeout(
+                    f"{place}: a shard was not stored within {self._options.timeout_seconds} s; look at the store and "
+                    "the network, and write again.",
+                    key=self._destination.prefix,
+                )
+            )
+        elif not future.cancelled() and future.exception() is None:
+            self._stored.append(future.result())
+        self.raise_failure()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        if self._on_failure is not None:
+            self._on_failure()
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _store(self, holder: list[FilledShard]) -> ShardInfo:
+        try:
+            filled = holder.pop()  # popped, so that the unfinished form is free once there is the finished one
+            row_hash = filled.row_hash() if self._options.hash_rows else 0
+            built = filled.seal()
+            del filled
+            info = self._destination.place(built.info)
+            for file, payload in zip(info.stored_files, built.payloads, strict=True):
+                with self._lock:
+                    self._keys.append(file.basename)
+                for store in self._destination.stores:
+                    self._put(store, file.basename, payload)
+            with self._lock:
+                self._row_hash += row_hash
+            if self._on_stored is not None and not self._cancelled.is_set():
+                self._on_stored(info)
+            return info
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _put(self, store: Store, key: str, data: Buffer) -> None:
+        put = store.put if self._options.is_synced else store.put_unsynced
+        for attempt in range(1, self._options.attempts + 1):
+            if self._cancelled.is_set():
+                return
+            try:
+                _put_checked(put, store, key, data)
+                return
+            except StoreAuthError:
+                raise
+            except StoreError:
+                if attempt == self._options.attempts:
+                    raise
+
+
+def _put_checked(put: Put, store: Store, key: str, data: Buffer) -> None:
+    put(key, bytes(data) if isinstance(data, bytearray) else data)
+    found = store.size(key)
+    if found != len(data):
+        raise StoreError(
+            f"{store.locate(key)}: put {len(data)} bytes, and the store has {found}; it did not take the whole object. "
+            "Write again; if it happens again, look at the store.",
+            key=key,
+            expected=len(data),
+            found=found,
+        )
+
+
+def _deleted(store: Store, key: str) -> bool:
+    try:
+        store.delete(key)
+    except StoreError:
+        return False
+    return True
 
 
 _PART_BYTES = 1 << 26

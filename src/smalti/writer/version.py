@@ -8,16 +8,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smalti.attributes import Replaceable
-from smalti.catalog import Draft, Manifest, in_progress, new_write_id, publish
-from smalti.catalog.publishing import MODES, Mode, check_target
-from smalti.catalog.row_hash import row_hash_text
-from smalti.catalog.successors import check_append
+from smalti.catalog import Draft, Manifest, new_write_id, publish
+from smalti.catalog.manifest import row_hash_text
+from smalti.catalog.publishing.next_version import check_append
+from smalti.catalog.publishing.publish import MODES, Mode, check_target
+from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError
 from smalti.format import Schema
 from smalti.storage import Store, open_store
 from smalti.writer.progress import Progress
-from smalti.writer.queue import UploadOptions
-from smalti.writer.uploader import SampleBuilder, ShardUploader
+from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +132,7 @@ class VersionWriter:
             if newest is not None and self._mode == "append":
                 check_append(store, newest, schema)
         for store in self._stores:
-            in_progress.begin(store, self._write_id)
+            markers.begin(store, self._write_id)
         self._progress = Progress() if options.progress_bar else None
         self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
         self._uploader = ShardUploader(
@@ -234,7 +234,7 @@ class VersionWriter:
 
     def _end_marker(self) -> None:
         for store in self._stores if os.getpid() == self._pid else ():  # a fork's copy ends nothing of its parent's
-            in_progress.end(store, self._write_id)
+            markers.end(store, self._write_id)
 
     def _close_progress(self) -> None:
         if self._progress is not None:

@@ -1,6 +1,6 @@
 """The fault store as a server of any protocol: what it plants strikes every request, whatever it asks for."""
 
-from smalti.testing.faultstore import FaultStore, Toxic
+from tests.faultstore import FaultStore, Toxic
 
 
 def planted(mode, *, times=None):

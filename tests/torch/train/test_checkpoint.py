@@ -14,7 +14,7 @@ import torch
 from smalti.errors import CheckpointError
 from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.result import write_result
+from smalti.torch.train.run_folder import write_result
 
 pytestmark = pytest.mark.torch
 

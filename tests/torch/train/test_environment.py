@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from smalti.torch.train.environment import CarriedEnvironment, detect_storage_environment
+from smalti.torch.train.launch.environment import CarriedEnvironment, detect_storage_environment
 
 pytestmark = pytest.mark.torch
 

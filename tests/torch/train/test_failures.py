@@ -5,7 +5,7 @@ import json
 import pytest
 
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.failures import failures_recorded, forget_failures, read_failure
+from smalti.torch.train.launch.failures import failures_recorded, forget_failures, read_failure
 
 pytestmark = pytest.mark.torch
 

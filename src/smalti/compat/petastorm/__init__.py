@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "BatchReader": "reader",
-    "BatchedDataLoader": "loaders",
-    "DataLoader": "loaders",
-    "FilesNotAvailable": "errors",
-    "InMemBatchedDataLoader": "in_memory",
-    "NoDataAvailableError": "errors",
+    "BatchReader": "batch_reader",
+    "BatchedDataLoader": "pytorch",
+    "DataLoader": "pytorch",
+    "FilesNotAvailable": "parquet",
+    "InMemBatchedDataLoader": "pytorch",
+    "NoDataAvailableError": "parquet",
     "PredicateBase": "predicates",
-    "SparkDatasetConverter": "converter",
+    "SparkDatasetConverter": "spark",
     "TransformSpec": "transform",
     "in_intersection": "predicates",
     "in_lambda": "predicates",
@@ -24,10 +24,10 @@ _HOMES = {
     "in_pseudorandom_split": "predicates",
     "in_reduce": "predicates",
     "in_set": "predicates",
-    "make_batch_reader": "opening",
-    "make_reader": "opening",
-    "make_spark_converter": "making",
-    "register_delete_dir_handler": "deleting",
+    "make_batch_reader": "reader",
+    "make_reader": "reader",
+    "make_spark_converter": "spark",
+    "register_delete_dir_handler": "spark",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 -- a list of strings

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from smalti.cache.contents import is_held
+from smalti.cache.files import is_held
 
 _SUFFIX = ".arrow"
 _TEMP = ".tmp"

@@ -1,401 +1,253 @@
-"""BatchReader: the rows of Parquet files as batches, in Smalti's order, with its resume and elasticity."""
+"""make_batch_reader: Petastorm's wide call, turned into option objects; and make_reader, which is refused."""
 
 import logging
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
-import numpy as np
+import pyarrow as pa
 
-from smalti.compat.petastorm.ahead import done_ahead
-from smalti.compat.petastorm.errors import NoDataAvailableError
-from smalti.compat.petastorm.order import default_order, warn_of_reading_again
-from smalti.compat.petastorm.rows import RowReader
-from smalti.compat.petastorm.schema import Field, Schema
-from smalti.compat.petastorm.values import Columns, taken
-from smalti.cursor import Cursor, MixedStream
-from smalti.cursor.fields import mapping
-from smalti.dataset.passes import OrderOptions, Pass
-from smalti.dataset.reading import Planned, Reading
-from smalti.dataset.resuming import at_epoch, first_cursor, saved_cursor
-from smalti.errors import CursorError, SchemaError
+from smalti.compat.petastorm.batch_reader import BatchReader, ReaderOptions
+from smalti.compat.petastorm.disk_cache import DiskCache, make_disk_cache
+from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
+from smalti.compat.petastorm.rows import RowOptions, RowReader
+from smalti.compat.petastorm.selection import kept_rows
+from smalti.compat.petastorm.sources import open_place
+from smalti.compat.petastorm.transform import TransformSpec, transform_of
+from smalti.compat.petastorm.unischema import chosen_columns
+from smalti.compat.petastorm.world import chosen_world
+from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.dataset import DEFAULT_SEED
+from smalti.dataset.arguments import check_choice
+from smalti.dataset.order import OrderOptions
+from smalti.errors import FormatError, StoreNotFound
+from smalti.order import TAILS
+from smalti.whole import whole_number, whole_or_none
 from smalti.world import World
 
 _log = logging.getLogger(__name__)
-_OURS = "petastorm"
-_MARKS = ("_sample_id", "_position")
-_ROWS_AT_ONCE = 1024
-"""Rows that are gathered together where nothing is done with them: a gather costs the same for few and for many."""
-_BYTES_AT_ONCE = 1 << 23
-
-_begun: Counter[tuple[str, int, int]] = Counter()
-"""Epochs that readers without a seed have begun in this process, by data set and rank: the next reader goes on."""
-_begun_lock = threading.Lock()
+_HELD_BYTES = 1 << 30
+_TIMEOUT_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """How rows are put in order, divided and read."""
+def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide call, turned into option objects at once
+    dataset_url_or_urls: str | Sequence[str],
+    schema_fields: Sequence[str] | None = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 4,
+    results_queue_size: int | None = None,
+    seed: int | None = None,
+    shuffle_rows: bool | None = None,  # noqa: FBT001 -- Petastorm's signature, here and below
+    shuffle_row_groups: bool = True,  # noqa: FBT001, FBT002
+    shuffle_row_drop_partitions: int = 1,
+    predicate: Any = None,
+    rowgroup_selector: Any = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = "null",
+    cache_location: str | os.PathLike[str] | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs",  # noqa: ARG001 -- taken, and of no use here
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,  # noqa: ARG001, FBT001, FBT002
+    filesystem: Any = None,
+    convert_early_to_numpy: bool = False,  # noqa: ARG001, FBT001, FBT002
+    *,
+    batch_size: int = 1024,
+    tail: str | None = None,
+    epoch: int | None = None,
+    num_canonical_nodes: int | None = None,
+    shuffle_block_size: int | None = None,
+    transform_per: str = "batch",
+    held_bytes: int = _HELD_BYTES,
+    world: World | None = None,
+    include_ids: bool = False,
+    timeout: float = _TIMEOUT_SECONDS,
+    file_wait_seconds: float = 0.0,
+) -> BatchReader:
+    """A reader of Parquet files: row groups are its shards, its order is Smalti's `window`.
 
-    order: OrderOptions
-    """What the user asked for; `tail` None for the default."""
-    world: World
-    batch_size: int
-    num_epochs: int | None
-    """None: without an end."""
-    first_epoch: int | None
-    """None: after those that earlier readers of this process began."""
-    num_threads: int
-    """0: in the consumer's thread."""
-    num_ahead: int
-    timeout: float
-    include_ids: bool = False
-    """Whether batches say which row each is, and where in the order."""
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Steps that are gathered together."""
-
-    reading: Reading
-    steps: list[Planned]
-
-
-class BatchReader:
-    """Batches of rows, as namedtuples of numpy arrays; iterate it once for all its epochs, or again after `reset`.
-
-    The order depends only on the files, the rows that are chosen, seed, epoch, runs and window: not on the world,
-    threads or batch size. All ranks take equally many steps. `state_dict` is where the consumer stands.
+    Petastorm's names come first, ours after `batch_size`. Footers are read now, and the columns that `predicate` and
+    `filters` look at; rows are read as they are asked for.
 
     Args:
-        rows: the rows.
-        options: order, division, epochs, threads.
-        cleanup: called by `cleanup_cache`.
+        dataset_url_or_urls: a folder, or a list of files of one scheme.
+        schema_fields: regular expressions; a column is read if one matches its name whole.
+        reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is taken for threads.
+        workers_count: threads that read and transform.
+        results_queue_size: pieces of work (a batch, or about a thousand small rows) that are begun ahead; by default
+            twice the threads.
+        seed: of the order. Without one, a constant: each reader of the same data in a process then goes on with the
+            epoch after those that were read before it; with one, each begins with epoch 0.
+        shuffle_rows: whether rows are shuffled as well; by default they are where row groups are. False keeps the rows
+            of a row group in their order.
+        shuffle_row_groups: False reads in stored order.
+        shuffle_row_drop_partitions: has no use here: rows of many row groups are mixed anyway.
+        predicate: a choice of rows, such as `in_lambda`; settled now, so that steps are counted exactly.
+        rowgroup_selector: refused.
+        num_epochs: None for no end.
+        cur_shard: number of this rank among `shard_count`; without both, everything is read.
+        shard_count: ranks that divide an epoch.
+        shard_seed: has no use here.
+        cache_type: `local-disk` keeps row groups as Arrow files.
+        cache_location: folder of that cache.
+        cache_size_limit: bytes that it may take.
+        cache_row_size_estimate: bytes of a row, to refuse a limit that is too low.
+        cache_extra_settings: `{"cleanup": True}` removes the folder when the reader's context ends.
+        hdfs_driver: has no use here: pyarrow uses libhdfs.
+        transform_spec: a function on a pandas DataFrame of rows, and what it does to the columns.
+        filters: pyarrow's (column, operator, value), in a list, or a list of lists; exact, row by row.
+        storage_options: credentials and endpoint, as `open_store` takes them.
+        zmq_copy_buffers: has no use here.
+        filesystem: one of pyarrow's, instead of `storage_options`.
+        convert_early_to_numpy: has no use here: threads make arrays anyway.
+        batch_size: rows of a batch, per rank; a loader that is made of the reader sets its own.
+        tail: an incomplete last step is left `short`, filled with repeats (`pad`) or left out (`drop`); by default
+            `short`, and `pad` where there is no last epoch.
+        epoch: the first epoch, from 0.
+        num_canonical_nodes: runs that the order is woven from; fewer keep fewer row groups open.
+        shuffle_block_size: rows of a run that are mixed.
+        transform_per: the transform's DataFrame is a `batch`, or a `row_group`, whose result is held.
+        held_bytes: bytes of row groups that are held open.
+        world: ranks and hosts, instead of `cur_shard` and `shard_count`.
+        include_ids: adds columns `_sample_id`, the row's number, and `_position`, its place in the order, -1 for a
+            repeat that only fills a step.
+        timeout: seconds to wait for a batch.
+        file_wait_seconds: how long files of a list may take to appear.
 
     Raises:
+        ValueError: an argument is out of range, or is not taken over.
+        WorldMismatch: `cur_shard` is not the launcher's rank among as many.
+        StoreNotFound: there is no file.
+        FormatError: a file is no Parquet file, or damaged.
+        SchemaError: columns contradict each other, or what was asked of them.
         NoDataAvailableError: there is not one row.
-        SchemaError: `include_ids` would overwrite a column.
     """
-
-    batched_output = True
-    """Batches, not rows, come out of it."""
-
-    def __init__(self, rows: RowReader, options: ReaderOptions, cleanup: Callable[[], None] = lambda: None) -> None:
-        if not len(rows):
-            raise NoDataAvailableError(
-                f"{rows.found.source.url}: no row to read in {len(rows.found.row_groups)} row groups; check the files, "
-                "`predicate` and `filters`."
-            )
-        taken = [name for name in _MARKS if options.include_ids and name in rows.schema.fields]
-        if taken:
-            raise SchemaError(
-                f"{rows.found.source.url} has a column {taken[0]!r}, and `include_ids=True` adds one of that name: one "
-                "would overwrite the other. Leave `include_ids` out, or leave the column out with `schema_fields`.",
-                column=taken[0],
-            )
-        self._rows, self._options, self._cleanup = rows, options, cleanup
-        self.num_epochs = options.num_epochs
-        self.stopped = False
-        self.last_row_consumed = False
-        """Whether all epochs were read to their end."""
-        self._fresh = first_cursor(
-            default_order(rows, options.order), options.world, [MixedStream(rows.digest, None, len(rows))], [rows.sizes]
+    _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
+    workers_count = whole_number("workers_count", workers_count, 1, 1024)
+    results_queue_size = whole_or_none("results_queue_size", results_queue_size, 1)
+    seed = whole_or_none("seed", seed, 0, MOST_SEED)
+    whole_or_none("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1)
+    num_epochs = whole_or_none("num_epochs", num_epochs, 1)
+    batch_size = whole_number("batch_size", batch_size, 1)
+    epoch = whole_or_none("epoch", epoch, 0, 1 << 62)
+    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES)
+    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK)
+    held_bytes = whole_number("held_bytes", held_bytes, 1)
+    check_choice("tail", tail or "pad", TAILS)
+    check_choice("transform_per", transform_per, ("batch", "row_group"))
+    transform = None if transform_spec is None else transform_of(transform_spec)
+    if world is not None and (cur_shard is not None or shard_count is not None):
+        raise ValueError("give `cur_shard` and `shard_count`, or `world`, not both.")
+    chosen = world or chosen_world(cur_shard, shard_count)
+    cache = None
+    if cache_type == "local-disk":
+        cache = make_disk_cache(
+            cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
         )
-        self._adopted: Cursor | None = None
-        self._base = options.first_epoch
-        self._stream: Iterator[tuple[Reading, int, Columns]] | None = None
-        self._taken: tuple[Reading, int] | None = None
-        self._next: Cursor | None = None
-        self._threads: ThreadPoolExecutor | None = None
-        self._working, self._idle = 0, threading.Condition()
-        if options.order.shuffle:
-            told = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
-            warn_of_reading_again(rows, options.world, **told)
+    for name, given in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
+        if given:
+            _log.info("%s has no use here: see docs/petastorm.md", name)
+    found = open_set(open_place(dataset_url_or_urls, storage_options, filesystem), wait_seconds=file_wait_seconds)
+    _warn_of_codecs(found)
+    columns = tuple(chosen_columns(found.schema.names, schema_fields))
+    kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
+    options = RowOptions(columns, transform, transform_per == "row_group", held_bytes, timeout)
+    rows = RowReader(found, kept, options, None if cache is None else _through(cache, found, columns))
+    threads = 0 if reader_pool_type == "dummy" else workers_count
+    order = OrderOptions(
+        shuffle=shuffle_row_groups,
+        seed=DEFAULT_SEED if seed is None else seed,
+        canonical_nodes=num_canonical_nodes,
+        block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
+        tail=tail,
+    )
+    return BatchReader(
+        rows,
+        ReaderOptions(
+            order=order,
+            world=chosen,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            first_epoch=0 if epoch is None and seed is not None else epoch,
+            num_threads=threads,
+            num_ahead=results_queue_size or 2 * max(1, threads),
+            timeout=timeout,
+            include_ids=include_ids,
+        ),
+        cleanup=(lambda: None) if cache is None else cache.cleanup,
+    )
 
-    # ------------------------------------------------------------------ what there is
 
-    @cached_property
-    def schema(self) -> Schema:
-        """Columns, after the transform."""
-        marks = [Field(name, np.int64, (), nullable=False) for name in _MARKS if self._options.include_ids]
-        return Schema([*self._rows.schema.fields.values(), *marks])
+def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """Refused, always: see the message.
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of an epoch, over all ranks."""
-        return len(self._rows)
+    Raises:
+        NotImplementedError: Petastorm keeps its Unischema as a pickle, and loading one can run any code.
+    """
+    raise NotImplementedError(
+        f"{dataset_url}: make_reader is not taken over. A data set of Petastorm's materialize_dataset keeps its schema "
+        "as a pickle, which can run any code when it is loaded, so it never is. The rows are plain Parquet: read them "
+        "with make_batch_reader, and decode columns in a TransformSpec: those of CompressedImageCodec hold PNG or "
+        "JPEG, those of NdarrayCodec .npy bytes (numpy.load(io.BytesIO(value), allow_pickle=False)). docs/petastorm.md "
+        "has an example, and what stands for NGram."
+    )
 
-    @property
-    def num_rows_stored(self) -> int:
-        """Rows of the files, those counted that a predicate leaves out."""
-        return self._rows.found.num_rows
 
-    @property
-    def batch_size(self) -> int:
-        """Rows per rank and step."""
-        return self._options.batch_size
-
-    @property
-    def world(self) -> World:
-        """Who divides an epoch."""
-        return self._options.world
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of a whole epoch, equal on all ranks."""
-        return self._reading(at_epoch(self._fresh, 0, [self._rows.sizes])).division.num_steps
-
-    @property
-    def diagnostics(self) -> dict[str, int]:
-        """What reading cost so far: row groups read, bytes of them held now and at most."""
-        held = self._rows.held
-        return {"row_groups_read": held.loads, "bytes_held": held.bytes_held, "most_bytes_held": held.most_held}
-
-    @property
-    def where(self) -> str:
-        """Address of the data set, free of secrets."""
-        return self._rows.found.source.url
-
-    def configure(self, *, batch_size: int | None = None, shuffle_rows_within: int = 0) -> None:
-        """What a loader asks of its reader, before the first batch.
-
-        Args:
-            batch_size: rows per rank and step.
-            shuffle_rows_within: rows that are mixed at least; 0 leaves the order as it is.
-
-        Raises:
-            RuntimeError: a batch was read already.
-            ValueError: rows are to be mixed, and the reader shuffles nothing.
-        """
-        if self._stream is not None:
-            raise RuntimeError("this reader was begun already: make the loader before the first batch is read.")
-        order = self._options.order
-        if shuffle_rows_within > 0 and not order.shuffle:
-            raise ValueError(
-                "`shuffling_queue_capacity` shuffles rows, and `shuffle_row_groups` is False: give "
-                "shuffle_row_groups=True, which shuffles both, or leave the capacity at 0."
-            )
-        if shuffle_rows_within > 0:
-            block = max(order.block_size or 0, self._fresh.block_size, shuffle_rows_within)
-            order = replace(order, block_size=block)
-            self._fresh = replace(self._fresh, block_size=block)
-        self._options = replace(self._options, batch_size=batch_size or self.batch_size, order=order)
-
-    # ------------------------------------------------------------------ iteration
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        """The next batch, as a namedtuple.
-
-        Raises:
-            RuntimeError: the reader was stopped.
-            SmaltiError: a file is gone, changed or damaged.
-        """
-        return self.schema.namedtuple(**self.next_batch())
-
-    def batches(self) -> Iterator[Columns]:
-        """The same batches as dicts, column to array."""
-        while True:
-            try:
-                batch = self.next_batch()
-            except StopIteration:
-                return
-            yield batch
-
-    def next_batch(self) -> Columns:
-        """The next batch as a dict; StopIteration after the last epoch."""
-        if self.stopped:
-            raise RuntimeError("this reader was stopped, or its context has ended: make a new one to read on.")
-        if self._stream is None:
-            self._stream = self._read()
-        try:
-            reading, step, batch = next(self._stream)
-        except StopIteration:
-            self.last_row_consumed = True
-            raise
-        self._taken = (reading, step)
-        self._note(reading.this_pass.start.epoch)
-        return batch
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a batch was asked for since the reader was made or reset, or a state loaded."""
-        return self._stream is not None
-
-    def current_reading(self) -> Reading:
-        """What this rank reads of the epoch at hand, from where its iteration begins."""
-        return self._taken[0] if self._taken else self._reading(self._start())
-
-    def reset(self) -> None:
-        """Makes the reader begin anew, with the epochs after those that it read.
-
-        Raises:
-            NotImplementedError: it stands in the middle; `load_state_dict` goes anywhere.
-        """
-        if not self.last_row_consumed:
-            raise NotImplementedError(
-                "a reader can be reset after its last row only; to go elsewhere in the middle, use `load_state_dict`, "
-                "or make a new reader."
-            )
-        start = self._place()
-        self._end_stream()
-        self._next, self._base = start, start.epoch
-
-    # ------------------------------------------------------------------ state
-
-    def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch taken, small and JSON-able, equal on all ranks."""
-        place = self._place()
-        return place.to_state() | {_OURS: {"first_epoch": place.epoch if self._base is None else self._base}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the reader go on where `state` was saved, on any world, with any batch size or number of threads.
-
-        Raises:
-            CursorError: the state is damaged, or was saved for other files, another choice of rows, or another order.
-        """
-        ours = mapping(state).get(_OURS)
-        first = ours.get("first_epoch") if isinstance(ours, Mapping) else None
-        if type(first) is not int or first < 0:
-            raise CursorError(
-                "saved state: no 'first_epoch' of a Parquet reader in it; give what `state_dict()` of a reader or "
-                "loader of smalti.compat.petastorm returned."
-            )
-        saved = Cursor.from_state(state)
-        if saved.digest != self._fresh.digest:
-            raise CursorError(
-                f"cannot resume from this state: it was saved for Parquet files and rows with digest "
-                f"{saved.digest[:12]}, and {self.where} has {self._fresh.digest[:12]}. Give the same files, predicate "
-                "and filters; to begin anew, make a reader and load nothing.",
-                saved=saved.digest,
-                found=self._fresh.digest,
-            )
-        cursor = saved_cursor(
-            state, self._fresh, self._options.order, num_ranks=self.world.num_ranks, sizes=[self._rows.sizes]
+def _check(
+    pool: str,
+    cache: str | None,
+    shuffle_rows: bool | None,  # noqa: FBT001 -- as they are given to `make_batch_reader`
+    shuffle_row_groups: bool,  # noqa: FBT001
+    selector: Any,
+) -> None:
+    check_choice("reader_pool_type", pool, ("thread", "process", "dummy"))
+    check_choice("cache_type", cache or "null", ("null", "local-disk"))
+    if shuffle_rows and not shuffle_row_groups:
+        raise ValueError(
+            "shuffle_rows=True with shuffle_row_groups=False is not taken over: give shuffle_row_groups=True, which "
+            "shuffles both, or False for both."
         )
-        self._end_stream()
-        self._next = self._adopted = cursor
-        self._base = first
+    if selector is not None:
+        raise ValueError(
+            "`rowgroup_selector` is not taken over: its indexes are pickles. Use `filters`, which are exact and need "
+            "none."
+        )
 
-    def _place(self) -> Cursor:
-        if self._taken is not None:
-            reading, step = self._taken
-            return reading.cursor_after(step + 1)
-        return self._start()
 
-    def _start(self) -> Cursor:
-        if self._next is not None:
-            return self._next
-        if self._base is None:
-            with _begun_lock:
-                self._base = _begun[self._key]
-        return at_epoch(self._adopted or self._fresh, self._base, [self._rows.sizes])
+def _through(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> Any:
+    def load(number: int) -> pa.Table:
+        group = found.row_groups[number]
+        footer = found.footers[group.file]
+        name = "\n".join([found.source.url, footer.key, footer.digest, str(group.number), *columns])
+        return cache.get(name, lambda: found.read(number, columns))
 
-    def _note(self, epoch: int) -> None:
-        with _begun_lock:
-            _begun[self._key] = max(_begun[self._key], epoch + 1)
+    return load
 
-    @property
-    def _key(self) -> tuple[str, int, int]:
-        return self._rows.digest, self.world.rank, self.world.num_ranks
 
-    # ------------------------------------------------------------------ reading
+def _warn_of_codecs(found: ParquetSet) -> None:
+    """Says so where Petastorm wrote the files: some columns may hold encoded arrays or images."""
+    metadata = _common_metadata(found)
+    if UNISCHEMA_KEY in (metadata or {}):
+        warnings.warn(
+            f"{found.source.url} was written by Petastorm's materialize_dataset. Its schema is a pickle and is not "
+            "loaded: columns come as they are stored, arrays and images as encoded bytes; decode them in a "
+            "TransformSpec (docs/petastorm.md).",
+            stacklevel=3,
+        )
 
-    def _reading(self, start: Cursor) -> Reading:
-        options = self._options
-        tail = options.order.tail or ("pad" if options.num_epochs is None else "short")
-        order = replace(options.order, tail=tail)
-        return Reading(Pass(start, self.world), [self._rows.sizes], self.batch_size, order)
 
-    def _planned(self) -> Iterator[_Work]:
-        start = self._start()
-        base = start.epoch if self._base is None else self._base
-        each = self._steps_at_once()
-        while self.num_epochs is None or start.epoch < base + self.num_epochs:
-            reading = self._reading(start)
-            for first in range(0, reading.division.num_steps, each):
-                yield _Work(reading, reading.steps(first, first + each))
-            start = start.next_epoch()
-            if not reading.division.num_steps and self.num_epochs is None and not reading.division.start:
-                raise NoDataAvailableError(
-                    f"{self.where}: an epoch of {self.num_rows} rows has no whole step of {self.batch_size} rows for "
-                    f"each of {self.world.num_ranks} ranks, and tail='drop' leaves it out: it would never end."
-                )
-
-    def _steps_at_once(self) -> int:
-        if self._rows.options.transform is not None and not self._rows.options.per_row_group:
-            return 1
-        row_bytes = max(1, sum(group.num_bytes for group in self._rows.found.row_groups) // max(1, self.num_rows))
-        return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes) // self.batch_size)
-
-    def _read(self) -> Iterator[tuple[Reading, int, Columns]]:
-        options = self._options
-        if options.num_threads and self._threads is None:
-            self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
-        work = self._planned()
-        timing = {"ahead": options.num_ahead, "timeout": options.timeout}
-        for done in done_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
-            yield from done
-
-    def _gather(self, work: _Work) -> list[tuple[Reading, int, Columns]]:
-        with self._idle:
-            self._working += 1
-        try:
-            return self._gathered(work)
-        finally:
-            with self._idle:
-                self._working -= 1
-                self._idle.notify_all()
-
-    def _gathered(self, work: _Work) -> list[tuple[Reading, int, Columns]]:
-        ids = [ids for _, ids in work.steps]
-        columns = self._rows.rows(np.concatenate(ids))
-        if self._options.include_ids:
-            positions = np.concatenate([step.positions for step, _ in work.steps])
-            columns |= dict(zip(_MARKS, (np.concatenate(ids), positions), strict=True))
-        ends = np.cumsum([each.size for each in ids])
-        begins = ends - [each.size for each in ids]
-        return [
-            (work.reading, step.step, taken(columns, slice(begin, end)))
-            for (step, _), begin, end in zip(work.steps, begins.tolist(), ends.tolist(), strict=True)
-        ]
-
-    # ------------------------------------------------------------------ ending
-
-    def _end_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()  # type: ignore[attr-defined]  # a generator
-        self._stream, self._taken, self.last_row_consumed = None, None, False
-
-    def stop(self) -> None:
-        """Ends reading; a thread in the middle of a row group ends after it."""
-        self.stopped = True
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def join(self) -> None:
-        """Waits until no thread reads any more, for the reader's timeout at most, and lets go of what is held."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        with self._idle:
-            if not self._idle.wait_for(lambda: not self._working, self._options.timeout):
-                _log.warning("%s: a thread still reads or transforms after %g s", self.where, self._options.timeout)
-        self._rows.held.clear()
-
-    def cleanup_cache(self) -> None:
-        """Removes the cache on disk, if `cache_extra_settings` asked for that."""
-        self._cleanup()
-
-    def __enter__(self) -> "BatchReader":
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.stop()
-        self.join()
-        self.cleanup_cache()
+def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
+    try:
+        footer = read_footer(found.source, "_common_metadata")
+    except (StoreNotFound, FormatError):
+        return None
+    told: Mapping[bytes, bytes] | None = footer.metadata.metadata
+    return told

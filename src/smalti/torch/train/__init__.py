@@ -6,7 +6,7 @@
 from smalti.torch.train.checkpoint import CheckpointFolder, Loaded, Snapshot
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import EventTail
-from smalti.torch.train.launch import train
+from smalti.torch.train.launch.launch import train
 from smalti.torch.train.ledger import read_sample_order
 from smalti.torch.train.models import build_model
 

@@ -8,27 +8,133 @@ Intended behaviour:
 3. Loading takes the newest folder whose files all have their checksums, and tells which newer ones it passed over.
 4. Nothing is deleted before the newest checkpoint was read back and verified; broken ones go then, too.
 5. One process writes at a time (see runlock); leftovers of a killed one are hidden and removed by the next save.
+
+Files of a checkpoint or model folder: tensors as safetensors, everything else as JSON, each durable when written.
+
+Nothing here is, or reads, a pickle: a file from somebody else can at worst be refused.
+
+An optimiser's state as named tensors and JSON, and back; torch's own form is a nest that only a pickle can hold.
 """
 
+import hashlib
+import json
+import math
+import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.checkpoint_files import (
-    read_json,
-    read_tensors,
-    sha256_of,
-    sync_folder,
-    write_json,
-    write_tensors,
-)
+
+_CHUNK_BYTES = 1 << 20
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    apart: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        # safetensors has no notion of tied weights: each name gets its own bytes.
+        apart[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(apart[name].data_ptr())
+    # transformers opens only files that say which framework wrote them.
+    try:
+        save_file(apart, str(path), metadata={"format": "pt"})
+    except SafetensorError as error:  # so it calls what the operating system refused
+        raise OSError(f"{path.name}: {error}") from error
+    sync_file(path)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: the file is not one.
+    """
+    try:
+        return dict(load_file(str(path), device="cpu"))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file: {error}", path=str(path)) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file and flushes it to the disk."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    sync_file(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: the file cannot be read or does not hold an object.
+    """
+    try:
+        value = json.loads(path.read_bytes(), parse_float=_finite, parse_constant=_finite)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}", path=str(path)) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object.", path=str(path))
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Like `write_json`, but a reader sees either the old file or the whole new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    write_json(fresh, value)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_file(path: Path) -> None:
+    """Returns when the file's bytes are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Returns when the folder's names are on the disk, as far as its file system knows how."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        # FUSE mounts (UC Volumes among them) refuse to sync a folder; the file's own sync has succeeded.
+        return
+    finally:
+        os.close(descriptor)
+
 
 STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -223,3 +329,80 @@ def load_checkpoint(path: Path) -> Snapshot:
         )
     tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
     return Snapshot(state["step"], tensors, state)
+
+
+def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors as `<parameter number>.<name>`, and the rest as JSON values."""
+    state = optimizer.state_dict()
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for parameter, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{parameter}.{name}"] = value
+            else:
+                numbers.setdefault(str(parameter), {})[name] = value
+    return tensors, {"numbers": numbers, "groups": state["param_groups"]}
+
+
+def restore_state(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]
+) -> None:
+    """Gives `optimizer` the state that `split_state` took apart.
+
+    Raises:
+        CheckpointError: the state belongs to another optimiser or model.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    try:
+        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in rest["numbers"].items()}
+        for key, tensor in tensors.items():
+            number, _, name = key.partition(".")
+            entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
+        # JSON has no tuples, and AdamW unpacks its betas.
+        groups = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["groups"]]
+        _check_groups(groups, optimizer)
+        optimizer.load_state_dict({"state": entries, "param_groups": groups})
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
+            "that wrote it."
+        ) from error
+
+
+def _check_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
+    """Return if groups hold settings that the optimiser can work with; their number is checked when they are loaded.
+
+    Numbers may be others than it has now. Switches may not: they decide how the optimiser computes, and this program
+    sets them. One that is missing is of a later torch than the one that wrote the groups.
+    """
+    for group, own in zip(groups, optimizer.param_groups, strict=False):
+        for name, value in own.items():
+            if name == "params":
+                continue
+            if value is None or isinstance(value, bool):
+                fits = name not in group or group[name] is value
+            else:
+                fits = _kind(group[name]) == _kind(value)
+            if not fits:
+                raise ValueError(f"`{name}` is {group[name]!s:.40}, expected one like {value}")
+
+
+def _kind(value: Any) -> Any:
+    """Return what two values of a setting have in common: numbers, or tuples of equally many numbers."""
+    if isinstance(value, tuple):
+        return [_kind(each) for each in value]
+    return float if type(value) in {int, float} else type(value)
+
+
+def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tensor:
+    """The tensor in the parameter's memory layout.
+
+    Files hold tensors row by row, while parameters may be channels_last; the fused optimisers walk through both as flat
+    memory and would give each weight the momentum of another one.
+    """
+    if tensor.dim() == 0:
+        return tensor
+    if tensor.shape != parameter.shape:
+        raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)

@@ -9,19 +9,16 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.torch.train.batches import DeviceBatch, to_device
-from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
+from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint, restore_state, split_state
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import RunData
 from smalti.torch.train.evaluation import evaluate
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.ledger import Ledger
-from smalti.torch.train.optimizer_state import restore_state, split_state
 from smalti.torch.train.progress import Progress, check_same_run, check_state
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.result import MODEL_FOLDER, write_result
-from smalti.torch.train.runlock import begin_life, run_lock
-from smalti.torch.train.schedule import learning_rate_at
-from smalti.torch.train.step import Learner, private_randomness
+from smalti.torch.train.run_folder import MODEL_FOLDER, begin_life, run_lock, write_result
+from smalti.torch.train.step import Learner, learning_rate_at, private_randomness
 from smalti.torch.train.stopping import StopSignal
 
 _CHECKPOINTS = "checkpoints"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.torch.train.batches import MEAN, STD
-from smalti.torch.train.checkpoint_files import write_json, write_tensors
+from smalti.torch.train.checkpoint import write_json, write_tensors
 from smalti.torch.train.config import TrainConfig
 
 _BATCH_NORM_MOMENTUM = 0.1

@@ -1,4 +1,7 @@
-"""One optimiser step, and everything that it changes: the model, the optimiser, torch's random numbers."""
+"""One optimiser step, and everything that it changes: the model, the optimiser, torch's random numbers.
+
+The learning rate as a pure function of progress; it has no state, so a checkpoint need not carry any.
+"""
 
 import contextlib
 import math
@@ -164,3 +167,17 @@ def _parts(count: int, parts: int) -> list[slice]:
 def _seed_of(seed: int, *, step: int, rank: int) -> int:
     # Odd multipliers keep (seed, step, rank) apart; torch mixes the bits itself.
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % (1 << 63)
+
+
+_FLOOR = 0.01
+"""The rate ends at this part of its peak: a last epoch at exactly zero would teach nothing."""
+
+
+def learning_rate_at(config: TrainConfig, progress: float) -> float:
+    """The learning rate when `progress` of the run, in [0, 1], lies behind: linear warm-up, then a cosine. Pure."""
+    progress = min(max(progress, 0.0), 1.0)
+    if progress < config.warmup:
+        # The first step must move too, so the ramp does not begin at zero.
+        return config.learning_rate * max(progress / config.warmup, _FLOOR)
+    done = (progress - config.warmup) / (1.0 - config.warmup)
+    return config.learning_rate * (_FLOOR + (1.0 - _FLOOR) * 0.5 * (1.0 + math.cos(math.pi * done)))

@@ -1,0 +1,260 @@
+"""One index file over the shard sets of many writers, with MosaicML's interface: `merge_index`.
+
+Intended behaviour; anything else is a bug:
+1. Every index file is checked as strictly as one that is opened, and every file that it names lies in the store with
+   its declared size; one listing of the root tells, however many files there are.
+2. Names become relative to the root, at any depth. A file that two index files name is refused.
+3. Index files without shards, left by empty partitions, add nothing.
+4. The merged index file appears at the root whole, by one put; what it was made of stays. The root's own one is
+   replaced, never merged into itself, unless it is that of versions that Smalti published.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from smalti.catalog.header import FOLDER, INDEX
+from smalti.catalog.index.peek import check_index_size, peek_index
+from smalti.errors import CatalogError, StoreTimeout
+from smalti.format import ShardInfo, emit_index, parse_index
+from smalti.storage import Place, Store, open_store
+
+MAX_READS = 16
+"""Index files read at the same time."""
+
+Out = Place | tuple[Place, Place]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One index file to merge."""
+
+    folder: str
+    """Its folder below the root, of the shards too; "" is the root."""
+    store: Store
+    key: str
+    """Where it is read: the same file at the root, or a copy on this machine."""
+
+    @property
+    def where(self) -> str:
+        return self.store.locate(self.key)
+
+
+def merge_index(
+    *args: Any,
+    index_file_urls: Sequence[str | tuple[str, str]] | None = None,
+    out: Out | None = None,
+    keep_local: bool = True,
+    download_timeout: float = 60,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the index file of a set that many writers wrote below one root, each with an index file of its own.
+
+        merge_index("s3://bucket/set")                        # all index files below the root
+        merge_index(["s3://bucket/set/1/index.json", ...], "s3://bucket/set")     # these
+
+    The arguments may stand in these orders, or have their names: `(out, keep_local, download_timeout)` or
+    `(index_file_urls, out, keep_local, download_timeout)`. Partitions follow each other in the order of the list, or
+    of their names, numbers in them by value. Blocks.
+
+    Args:
+        *args: The arguments below by position.
+        index_file_urls: Addresses of index files, all below `out`; each may be a pair (local, remote), of which the
+            local one is read where it is there.
+        out: The root: a folder or URL; or a pair (local, remote), of which the remote one counts.
+        keep_local: With a pair, whether the merged index file is also put in the local folder. Nothing is deleted.
+        download_timeout: Seconds without any index file arriving after which it gives up.
+        storage_options: For the file system of the URL.
+
+    Raises:
+        CatalogError: No index file is there, one lies outside the root, a file is named twice, is missing or has
+            another size, or the root holds versions that Smalti published.
+        IndexFileError: An index file cannot be trusted.
+        StoreError: The store failed.
+        TypeError: The arguments are of neither form.
+    """
+    given = _arguments(args, index_file_urls, out, keep_local, download_timeout)
+    urls, target, keep_local, timeout = given
+    local, root = _open_roots(target, storage_options)
+    found = {info.key: info.num_bytes for info in root.list()}
+    _check_unversioned(root, found)
+    parts = _below(root, found) if urls is None else _listed(urls, root, local)
+    for part in parts:
+        num_bytes = found.get(part.key) if part.store is root else part.store.size(part.key)
+        if num_bytes is None:
+            raise CatalogError(f"{part.where} is not there; check the address", key=part.key)
+        check_index_size(num_bytes, part.where)
+    shards = _read_all(parts, root, float(timeout))
+    _check_files(shards, found, root)
+    _check_keeps(shards, found, root)
+    data = emit_index(shards)
+    check_index_size(len(data), f"{root.locate(INDEX)}, merged")
+    root.put(INDEX, data)
+    if local is not None and keep_local:
+        local.put(INDEX, data)
+
+
+def _arguments(
+    args: tuple[Any, ...], urls: Any, out: Any, keep_local: Any, timeout: Any
+) -> tuple[Sequence[Any] | None, Out, bool, float]:
+    """The arguments whichever way they came."""
+    rest = list(args)
+    if rest and isinstance(rest[0], list) and urls is None:
+        urls = rest.pop(0)
+    if rest and out is None:
+        out = rest.pop(0)
+    if rest:
+        keep_local = rest.pop(0)
+    if rest:
+        timeout = rest.pop(0)
+    if rest or out is None or isinstance(out, list) or isinstance(urls, str) or type(keep_local) is not bool:
+        raise TypeError(
+            "merge_index takes (out, keep_local, download_timeout) or (index_file_urls, out, keep_local, "
+            "download_timeout), where index_file_urls is a list and out an address or a pair of them"
+        )
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"`download_timeout` is {timeout!r}; expected a positive number of seconds")
+    return urls, out, keep_local, timeout
+
+
+def _open_roots(out: Out, options: Mapping[str, Any] | None) -> tuple[Store | None, Store]:
+    if isinstance(out, tuple):
+        return open_store(out[0]), open_store(out[1], options)
+    return None, open_store(out, options)
+
+
+def _check_unversioned(root: Store, found: Mapping[str, int]) -> None:
+    shown = peek_index(root) if INDEX in found else None
+    has_versions = any(key.startswith(f"{FOLDER}/") for key in found)
+    if has_versions or (shown is not None and shown.extra is not None):
+        raise CatalogError(
+            f"{root.url} holds a set that Smalti published: its {INDEX} shows the newest version already, and merging "
+            "would hide it. Open it as it is; to add data publish with mode 'append'",
+            url=root.url,
+        )
+
+
+def _below(root: Store, found: Mapping[str, int]) -> list[_Part]:
+    """The index files below the root, in the order of their folders' names; not the root's own."""
+    folders = {key.removesuffix(f"/{INDEX}") for key in found if key.endswith(f"/{INDEX}")}
+    if not folders:
+        raise CatalogError(f"{root.url}: there is no {INDEX} in any folder below it; check the address", url=root.url)
+    chosen = sorted((folder for folder in folders if not _is_split(root, folder, folders)), key=_natural)
+    return [_Part(folder, root, f"{folder}/{INDEX}") for folder in chosen]
+
+
+def _is_split(root: Store, folder: str, folders: set[str]) -> bool:
+    """Whether this is the index file of a split inside a set that Smalti wrote, whose own names the same shards."""
+    if not any(str(parent) in folders for parent in PurePosixPath(folder).parents):
+        return False
+    shown = peek_index(root.child(folder))
+    return shown is not None and shown.extra is not None and shown.extra.get("split") is not None
+
+
+def _natural(folder: str) -> list[tuple[str, int]]:
+    """Sorts part 9 before part 10."""
+    return [(text, int(digits) if digits else -1) for text, digits in re.findall(r"(\D*)(\d{0,18})", folder)]
+
+
+def _listed(urls: Sequence[Any], root: Store, local: Store | None) -> list[_Part]:
+    """The index files of a list, each once."""
+    parts: dict[str, _Part] = {}
+    for url in urls:
+        options = tuple(url) if isinstance(url, tuple | list) else (url,)
+        part = next((found for one in options if (found := _part_of(str(one).strip(), root, local))), None)
+        if part is None:
+            raise CatalogError(
+                f"{options[-1]} does not lie below {root.url}: a set's shards lie below its index file; give the "
+                "common root as `out`",
+                url=str(options[-1]),
+            )
+        parts.setdefault(f"{part.folder}/{part.key.rpartition('/')[2]}", part)
+    if not parts:
+        raise CatalogError("`index_file_urls` is empty: there is nothing to merge")
+    return list(parts.values())
+
+
+def _part_of(url: str, root: Store, local: Store | None) -> _Part | None:
+    """The index file at this address; None where it is outside the roots, or a local copy that is not there."""
+    parent, _, name = url.rstrip("/").rpartition("/")
+    for store in (root, local):
+        if store is None or not name:
+            continue
+        base = store.url.rstrip("/")
+        is_plain = f"{parent}/".startswith(f"{base}/") and ".." not in parent.split("/")
+        folder = parent if is_plain else open_store(parent or ".").url
+        if f"{folder}/".startswith(f"{base}/"):
+            below = folder[len(base) :].strip("/")
+            key = f"{below}/{name}" if below else name
+            if store is root or store.exists(key):
+                return _Part(below, store, key)
+    return None
+
+
+def _read_all(parts: Sequence[_Part], root: Store, timeout: float) -> list[ShardInfo]:
+    """The shards of all parts in order, with names relative to the root."""
+    pool = ThreadPoolExecutor(min(MAX_READS, len(parts)), thread_name_prefix="smalti-merge")
+    try:
+        reads = [pool.submit(_read, part) for part in parts]
+        pending: set[Future[list[ShardInfo]]] = set(reads)
+        while pending:
+            done, pending = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
+            if not done:
+                raise StoreTimeout(
+                    f"{root.url}: no index file arrived within {timeout:.0f} s ({len(pending)} of {len(parts)} are "
+                    "missing); check the store and the network, or raise `download_timeout`",
+                    url=root.url,
+                )
+            for read in done:
+                read.result()
+        return [shard for read in reads for shard in read.result()]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(part: _Part) -> list[ShardInfo]:
+    shards, _ = parse_index(part.store.get(part.key), where=part.where)
+    return [shard.with_prefix(part.folder) for shard in shards]
+
+
+def _check_files(shards: Sequence[ShardInfo], found: Mapping[str, int], root: Store) -> None:
+    """Return only if every file is named once, and is there with its size."""
+    seen: set[str] = set()
+    for shard in shards:
+        for name in shard.file_names:
+            if name in seen:
+                raise CatalogError(
+                    f"{root.locate(name)} is named by two index files: one of them was merged before, or copied. Merge "
+                    "those of the writers alone, as a list",
+                    key=name,
+                )
+            seen.add(name)
+        for file in shard.stored_files:
+            there = found.get(file.basename)
+            if there != file.num_bytes:
+                state = "is not there" if there is None else f"has {there} bytes"
+                raise CatalogError(
+                    f"{root.locate(file.basename)} {state}, and its index file says {file.num_bytes} bytes; nothing "
+                    "was merged. Write that part again, or leave its index file out",
+                    key=file.basename,
+                )
+
+
+def _check_keeps(shards: Sequence[ShardInfo], found: Mapping[str, int], root: Store) -> None:
+    """Return only if the root's own index file names no shards beside it that only it knows."""
+    if INDEX not in found:
+        return
+    check_index_size(found[INDEX], root.locate(INDEX))
+    before, _ = parse_index(root.get(INDEX), where=root.locate(INDEX))
+    merged = {shard.raw.basename for shard in shards}
+    for shard in before:
+        name = shard.stored.basename
+        if "/" not in name and name in found and shard.raw.basename not in merged:
+            raise CatalogError(
+                f"{root.locate(INDEX)} is the index file of shards beside it, such as {name}, which the merged one "
+                "would not name; move them, with their index file, to a folder of their own",
+                key=INDEX,
+            )

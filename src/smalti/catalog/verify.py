@@ -1,0 +1,212 @@
+"""Checking that a version is what it says: every object there, of its size, with its hashes, samples and row hash.
+
+Shards of a store, opened after every byte of them was compared with the manifest.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from smalti.catalog.additions.columns import aligned_shards, columns_of
+from smalti.catalog.manifest import Manifest, row_hash_text
+from smalti.catalog.reading import load_from_table
+from smalti.catalog.tags import chosen_version
+from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreNotFound, StoreTimeout
+from smalti.format import AnyShard, ShardInfo, open_shard, parse_compression, verify_file
+from smalti.storage import Place, Store, open_store
+
+
+@contextmanager
+def open_checked(store: Store, shard: ShardInfo) -> Iterator[AnyShard]:
+    """The open shard: fetched unless it is a file of this machine, verified, unpacked; copies are gone at the end.
+
+    Raises:
+        ChecksumMismatch: bytes differ from what the manifest says.
+        FormatError: the shard is damaged or contradicts the manifest.
+        StoreNotFound: a file of it is gone.
+    """
+    with tempfile.TemporaryDirectory(prefix="smalti-shard-") as folder:
+        opened = open_shard(_raw_files(store, shard, Path(folder)), shard, allow_unsafe_types=True)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def _raw_files(store: Store, shard: ShardInfo, folder: Path) -> list[Path]:
+    """The uncompressed files of a shard, verified."""
+    compression = parse_compression(shard.compression)
+    paths = []
+    for place, (stored, raw) in enumerate(zip(shard.stored_files, shard.raw_files, strict=True)):
+        where = store.locate(stored.basename)
+        path = store.local_path(stored.basename)
+        if path is None:
+            path = folder / f"stored-{place}"
+            with path.open("wb") as out:
+                store.fetch(stored.basename, out)
+        try:
+            verify_file(path, stored, what=where)
+        except FileNotFoundError as error:
+            raise StoreNotFound(f"{where} does not exist", key=stored.basename, url=store.url) from error
+        if shard.zip is not None:
+            if compression is None:
+                raise FormatError(f"{where} is compressed, but its manifest names no compression", key=stored.basename)
+            unpacked = folder / f"raw-{place}"
+            with unpacked.open("wb") as out:
+                compression.decompress_file(path, out, raw.num_bytes)
+            verify_file(unpacked, raw, what=f"{where}, unpacked")
+            path = unpacked
+        paths.append(path)
+    return paths
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong."""
+
+    key: str
+    """The object; the address of the set for what is wrong with all shards together."""
+    kind: str
+    """missing, size, checksum, content or rows."""
+    message: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What a verification saw."""
+
+    version: int
+    digest: str
+    deep: bool
+    """Whether contents were read, or only sizes looked up."""
+    num_shards: int
+    """Shards that were looked at, those of added columns too."""
+    num_bytes: int
+    """Bytes of the shards as stored, by the manifest."""
+    rows: int
+    problems: tuple[Problem, ...]
+    row_hash: str = ""
+    """Of all samples, as they were read just now; empty where not all of them were."""
+    declared_row_hash: str = ""
+    """What the version says of it; empty where its writer said nothing."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def summary(self) -> str:
+        """One line for people."""
+        how = "contents" if self.deep else "sizes"
+        found = "no problem" if self.ok else f"{len(self.problems)} problems, the first: {self.problems[0].message}"
+        what = f"{how} of {self.num_shards} shards, {self.rows} samples checked"
+        return f"version {self.version} ({self.digest[:12]}): {what}; {found}"
+
+
+def verify(
+    place: Place,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    deep: bool = True,
+    on_shard: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """A report on one version, the newest by default; reads every byte when `deep`, changes nothing.
+
+    Args:
+        place: The root of the set: a URL, folder or store.
+        version: Which one, by number.
+        tag: Which one, by name.
+        deep: Read and hash every object, unpack compressed ones, open each shard, and sum up the row hash; else
+            compare sizes only.
+        on_shard: Called with (done, total) after each shard.
+
+    Raises:
+        StoreNotFound: there is no set.
+        VersionNotFound: there is no such version or tag.
+        IndexFileError: the manifest itself cannot be trusted.
+        StoreAuthError: the credentials were refused: nothing can be said.
+        StoreTimeout: the store does not answer: nothing can be said.
+    """
+    store = open_store(place)
+    manifest = load_from_table(store, chosen_version(store, version, tag))
+    beside = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
+    run = _Run(store, deep, on_shard, len(manifest.shards) + sum(map(len, beside)))
+    row_hash = run.check(manifest.shards)
+    for shards in beside:
+        run.check(shards)
+    if deep and not run.problems and manifest.row_hash not in {"", row_hash}:
+        run.problems.append(_other_rows(store, manifest, row_hash))
+    return VerifyReport(
+        version=manifest.version,
+        digest=manifest.digest,
+        deep=deep,
+        num_shards=run.total,
+        num_bytes=manifest.num_bytes,
+        rows=manifest.rows,
+        problems=tuple(run.problems),
+        row_hash=row_hash if deep and all(problem.kind == "rows" for problem in run.problems) else "",
+        declared_row_hash=manifest.row_hash,
+    )
+
+
+class _Run:
+    """One verification: what was seen so far."""
+
+    def __init__(self, store: Store, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:  # noqa: FBT001
+        self.total = total
+        self.problems: list[Problem] = []
+        self._store = store
+        self._deep = deep
+        self._on_shard = on_shard
+        self._done = 0
+
+    def check(self, shards: Iterable[ShardInfo]) -> str:
+        """Look at these shards; the row hash of those that are good."""
+        rows = 0
+        for shard in shards:
+            found = self._check(shard)
+            if isinstance(found, Problem):
+                self.problems.append(found)
+            else:
+                rows += found
+            self._done += 1
+            if self._on_shard is not None:
+                self._on_shard(self._done, self.total)
+        return row_hash_text(rows)
+
+    def _check(self, shard: ShardInfo) -> Problem | int:
+        """What is wrong, or the sum of the hashes of its samples (0 if they were not read)."""
+        store, key = self._store, shard.stored.basename
+        try:
+            for file in shard.stored_files:
+                key = file.basename
+                found = store.size(key)
+                if found != file.num_bytes:
+                    message = f"{store.locate(key)} has {found} bytes, the manifest says {file.num_bytes}"
+                    return Problem(key, "size", message)
+            key = shard.stored.basename
+            if self._deep:
+                with open_checked(store, shard) as opened:
+                    return opened.stored_samples().row_hash()
+        except StoreNotFound as error:
+            return Problem(key, "missing", str(error))
+        except (StoreAuthError, StoreTimeout):
+            raise
+        except ChecksumMismatch as error:
+            return Problem(key, "checksum", str(error))
+        except FormatError as error:
+            return Problem(key, "content", str(error))
+        return 0
+
+
+def _other_rows(store: Store, manifest: Manifest, row_hash: str) -> Problem:
+    return Problem(
+        store.url,
+        "rows",
+        f"version {manifest.version} of {store.url}: every shard is as its manifest says, but their samples are not "
+        f"those that were written: row hash expected {manifest.row_hash}, found {row_hash}; write the set again, or "
+        "roll back",
+    )

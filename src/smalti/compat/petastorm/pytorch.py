@@ -1,0 +1,322 @@
+"""DataLoader and BatchedDataLoader: a reader's batches as dicts of tensors.
+
+InMemBatchedDataLoader: some rows of a reader, kept in memory and shuffled anew in each epoch.
+
+Columns as tensors, with Petastorm's promotions of types; torch is needed from here on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from smalti.attributes import Replaceable, setting
+from smalti.compat.petastorm.batch_reader import BatchReader
+from smalti.compat.petastorm.unischema import Columns, rows_of
+from smalti.order.keys import Purpose, keyed_permutation
+from smalti.torch.ranks import Agreement
+from smalti.whole import whole_number
+
+_PROMOTED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
+_LISTED = (str, bytes, Decimal)
+
+
+def tensor_columns(columns: Columns) -> dict[str, Any]:
+    """Numbers as tensors, without a copy; text, bytes and decimals as lists.
+
+    Raises:
+        TypeError: a column holds None, values of different shapes, or what torch has no type for.
+    """
+    return {name: _column(name, values) for name, values in columns.items()}
+
+
+def numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
+    """The columns as `make` turns arrays into tensors.
+
+    Raises:
+        TypeError: a column is not made of numbers.
+    """
+    for name, values in columns.items():
+        if values.dtype.kind not in "biufc":
+            raise TypeError(
+                f"column {name!r} holds {values.dtype}; this loader hands over numbers alone: use DataLoader."
+            )
+    return {name: make(_promoted(values)) for name, values in columns.items()}
+
+
+def sample_dicts(columns: Columns) -> list[dict[str, Any]]:
+    """The rows one by one, for a `collate_fn` of the user's own.
+
+    Raises:
+        TypeError: a column holds None.
+    """
+    for name, values in columns.items():
+        _refuse_none(name, values)
+    promoted = {name: _promoted(values) for name, values in columns.items()}
+    return [{name: values[row] for name, values in promoted.items()} for row in range(rows_of(columns))]
+
+
+def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
+    """What torch's `default_collate` makes of rows, with text, bytes and decimals left as lists."""
+    first = batch[0]
+    if isinstance(first, dict):
+        return {name: decimal_friendly_collate([row[name] for row in batch]) for name in first}
+    return list(batch) if isinstance(first, _LISTED) else default_collate(list(batch))
+
+
+def _column(name: str, values: np.ndarray[Any, Any]) -> Any:
+    if values.dtype.kind in "biufc":
+        return torch.from_numpy(_promoted(values))
+    _refuse_none(name, values)
+    if values.dtype.kind in "US" or (values.size and isinstance(values.flat[0], _LISTED)):
+        return values.tolist()
+    if not values.size:
+        return []
+    raise TypeError(f"column {name!r} cannot become a tensor: {_what(values)}. Change it in a TransformSpec.")
+
+
+def _promoted(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    wanted = _PROMOTED.get(values.dtype)
+    if wanted is not None:
+        return values.astype(wanted)
+    return values if values.flags.writeable else values.copy()
+
+
+def _refuse_none(name: str, values: np.ndarray[Any, Any]) -> None:
+    if values.dtype == object and any(value is None for value in values.flat):
+        raise TypeError(
+            f"column {name!r} holds None, and torch has no such value: leave those rows out with `filters=[[({name!r}, "
+            "'!=', None)]]` or a predicate, or fill them in a TransformSpec or in Spark."
+        )
+
+
+def _what(values: np.ndarray[Any, Any]) -> str:
+    if values.dtype.kind in "mM":
+        return f"it holds times ({values.dtype})"
+    first = values.flat[0]
+    if isinstance(first, np.ndarray):
+        shapes = sorted({value.shape for value in values.flat})
+        return f"its rows have different shapes, such as {shapes[0]} and {shapes[-1]}"
+    if isinstance(first, date | time | timedelta):
+        return f"it holds times ({type(first).__name__})"
+    return f"it holds Python objects ({type(first).__name__})"
+
+
+__all__ = ["BatchedDataLoader", "DataLoader", "decimal_friendly_collate"]
+
+
+class LoaderBase:
+    """What both loaders share: one pass at a time, reset between passes, the place of what was taken."""
+
+    def __init__(self, reader: BatchReader, batch_size: int, shuffling_queue_capacity: int) -> None:
+        size = whole_number("batch_size", batch_size, 1)
+        capacity = whole_number("shuffling_queue_capacity", shuffling_queue_capacity, 0)
+        reader.configure(batch_size=size, shuffle_rows_within=capacity)
+        self._smalti_reader, self._batch_size, self._capacity = reader, size, capacity
+        self._agreement = Agreement(repr(("petastorm", reader.where)))
+        self._in_iter: bool | None = None
+        self._error: Exception | None = None
+
+    @Replaceable
+    def reader(self) -> BatchReader:
+        """The reader that the loader was made with."""
+        return self._smalti_reader
+
+    @Replaceable
+    def batch_size(self) -> int:
+        """Rows per rank and step."""
+        return self._batch_size
+
+    @Replaceable
+    def shuffling_queue_capacity(self) -> int:
+        """Rows that are mixed at least."""
+        return self._capacity
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All epochs of the reader, or after `load_state_dict` the rest of them.
+
+        Raises:
+            RuntimeError: a pass is being made, or one has failed.
+            CursorError: another rank of the process group begins somewhere else.
+            TypeError: a column cannot become a tensor.
+            SmaltiError: a file is gone, changed or damaged.
+        """
+        if self._error is not None:
+            raise RuntimeError(
+                f"no new pass: the last one failed with {self._error!r}. Make a new reader and loader; `state_dict` "
+                "says where to go on."
+            ) from self._error
+        if self._in_iter:
+            raise RuntimeError(
+                "finish the pass that was begun before making another one, or make a new reader and loader."
+            )
+        return self._pass()
+
+    def _pass(self) -> Iterator[dict[str, Any]]:
+        if self._in_iter:
+            raise RuntimeError("two passes over one loader were begun at once: finish the first one.")
+        if self._smalti_reader.last_row_consumed:
+            self._smalti_reader.reset()
+        self._in_iter = True
+        try:
+            if not self._smalti_reader.has_begun:
+                self._agreement.check(self._smalti_reader.current_reading())
+            for batch in self._smalti_reader.batches():
+                yield self._made(batch)
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
+            self._in_iter = False
+
+    def _made(self, batch: Columns) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @Replaceable
+    def steps_per_epoch(self) -> int:
+        """Steps of a whole epoch, equal on all ranks."""
+        return self._smalti_reader.steps_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch taken, small and JSON-able, equal on all ranks."""
+        return self._smalti_reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next pass go on where `state` was saved; see `BatchReader.load_state_dict`."""
+        self._smalti_reader.load_state_dict(state)
+
+    def __enter__(self) -> "LoaderBase":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._smalti_reader.stop()
+        self._smalti_reader.join()
+
+
+class DataLoader(LoaderBase):
+    """Batches as dicts: tensors for numbers, lists for text, bytes and decimals. The last batch may be shorter.
+
+    Args:
+        reader: what `make_batch_reader` returned, before its first batch.
+        batch_size: rows per rank and step.
+        collate_fn: makes a batch of a list of rows; by default columns become tensors without a detour.
+        shuffling_queue_capacity: rows that are mixed at least; nothing is queued for it.
+    """
+
+    def __init__(
+        self,
+        reader: BatchReader,
+        batch_size: int = 1,
+        collate_fn: Callable[[list[dict[str, Any]]], Any] | None = None,
+        shuffling_queue_capacity: int = 0,
+    ) -> None:
+        super().__init__(reader, batch_size, shuffling_queue_capacity)
+        self._smalti_collate = collate_fn
+
+    @setting(lambda self, value: setattr(self, "_smalti_collate", value))
+    def collate_fn(self) -> Callable[[list[dict[str, Any]]], Any] | None:
+        """What makes a batch of a list of rows; None for tensors by column."""
+        return self._smalti_collate
+
+    def _made(self, batch: Columns) -> Any:
+        return tensor_columns(batch) if self._smalti_collate is None else self._smalti_collate(sample_dicts(batch))
+
+
+class BatchedDataLoader(LoaderBase):
+    """Batches as dicts of tensors, of columns of numbers alone.
+
+    Args:
+        reader: what `make_batch_reader` returned, before its first batch.
+        batch_size: rows per rank and step.
+        transform_fn: makes a tensor of an array; by default `torch.as_tensor`.
+        shuffling_queue_capacity: rows that are mixed at least.
+    """
+
+    def __init__(
+        self,
+        reader: BatchReader,
+        batch_size: int = 1,
+        transform_fn: Callable[[Any], Any] | None = None,
+        shuffling_queue_capacity: int = 0,
+    ) -> None:
+        super().__init__(reader, batch_size, shuffling_queue_capacity)
+        self._smalti_transform = transform_fn or torch.as_tensor
+
+    @setting(lambda self, value: setattr(self, "_smalti_transform", value))
+    def transform_fn(self) -> Callable[[Any], Any]:
+        """What makes a tensor of an array."""
+        return self._smalti_transform
+
+    def _made(self, batch: Columns) -> dict[str, Any]:
+        return numbers_only(batch, self._smalti_transform)
+
+
+class InMemBatchedDataLoader:
+    """The first `rows_capacity` rows of a reader, as batches of tensors, for some epochs; the reader is stopped.
+
+    Args:
+        reader: what `make_batch_reader` returned, before its first batch.
+        batch_size: rows of a batch; the last one of an epoch may be shorter.
+        transform_fn: makes a tensor of an array; by default `torch.as_tensor`.
+        num_epochs: how often the rows are handed over.
+        seed: of the shuffle; each epoch has its own order.
+        rows_capacity: rows that are kept at most.
+        shuffle: whether to shuffle.
+
+    Raises:
+        TypeError: a column is not made of numbers.
+    """
+
+    def __init__(
+        self,
+        reader: BatchReader,
+        batch_size: int = 1,
+        transform_fn: Callable[[Any], Any] | None = None,
+        num_epochs: int = 1,
+        seed: int = 0,
+        rows_capacity: int = 1024,
+        shuffle: bool = False,  # noqa: FBT001, FBT002 -- Petastorm's signature
+    ) -> None:
+        self._batch_size, self._num_epochs, self._seed, self._shuffle = batch_size, num_epochs, seed, shuffle
+        self._begun = False
+        parts: list[dict[str, Any]] = []
+        rows = 0
+        for batch in reader.batches():
+            parts.append(numbers_only(batch, transform_fn or torch.as_tensor))
+            rows += len(next(iter(batch.values())))
+            if rows >= rows_capacity:
+                break
+        reader.stop()
+        reader.join()
+        self._columns = {name: torch.cat([part[name] for part in parts])[:rows_capacity] for name in parts[0]}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All epochs.
+
+        Raises:
+            RuntimeError: it was iterated before.
+        """
+        if self._begun:
+            raise RuntimeError("this loader can be iterated once: give all epochs as `num_epochs`.")
+        self._begun = True
+        return self._batches()
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        rows = len(next(iter(self._columns.values())))
+        for epoch in range(self._num_epochs):
+            order = torch.arange(rows)
+            if self._shuffle:
+                order = torch.from_numpy(keyed_permutation(rows, Purpose.WINDOW, seed=self._seed, epoch=epoch))
+            for begin in range(0, rows, self._batch_size):
+                taken = order[begin : begin + self._batch_size]
+                yield {name: values[taken] for name, values in self._columns.items()}
+
+    def __enter__(self) -> "InMemBatchedDataLoader":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """Nothing is left to end."""

@@ -1,0 +1,247 @@
+"""The image encodings `pil` (raw pixels), `jpeg` and `png` (files). Fast decoding for training is done elsewhere.
+
+Encodings of several images in one value: `list[pil]`, `list[jpeg]`, `list[png]`, and the older `jpeg_array`.
+
+list[...]     [uint32 0] [uint32 n] [n x uint32 sizes] [images]
+jpeg_array               [uint32 n] [n x uint32 sizes] [JPEG files], n at least 1
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+from smalti.errors import BadImageError, SchemaError
+from smalti.format.encodings.encoding import Encoding, kind_of
+from smalti.format.encodings.image_checks import check_jpeg, check_png, too_many_pixels
+
+# Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost. But MosaicML's
+# writer stores those as well, masks for example: the numbers are there, and they are read.
+_MODE_BITS = {
+    "1": 1, "L": 8, "LA": 16, "La": 16, "RGB": 24, "RGBA": 32, "RGBa": 32, "RGBX": 32, "CMYK": 32, "YCbCr": 24,
+    "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
+}  # fmt: skip
+_READ_BITS = {**_MODE_BITS, "P": 8, "PA": 16, "I;16N": 16}
+
+
+class Pil(Encoding):
+    """Raw pixels: uint32 width, height and length of the mode, the mode, then the pixels."""
+
+    def encode(self, value: Any) -> bytes:
+        """Header and pixels of a PIL image; bytes are taken where they are such a value already."""
+        if isinstance(value, bytes):
+            return _check_raw(value)
+        if not isinstance(value, Image.Image):
+            raise SchemaError(f"expected a PIL image, found {kind_of(value)}.")
+        if value.mode not in _MODE_BITS:
+            raise SchemaError(f"raw pixels of mode {value.mode!r} do not hold the whole image; convert it first.")
+        mode = value.mode.encode("ascii")
+        head = b"".join(n.to_bytes(4, "little") for n in (*value.size, len(mode))) + mode
+        return _check_raw(head + value.tobytes())
+
+    def decode(self, data: bytes) -> Image.Image:
+        """A PIL image; one with a palette has numbers of colours, and not the colours."""
+        mode, size, begin = _parse_pil(data, _READ_BITS)
+        return Image.frombytes(mode, size, data[begin:])
+
+
+def _check_raw(data: bytes) -> bytes:
+    try:
+        _parse_pil(data, _MODE_BITS)
+    except BadImageError as error:
+        raise SchemaError(f"expected a raw image: {error}") from error
+    return data
+
+
+def _parse_pil(data: bytes, mode_bits: Mapping[str, int]) -> tuple[str, tuple[int, int], int]:
+    width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+    mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
+    if len(data) < 12 or num_chars > 16 or mode not in mode_bits:
+        raise BadImageError("no header of a raw image.")
+    expected = (width * mode_bits[mode] + 7) // 8 * height
+    # Both before anything is allocated: the header alone could ask for gigabytes.
+    if fault := too_many_pixels(width, height):
+        raise BadImageError(f"{fault}.")
+    if len(data) - 12 - num_chars != expected:
+        raise BadImageError(
+            f"{width} x {height} pixels of {mode} take {expected} bytes, found {len(data) - 12 - num_chars}."
+        )
+    return mode, (width, height), 12 + num_chars
+
+
+class ImageFile(Encoding):
+    """An image file as it is, decoding to a PIL image whose pixels are read when first used."""
+
+    is_image: ClassVar[bool] = True
+    format: ClassVar[str]
+
+    def encode(self, value: Any) -> bytes:
+        """The file's bytes, checked from header to end mark; a PIL image is saved with PIL's defaults."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            data = bytes(value)
+        elif isinstance(value, Image.Image):
+            data = self._original(value) or self._save(value)
+        else:
+            raise SchemaError(f"expected a {self.format} file's bytes or a PIL image, found {kind_of(value)}.")
+        self.check(data)
+        return data
+
+    def check(self, data: bytes) -> None:
+        """Return only if `data` looks like a whole file of this format.
+
+        Raises:
+            SchemaError: It does not.
+        """
+        fault = self._fault(data)
+        if fault:
+            raise SchemaError(f"expected a {self.format} file: {fault}.")
+
+    @abstractmethod
+    def _fault(self, data: bytes) -> str | None:
+        """What is wrong with the file, or None."""
+
+    def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - jpeg looks at it
+        return None
+
+    def _save(self, image: Image.Image) -> bytes:
+        out = BytesIO()
+        try:
+            image.save(out, format=self.format)
+        except (OSError, ValueError, KeyError) as error:
+            raise SchemaError(f"an image of mode {image.mode} cannot be saved as {self.format}: {error}.") from error
+        return out.getvalue()
+
+    def decode(self, data: bytes) -> Image.Image:
+        """A lazy PIL image; only the JPEG and PNG decoders are ever tried."""
+        try:
+            image = Image.open(BytesIO(data), formats=("JPEG", "PNG"))
+        except Exception as error:
+            raise BadImageError(f"not a readable JPEG or PNG file: {error}") from error
+        if fault := too_many_pixels(image.width, image.height):
+            raise BadImageError(f"{fault}.")
+        return image
+
+
+class Jpeg(ImageFile):
+    """A JPEG file."""
+
+    format: ClassVar[str] = "JPEG"
+
+    def _fault(self, data: bytes) -> str | None:
+        return check_jpeg(data)
+
+    def _original(self, image: Image.Image) -> bytes | None:
+        # An image opened from a file is stored as that file, as MosaicML does: saving again would lose quality.
+        name = image.filename if isinstance(image, JpegImageFile) else ""
+        if not name:
+            return None
+        path = Path(os.fsdecode(name))
+        data = path.read_bytes() if path.is_file() else None
+        return data if data and _shows(data, image) else None
+
+
+def _shows(data: bytes, image: Image.Image) -> bool:
+    """Whether the file still is the image: thumbnails and drawings are made in place, and the file is not theirs."""
+    try:
+        with Image.open(BytesIO(data), formats=("JPEG",)) as file:
+            if (file.size, file.mode) != (image.size, image.mode):
+                return False
+            not_loaded_yet = bool(getattr(image, "tile", None))
+            return not_loaded_yet or file.tobytes() == image.tobytes()
+    except (OSError, SyntaxError, ValueError):
+        return False
+
+
+class Png(ImageFile):
+    """A PNG file."""
+
+    format: ClassVar[str] = "PNG"
+
+    def _fault(self, data: bytes) -> str | None:
+        return check_png(data)
+
+
+_SIZE = np.dtype("<u4")
+
+
+class PictureList(Encoding):
+    """Any number of images, each stored as the encoding `element` stores one; decodes to a list of PIL images."""
+
+    reserved = bytes(4)
+    """What stands before the count: room that MosaicML keeps for later."""
+    fewest = 0
+
+    def __init__(self, name: str, element: Encoding) -> None:
+        self._element = element
+        super().__init__(name)
+
+    def encode(self, value: Any) -> bytes:
+        """The images of a list or tuple, each a PIL image or such stored bytes; bytes that are a whole value already.
+
+        An image file may also be a uint8 array of shape (bytes,).
+        """
+        if isinstance(value, bytes):
+            return self._checked(value)
+        if not isinstance(value, list | tuple):
+            raise SchemaError(f"expected a list of images, found {kind_of(value)}.")
+        if len(value) < self.fewest:
+            raise SchemaError("expected at least one image, found an empty list, which no reader takes.")
+        images = [self._image(item, place) for place, item in enumerate(value)]
+        sizes = [len(image) for image in images]
+        if max([len(images), *sizes]) >= 1 << 32:
+            raise SchemaError("an image of 4 GiB and more does not fit a shard.")
+        head = len(images).to_bytes(4, "little") + np.array(sizes, _SIZE).tobytes()
+        return b"".join([self.reserved, head, *images])
+
+    def _image(self, item: Any, place: int) -> bytes:
+        if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 1:
+            item = item.tobytes()
+        try:
+            return self._element.encode(bytes(item) if isinstance(item, bytearray | memoryview) else item)
+        except SchemaError as error:
+            raise SchemaError(f"image {place} of a list: {error.message}") from error
+
+    def _checked(self, data: bytes) -> bytes:
+        try:
+            images = self._split(data)
+        except BadImageError as error:
+            raise SchemaError(f"expected a list of images, found bytes that hold none: {error}") from error
+        for place, image in enumerate(images):
+            self._image(image, place)
+        return data
+
+    def decode(self, data: bytes) -> list[Image.Image]:
+        """A list of PIL images, whose pixels are read when first used, except raw ones."""
+        return [self._element.decode(image) for image in self._split(data)]
+
+    def _split(self, data: bytes) -> list[bytes]:
+        at = len(self.reserved)
+        if len(data) < at + 4 or data[:at] != self.reserved:
+            raise BadImageError("no header of a list of images.")
+        count = int.from_bytes(data[at : at + 4], "little")
+        begin = at + 4 + 4 * count
+        # Python's integers do not wrap: a count of 2^30 asks for 4 GiB of sizes, and is seen to.
+        if count < self.fewest or begin > len(data):
+            raise BadImageError(f"a list of {count} images, at least {self.fewest}, does not fit {len(data)} bytes.")
+        sizes = np.frombuffer(data, _SIZE, count, at + 4)
+        ends = [begin, *(begin + np.cumsum(sizes, dtype=np.int64)).tolist()]
+        if ends[-1] != len(data):
+            raise BadImageError(f"a list of {count} images takes {ends[-1]} bytes, found {len(data)}.")
+        return [data[first:last] for first, last in pairwise(ends)]
+
+
+class JpegArray(PictureList):
+    """JPEG files, at least one; decodes to a list of PIL images."""
+
+    reserved = b""
+    fewest = 1
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, Jpeg("jpeg"))

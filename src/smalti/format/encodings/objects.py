@@ -1,0 +1,131 @@
+"""The `json` encoding: written strictly, read as MosaicML reads it, within limits of size and depth.
+
+The `pkl` encoding of old data: reading it runs code that stands in it. Nothing else in Smalti unpickles data.
+"""
+
+import json
+import pickle
+import pickletools
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.encodings.encoding import Encoding, kind_of
+
+_MAX_BYTES = 1 << 26
+"""A parsed value takes up to thirty times the memory of its text: 64 MiB of text are 2 GB."""
+_MAX_DEPTH = 512
+"""Python's own parser gives up somewhere near 1000, depending on who calls it."""
+
+
+class Json(Encoding):
+    """Anything that JSON can hold, without NaN or infinities."""
+
+    def encode(self, value: Any) -> bytes:
+        """JSON text; an array becomes nested lists; bytes are taken where they are strict JSON already."""
+        try:
+            if isinstance(value, bytes):
+                _parse(value, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+                return value
+            if isinstance(value, np.ndarray):
+                value = value.tolist()
+            data = json.dumps(value, allow_nan=False).encode("ascii")
+            if _parse(data) != value:
+                _explain_difference(value, "$")
+        except SchemaError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SchemaError(f"a value that strict JSON cannot hold: {_without_content(error)}") from error
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """What `json.loads` gives; so NaN is read where others wrote it."""
+        return _parse(data)
+
+
+def _parse(data: bytes, **hooks: Any) -> Any:
+    if len(data) > _MAX_BYTES:
+        raise FormatError(f"{len(data)} bytes of JSON are more than the {_MAX_BYTES} allowed.")
+    try:
+        value = json.loads(data.decode("utf-8"), **hooks)
+    except RecursionError as error:
+        raise _too_deep() from error
+    # Hardly any value has so many brackets; only then are they followed.
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        level = [item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent)]
+
+
+def _too_deep() -> FormatError:
+    return FormatError(f"JSON that is nested more than {_MAX_DEPTH} levels deep.")
+
+
+def _refuse_constant(name: str) -> None:
+    raise SchemaError(f"{name} is not JSON.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    obj = dict(pairs)
+    if len(obj) != len(pairs):
+        raise SchemaError("a key stands twice in one object; a reader would lose a value.")
+    return obj
+
+
+def _without_content(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _explain_difference(value: Any, path: str) -> None:
+    """Raise if JSON changed more than tuples into lists: keys that are not text, or numbers that do not survive."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise SchemaError(f"the key of an object at {path} is {kind_of(key)}, and JSON would make it text.")
+            _explain_difference(item, f"{path}.*")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _explain_difference(item, f"{path}[*]")
+    elif json.loads(json.dumps(value)) != value:
+        raise SchemaError(f"{kind_of(value)} at {path} does not come back from JSON as it was.")
+
+
+class Pickle(Encoding):
+    """Whatever Python can pickle; handed out only where `allow_unsafe_types=True` was asked for."""
+
+    def encode(self, value: Any) -> bytes:
+        """A pickle of Python's default protocol; bytes are taken as a pickle where they are one, as MosaicML does."""
+        if isinstance(value, bytes):
+            return _checked(value)
+        try:
+            return pickle.dumps(value)
+        except Exception as error:  # what a class's own methods raise is open
+            raise SchemaError(f"{kind_of(value)} cannot be pickled: {type(error).__name__}.") from error
+
+    def decode(self, data: bytes) -> Any:
+        """The unpickled value; code in `data` runs."""
+        try:
+            return pickle.loads(data)  # noqa: S301 - the caller asked for it by name
+        except Exception as error:  # damaged or foreign pickles raise anything
+            raise FormatError(f"unpickling it raised {type(error).__name__}.") from error
+
+
+def _checked(data: bytes) -> bytes:
+    last = 0
+    try:
+        for _, _, place in pickletools.genops(data):  # up to the mark that ends a pickle
+            last = place or 0
+    except Exception as error:  # for damaged data it raises more than it documents
+        raise SchemaError("expected an object, or the bytes of a pickle; these bytes are none.") from error
+    if last + 1 != len(data):
+        raise SchemaError("expected an object, or the bytes of a pickle; something follows its end.")
+    return data

@@ -1,0 +1,132 @@
+"""Encodings of variable length that are bytes or text: `bytes`, `str` and numbers written as digits."""
+
+from abc import abstractmethod
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, kind_of, split
+
+
+class Bytes(Encoding):
+    """Bytes as they are."""
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes themselves."""
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise SchemaError(f"expected bytes, found {kind_of(value)}.")
+        return bytes(value)
+
+    def decode(self, data: bytes) -> bytes:
+        """The bytes themselves."""
+        return data
+
+    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
+        """A list of bytes."""
+        return split(data, offsets)
+
+
+class Str(Encoding):
+    """Text as UTF-8."""
+
+    def encode(self, value: Any) -> bytes:
+        """UTF-8; bytes are taken where they are valid UTF-8 already."""
+        try:
+            if isinstance(value, bytes):
+                value.decode("utf-8")
+                return value
+            if isinstance(value, str):
+                return str.encode(value)  # a class of the user's may have an `encode` that means something else
+        except (UnicodeEncodeError, UnicodeDecodeError) as error:
+            raise SchemaError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}.") from error
+        raise SchemaError(f"expected text, found {kind_of(value)}.")
+
+    def decode(self, data: bytes) -> str:
+        """Text."""
+        return data.decode("utf-8")
+
+    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[str]:
+        """A list of texts."""
+        whole = data.tobytes()
+        if not whole.isascii():
+            texts: list[str] = super().decode_many(data, offsets)
+            return texts
+        # In ASCII the bytes are the characters: decoded at once, and cut afterwards.
+        text = whole.decode("ascii")
+        return [text[begin:end] for begin, end in pairwise(offsets.tolist())]
+
+
+class _Digits(Encoding):
+    """A number as text, as Python's `str` writes it."""
+
+    def encode(self, value: Any) -> bytes:
+        """Digits; bytes are taken where they are the digits of such a number already."""
+        if not isinstance(value, bytes):
+            return self._write(value)
+        try:
+            number = self.decode(value)
+        except FormatError as error:
+            raise SchemaError("expected a number, found bytes that are not its digits.") from error
+        if self._write(number) != value:
+            raise SchemaError("expected a number, found bytes that are other digits than Python writes for it.")
+        return value
+
+    def decode(self, data: bytes) -> Any:
+        """A Python int, float or Decimal."""
+        try:
+            return self._read(data.decode("utf-8"))
+        except (ValueError, ArithmeticError) as error:
+            # Not what Python says about it, which would show the data.
+            raise FormatError(f"{len(data)} bytes that are not the digits of a number.") from error
+
+    @abstractmethod
+    def _write(self, value: Any) -> bytes:
+        """The digits of `value`; SchemaError where it is no such number."""
+
+    @abstractmethod
+    def _read(self, text: str) -> Any:
+        """The number; ValueError or ArithmeticError where `text` is none."""
+
+
+class StrInt(_Digits):
+    """An integer of any size, as decimal digits."""
+
+    def _write(self, value: Any) -> bytes:
+        # No booleans: no reader takes their text.
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+            raise SchemaError(f"expected an integer, found {kind_of(value)}.")
+        try:
+            return str(int(value)).encode("ascii")
+        except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
+            raise SchemaError(f"an integer with too many digits: {error}.") from error
+
+    def _read(self, text: str) -> int:
+        return int(text)
+
+
+class StrFloat(_Digits):
+    """A float, as the shortest digits that give it back."""
+
+    def _write(self, value: Any) -> bytes:
+        # 16 and 32 bit floats are widened first, which is exact.
+        if not isinstance(value, float | np.float16 | np.float32):
+            raise SchemaError(f"expected a float, found {kind_of(value)}.")
+        return str(float(value)).encode("ascii")
+
+    def _read(self, text: str) -> float:
+        return float(text)
+
+
+class StrDecimal(_Digits):
+    """A decimal number, with its scale."""
+
+    def _write(self, value: Any) -> bytes:
+        if not isinstance(value, Decimal):
+            raise SchemaError(f"expected a Decimal, found {kind_of(value)}.")
+        return str(value).encode("ascii")
+
+    def _read(self, text: str) -> Decimal:
+        return Decimal(text)

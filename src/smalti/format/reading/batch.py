@@ -1,0 +1,175 @@
+"""Batches by column out of one or many mapped shards: one gather per column over all of them.
+
+A shuffled batch takes a few samples from each of many shards. So nothing here is done per shard but to look it up.
+
+From a batch's gathered bytes to the values that a user sees; needs neither shard nor file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.registry import parse_encoding
+from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather, gather_into, locate
+from smalti.format.reading.mapping import Int64s, MappedFile, Source
+from smalti.format.reading.plan import ColumnPlan, ReadPlan, is_verbatim
+from smalti.format.schema import Schema
+
+DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
+"""What decoders raise on damaged bytes."""
+
+
+def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe_types: bool = False) -> dict[str, Any]:
+    """The batch that `Shard.batch` gives, from what `Shard.gather` gave, perhaps in another process; pure.
+
+    Args:
+        schema: The shard's.
+        gathered: Column to values; those that are no `Ragged` are returned as they are.
+        allow_unsafe_types: Whether columns that run code when read are wanted.
+
+    Raises:
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+        SchemaError: A column whose encoding is refused.
+    """
+    encodings = schema.columns()  # looked up for bytes alone: numbers in text shards have encodings of their own
+    found = dict(gathered)
+    for name, values in gathered.items():
+        if isinstance(values, Ragged):
+            codec = parse_encoding(encodings[name], allow_unsafe_types=allow_unsafe_types)
+            found[name] = values.tolist() if is_verbatim(codec) else decode_column(name, codec, values, _place)
+    return found
+
+
+def _place(row: int) -> str:
+    return f"row {row} of the batch"
+
+
+def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[int], str]) -> Any:
+    """The values of one column, decoded at once.
+
+    Args:
+        name: The column's.
+        codec: Its encoding.
+        values: Their bytes.
+        where: Names a row of the batch, for the message.
+
+    Raises:
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+    """
+    try:
+        return codec.decode_many(values.data, values.offsets)
+    except DECODER_ERRORS as error:
+        row, cause = _find(codec, values, error)
+        raise damaged(name, codec, where(row), cause, row=row) from cause
+
+
+def damaged(name: str, codec: Encoding, where: str, cause: Exception, **facts: Any) -> FormatError:
+    """The error for a value that does not decode."""
+    return FormatError(
+        f"{where}, column {name!r}: not a value of {codec.name} ({cause}); the shard is damaged. Fetch it again, or "
+        "run the writer again.",
+        column=name,
+        **facts,
+    )
+
+
+def _find(codec: Encoding, values: Ragged, error: Exception) -> tuple[int, Exception]:
+    """The first value that does not decode by itself, and why."""
+    if isinstance(error, FormatError) and "row" in error.facts:
+        return int(error.row), error
+    for row, value in enumerate(values.tolist()):
+        try:
+            codec.decode(value)
+        except DECODER_ERRORS as cause:  # noqa: PERF203 - the rare way, after a failure
+            return row, cause
+    return 0, error
+
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Which samples a batch has, out of which mapped shards of one schema."""
+
+    files: Sequence[MappedFile]
+    which: Int64s
+    """Each row's place in `files`, int64, shape (n,)."""
+    rows: Int64s
+    """Each row's sample in its shard, int64, shape (n,), each in [0, N)."""
+    plan: ReadPlan
+
+    def where(self, row: int) -> str:
+        """A row's shard and sample, for messages."""
+        return f"{self.files[int(self.which[row])].name}, sample {int(self.rows[row])}"
+
+
+def read_batch(picked: Picked, out: Arrays | None = None) -> dict[str, Any]:
+    """The samples by column; see `Shard.batch`."""
+
+    def values(source: Source, column: ColumnPlan, cells: Cells) -> Any:
+        if column.is_verbatim:
+            return copies(source, cells)
+        try:
+            return decode_column(column.name, column.codec, collect(source, cells), picked.where)
+        except FormatError as error:
+            error.facts["sample"] = int(picked.rows[error.row])
+            raise
+
+    return _read(picked, picked.plan.columns, out or {}, values)
+
+
+def gather_batch(picked: Picked, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """The samples by column, undecoded; see `Shard.gather`."""
+    known = {column.name: column for column in picked.plan.columns}
+    unknown = [name for name in columns or () if name not in known]
+    if unknown:
+        raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}.", column=unknown[0])
+    wanted = picked.plan.columns if columns is None else [known[name] for name in columns]
+    return _read(picked, wanted, {}, lambda source, _, cells: collect(source, cells))
+
+
+def _read(
+    picked: Picked, wanted: Sequence[ColumnPlan], out: Arrays, values: Callable[[Source, ColumnPlan, Cells], Any]
+) -> dict[str, Any]:
+    source = Source(picked.files, picked.which)
+    places = dict(zip(picked.plan.schema.names, locate(source, picked.rows, picked.plan.schema.sizes), strict=True))
+    found: dict[str, Any] = {}
+    for column in wanted:
+        cells = places[column.name]
+        if column.dtype is None:
+            found[column.name] = values(source, column, cells)
+        elif column.name in out:
+            array = check_out(out[column.name], column.name, (len(picked.rows), *column.shape), column.dtype)
+            gather_into(source.data, cells.begin, array, column.dtype)
+            found[column.name] = array
+        else:
+            stored = gather(source.data, cells.begin, column.size or 0)
+            found[column.name] = _native(stored, column.dtype).reshape(len(picked.rows), *column.shape)
+    return found
+
+
+def _native(stored: Array, dtype: "np.dtype[Any]") -> Array:
+    array: Array = stored.view(dtype)
+    return array.astype(dtype.newbyteorder("="), copy=False)  # moves bytes on big-endian machines alone
+
+
+def check_out(array: Array, name: str, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
+    """The array, when a column of this shape and element type can be written into it.
+
+    Raises:
+        SchemaError: It cannot.
+    """
+    wanted = dtype.newbyteorder("=")
+    if array.shape != shape or array.dtype != wanted or not array.flags.writeable:
+        raise SchemaError(
+            f"`out` for column {name!r}: expected a writable array of {wanted.name}, shape {shape}, found "
+            f"{array.dtype.name}, shape {array.shape}.",
+            column=name,
+        )
+    return array

@@ -1,0 +1,199 @@
+"""Many values at once out of mapped shards: where each lies, and copies of them, without a loop over samples.
+
+Nothing is read here before its place was checked against the file's end and the sample's.
+
+`Ragged`: the values of one column of varying length, end to end in one buffer. Decodes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError
+from smalti.format.encodings.encoding import split
+from smalti.format.layout import OFFSET
+from smalti.format.reading.mapping import Bytes, Int64s, Source
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """The bytes of n values: value i is `data[offsets[i]:offsets[i + 1]]`."""
+
+    data: "np.ndarray[Any, np.dtype[np.uint8]]"
+    """uint8, shape (total,); owned and writable."""
+    offsets: "np.ndarray[Any, np.dtype[np.int64]]"
+    """int64, shape (n + 1,): from 0, never falling, to `total`."""
+
+    @classmethod
+    def from_values(cls, values: Sequence[bytes]) -> "Ragged":
+        """The same bytes in one buffer."""
+        offsets = np.zeros(len(values) + 1, np.int64)
+        np.cumsum([len(value) for value in values], out=offsets[1:])
+        return cls(np.frombuffer(bytearray().join(values), np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> memoryview:
+        """The bytes of value `index`, without a copy; negative numbers count from the end.
+
+        Raises:
+            IndexError: No such value.
+        """
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"value {index} of {len(self)}")
+        place = index % len(self)
+        return memoryview(self.data)[self.offsets[place] : self.offsets[place + 1]]
+
+    def tolist(self) -> list[bytes]:
+        """A copy of each value."""
+        return split(self.data, self.offsets)
+
+
+_STEP_BYTES = 1 << 17
+"""Copies into a caller's array go through a buffer of this size, which stays in the core's cache."""
+_LARGE_BYTES = 1 << 20
+"""Values from this size on are copied one by one: the loop costs nothing beside the copy."""
+_UNLOCKED_ITEMS = 500
+_LONG_BYTES = 1 << 10
+"""Values of one size are cut by numpy below this, which copies them twice."""
+_MAX_VIEW_BYTES = 1 << 62
+"""numpy counts the bytes of an array in 63 bits, overlapping ones each time."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where the values of one column lie in `Source.data`: all inside their samples."""
+
+    begin: Int64s
+    """int64, shape (n,)."""
+    size: "int | Int64s"
+    """Bytes of every value, or of each, shape (n,)."""
+
+    @property
+    def end(self) -> Int64s:
+        """Exclusive; int64, shape (n,)."""
+        return self.begin + self.size
+
+
+def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Cells]:
+    """The places of every column's values for these samples.
+
+    Args:
+        source: The shards.
+        rows: Each row's sample in its shard, int64, shape (n,), each in [0, N).
+        sizes: Column sizes; None where a length stands in front of the sample.
+
+    Raises:
+        FormatError: A sample reaches beyond its file, or is shorter than its columns need; padding behind the last
+            column is allowed.
+    """
+    table = gather(source.data, source.base + 4 + 4 * rows, 8).view(OFFSET).reshape(-1, 2).astype(np.int64)
+    place, end = table[:, 0] + source.base, table[:, 1] + source.base
+    num_lengths = sizes.count(None)
+    if num_lengths:
+        first = place
+        place = first + 4 * num_lengths
+        _check_inside(place, end, source, rows)
+        lengths = gather(source.data, first, 4 * num_lengths).view(OFFSET).reshape(-1, num_lengths).astype(np.int64)
+    cells, shift, variable = [], 0, 0
+    for size in sizes:
+        begin = place + shift if shift else place
+        if size is None:
+            cells.append(Cells(begin, lengths[:, variable]))
+            place, shift, variable = begin + lengths[:, variable], 0, variable + 1
+        else:
+            cells.append(Cells(begin, size))
+            shift += size
+    _check_inside(place + shift, end, source, rows)
+    return cells
+
+
+def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> None:
+    # The end is compared on every read: the table of offsets was checked when the file was mapped, and others may
+    # have written into the file since.
+    bad = (place > end) | (end > source.limit)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise FormatError(
+            f"{source.files[int(source.which[at])].name}, sample {int(rows[at])}: its columns need more bytes than it "
+            "has; the shard is damaged. Fetch it again, or run the writer again.",
+            sample=int(rows[at]),
+        )
+
+
+def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
+    """The values of `size` bytes that start at these places, end to end in a fresh array of shape (n * size,).
+
+    Every place must have been checked: `begin + size <= len(data)`.
+    """
+    if not len(begin) or not size:
+        return np.empty(0, np.uint8)
+    if size >= _LARGE_BYTES or size * len(data) >= _MAX_VIEW_BYTES:
+        values = np.empty((len(begin), size), np.uint8)  # numpy has no element type of 2 GiB
+        _copy_each(data, begin, values)
+        return values.reshape(-1)
+    pieces = _pieces(len(begin), size)
+    if pieces > 1:
+        begin = (begin[:, None] + np.arange(0, size, size // pieces)).reshape(-1)
+    # One item at every byte, overlapping: picking from this view is a copy of exactly the wanted bytes.
+    item = np.dtype((np.void, size // pieces))
+    picked: Bytes = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
+    return picked
+
+
+def _pieces(num_items: int, num_bytes: int) -> int:
+    """Into how many pieces each item is cut: numpy lets other threads run while it picks, but only from 500 items."""
+    pieces = 1
+    if num_items * num_bytes >= _STEP_BYTES:
+        while num_items * pieces < _UNLOCKED_ITEMS and num_bytes % (2 * pieces) == 0:
+            pieces *= 2
+    return pieces
+
+
+def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "np.dtype[Any]") -> None:
+    """Fill `out`, shape (n, ...), with the values of elements `dtype` that start at these bytes, checked as above."""
+    size = dtype.itemsize * (out[:1].size if len(out) else 0)
+    step = max(1, _STEP_BYTES // max(size, 1))
+    for first in range(0, len(out) if size else 0, step):
+        part = out[first : first + step]
+        part[...] = gather(data, begin[first : first + step], size).view(dtype).reshape(part.shape)
+
+
+def _copy_each(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any]) -> None:
+    for row, at in zip(out, begin.tolist(), strict=True):
+        row[...] = data[at : at + len(row)]
+
+
+def collect(source: Source, cells: Cells) -> Ragged:
+    """The bytes of these values, end to end."""
+    same = _same_size(cells)
+    if same:
+        offsets = np.arange(len(cells.begin) + 1, dtype=np.int64) * same
+        return Ragged(gather(source.data, cells.begin, same), offsets)
+    offsets = np.zeros(len(cells.begin) + 1, np.int64)
+    np.cumsum(np.broadcast_to(cells.size, len(cells.begin)), out=offsets[1:])
+    view = memoryview(source.data)
+    pairs = zip(cells.begin.tolist(), cells.end.tolist(), strict=True)
+    return Ragged(np.frombuffer(bytearray().join([view[begin:end] for begin, end in pairs]), np.uint8), offsets)
+
+
+def copies(source: Source, cells: Cells) -> list[bytes]:
+    """The bytes of each value."""
+    same = _same_size(cells)
+    if same and same < _LONG_BYTES:
+        values: list[bytes] = gather(source.data, cells.begin, same).view(f"V{same}").tolist()
+        return values
+    begin = cells.begin - source.base
+    triples = zip(source.maps(), begin.tolist(), (begin + cells.size).tolist(), strict=True)
+    return [data[first:end] for data, first, end in triples]
+
+
+def _same_size(cells: Cells) -> int:
+    """The size that all of these values have; 0 when they differ, or are empty."""
+    if isinstance(cells.size, int):
+        return cells.size if len(cells.begin) else 0
+    first = cells.size[:1]
+    return int(first[0]) if first.size and (cells.size == first).all() else 0

@@ -1,0 +1,168 @@
+"""Batches out of several shards of whatever formats and schemas: as if they were one, or an error that says why not.
+
+Opening a shard of any format, and refusing those that may not be decoded. Knows no stores.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import FormatError, SchemaError
+from smalti.format.info import ShardInfo
+from smalti.format.reading.batch import Arrays, Picked, check_out, gather_batch, read_batch
+from smalti.format.reading.gather import Ragged
+from smalti.format.reading.mapping import Int64s
+from smalti.format.reading.shard import Shard
+from smalti.format.reading.text import TextShard
+from smalti.format.schema import Schema
+
+AnyShard = Shard | TextShard
+
+
+def open_shard(
+    paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+) -> AnyShard:
+    """The open shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
+
+    With `check_config`, what the shard itself says of its columns must be what `info` says: for shards that Smalti
+    wrote.
+
+    Raises:
+        ChecksumMismatch: The size of a file is not the declared one.
+        FormatError: A file is damaged or contradicts the index.
+        SchemaError: A column whose encoding is refused.
+        OSError: A file cannot be opened.
+    """
+    if len(paths) != len(info.raw_files):
+        raise FormatError(f"{info.raw.basename}: expected {len(info.raw_files)} files, found {len(paths)}.")
+    if info.meta is None:
+        return Shard.open(paths[0], info, allow_unsafe_types=allow_unsafe_types, check_config=check_config)
+    return TextShard.open(paths[0], paths[1], info, check_config=check_config)
+
+
+def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = False) -> None:
+    """Return only if the columns of all shards may be decoded; fast, since shards share schemas.
+
+    Raises:
+        SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given.
+    """
+    seen: set[int] = set()
+    kept: list[Schema] = []  # so that no number in `seen` is used again
+    for shard in shards:
+        if shard.meta is None and id(shard.schema) not in seen:
+            shard.schema.codecs(allow_unsafe_types=allow_unsafe_types)
+            seen.add(id(shard.schema))
+            kept.append(shard.schema)
+
+
+_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: nothing is done to each that C does not do
+
+
+def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Arrays | None = None) -> dict[str, Any]:
+    """Samples of several shards by column, in the order asked for; what comes back is as `Shard.batch` says.
+
+    Args:
+        shards: At least one.
+        which: For each row of the batch its shard's place in `shards`, int64, shape (n,).
+        rows: For each row its sample in that shard, int64, shape (n,), each in [0, len(shard)): not checked again.
+        out: Arrays to fill, by name; see `Shard.batch`.
+
+    Raises:
+        FormatError: Bytes of one of the samples are damaged.
+        SchemaError: Two of the shards have other columns or encodings; or as `Shard.batch` says.
+        ValueError: One of the shards is closed.
+    """
+    picked = _alike(shards, which, rows)
+    if picked is not None:
+        return read_batch(picked, out)
+    return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
+
+
+def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
+    """The batch, with the columns that are arrays written into those of `out` that have their names.
+
+    Raises:
+        SchemaError: An array of `out` has another dtype or shape, or cannot be written.
+    """
+    for name, array in (out or {}).items():
+        found = columns.get(name)
+        if isinstance(found, np.ndarray):
+            check_out(array, name, found.shape, found.dtype)[...] = found
+            columns[name] = array
+    return columns
+
+
+def gather_of(
+    shards: Sequence[AnyShard], which: Int64s, rows: Int64s, columns: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The same undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
+    picked = _alike(shards, which, rows)
+    if picked is not None:
+        return gather_batch(picked, columns)
+    return _merged(shards, which, lambda shard, places: shard.gather(rows[places], columns))
+
+
+def _alike(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> Picked | None:
+    """All of them read as one, when they are MDS shards of one schema: nearly always."""
+    alike = [shard for shard in shards if isinstance(shard, Shard)]
+    plans = set(map(_PLAN, alike))
+    if len(plans) != 1 or len(alike) != len(shards):
+        return None
+    return Picked([shard.mapped() for shard in alike], which, rows, plans.pop())
+
+
+def _merged(
+    shards: Sequence[AnyShard], which: Int64s, read: Callable[[AnyShard, Any], dict[str, Any]]
+) -> dict[str, Any]:
+    check_alike([shard.info for shard in shards])
+    groups = [np.flatnonzero(which == place) for place in range(len(shards))]
+    return joined([read(shard, group) for shard, group in zip(shards, groups, strict=True)], groups)
+
+
+def check_alike(infos: Sequence[ShardInfo]) -> None:
+    """Return only if the shards have the same columns, in whatever order.
+
+    Raises:
+        SchemaError: Two of them have not.
+    """
+    first = infos[0]
+    for info in infos[1:]:
+        if info.schema is not first.schema and info.schema.columns() != first.schema.columns():
+            raise SchemaError(
+                f"shards {first.raw.basename} and {info.raw.basename} have different columns: "
+                f"{first.schema.columns()} and {info.schema.columns()}; a batch by column needs the same ones. "
+                "Read such a set sample by sample, or write it again with one schema.",
+                shard=info.raw.basename,
+            )
+
+
+def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:
+    """One batch out of parts of it that have the same columns.
+
+    Args:
+        parts: Column to values of each part; at least one.
+        places: For each part, which rows of the batch it holds, in its order.
+    """
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return {name: _in_order([part[name] for part in parts], order) for name in parts[0]}
+
+
+def _in_order(parts: list[Any], order: Int64s) -> Any:
+    """The rows of all parts, one behind the other and then picked in this order."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)[order]
+    if all(isinstance(part, Ragged) for part in parts):
+        values = [value for part in parts for value in part]
+        return Ragged.from_values([values[place] for place in order.tolist()])
+    rows = [row for part in parts for row in _listed(part)]
+    return [rows[place] for place in order.tolist()]
+
+
+def _listed(part: Any) -> list[Any]:
+    """The values themselves; beside lists, only text stands as bytes: that of a shard that had none beyond UTF-8."""
+    if isinstance(part, Ragged):
+        return [value.decode("utf-8") for value in part.tolist()]
+    return list(part.tolist() if isinstance(part, np.ndarray) else part)

@@ -1,0 +1,209 @@
+"""Reading one uncompressed shard file through a memory map: samples, and batches by column."""
+
+import operator
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from smalti.errors import FormatError
+from smalti.format.hashing import FIRST_BYTES
+from smalti.format.info import ShardInfo
+from smalti.format.layout import Offsets, compare_config, read_offsets
+from smalti.format.reading.batch import DECODER_ERRORS, Arrays, Picked, damaged, gather_batch, read_batch
+from smalti.format.reading.mapping import MappedFile
+from smalti.format.reading.plan import ReadPlan, read_plan
+from smalti.format.reading.stored import StoredSamples
+
+_BEGIN_AND_END = struct.Struct("<2I").unpack_from
+
+
+class Shard:
+    """The samples of one shard file; read-only and thread-safe.
+
+    Nothing that it returns refers to the file afterwards: the file may be unlinked, and the shard closed, at any time.
+    """
+
+    __slots__ = ("_file", "_len", "info", "plan")
+
+    def __init__(self, file: MappedFile, info: ShardInfo, plan: ReadPlan) -> None:
+        """Use `Shard.open`."""
+        self.info = info
+        self.plan = plan
+        """The schema made ready for reading; the same object for shards of equal schemas."""
+        self._file: MappedFile | None = file
+        self._len = info.samples
+
+    @classmethod
+    def open(
+        cls, path: Path, info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+    ) -> "Shard":
+        """Map the uncompressed file and check its header and its table of offsets against the index.
+
+        Args:
+            path: The file as `info.raw` describes it.
+            info: The shard's entry in the index.
+            allow_unsafe_types: Whether columns that run code when read are wanted.
+            check_config: Whether the description of the columns inside the shard must be that of the index: for shards
+                that Smalti wrote.
+
+        Raises:
+            ChecksumMismatch: The size is not the declared one.
+            FormatError: The header or the offsets are damaged or contradict the index.
+            SchemaError: A column whose encoding is refused.
+            OSError: The file cannot be opened.
+        """
+        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types)
+        file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
+        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
+        if check_config:
+            _check_config(file, offsets, info)
+        return cls(file, info, plan)
+
+    @classmethod
+    def open_first(
+        cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False, check_config: bool = False
+    ) -> "Shard | None":
+        """The shard over the first bytes of a file that is still being written, if these verify and hold sample `last`.
+
+        Samples that do not lie in them raise `FormatError`. None where they are not here yet, are not those that
+        `info.raw.first_hash` declares, or end before the sample does.
+
+        Raises:
+            FormatError: The header or the offsets contradict the index.
+            SchemaError: A column whose encoding is refused.
+            OSError: The file cannot be opened.
+        """
+        file = MappedFile.open_first(path, num_bytes=FIRST_BYTES, name=info.raw.basename)
+        if file is None or xxh3_64_intdigest(file.map) != info.raw.first_hash or 8 + 4 * info.samples > FIRST_BYTES:
+            return None
+        whole = info.raw.num_bytes
+        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path), num_bytes=whole)
+        if int(offsets[last + 1]) > FIRST_BYTES:
+            return None
+        if check_config:
+            _check_config(file, offsets, info)
+        return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types))
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Sample `index` as column to value; negative numbers count from the end.
+
+        Raises:
+            IndexError: No such sample.
+            FormatError: Its bytes are damaged.
+            ValueError: The shard is closed.
+        """
+        number = operator.index(index)
+        if number < 0:
+            number += self._len
+        if not 0 <= number < self._len:
+            raise IndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
+        file, plan = self.mapped(), self.plan
+        data = file.map
+        begin, end = _BEGIN_AND_END(data, 4 + 4 * number)
+        if end > file.size or begin + plan.least_bytes > end:
+            raise self._too_short(number)
+        lengths = iter(plan.lengths(data, begin))
+        begin += plan.head_bytes
+        sample: dict[str, Any] = {}
+        for name, codec, decode, size in plan.steps:
+            after = begin + (next(lengths) if size is None else size)
+            if after > end:
+                raise self._too_short(number)
+            try:
+                sample[name] = decode(data[begin:after])
+            except DECODER_ERRORS as error:
+                where = f"{file.name}, sample {number}"
+                raise damaged(name, codec, where, error, sample=number) from error
+            begin = after
+        return sample
+
+    def batch(self, indices: "np.ndarray[Any, Any]", *, out: Arrays | None = None) -> dict[str, Any]:
+        """The samples at `indices`, by column, in that order.
+
+        Args:
+            indices: Integers, shape (n,), each in [0, len); repeats are allowed.
+            out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape said
+                below; such a column's array is returned. What was written is undefined when an error is raised.
+
+        Returns:
+            Column to values: a fresh array of shape (n,) for numbers (`int` is int64), of shape (n, *shape) for
+            `ndarray:DTYPE:SHAPE`, else a list of n decoded values; for `jpeg` and `png` a list of undecoded bytes.
+
+        Raises:
+            IndexError: A number outside the shard.
+            FormatError: Bytes of one of the samples are damaged.
+            SchemaError: An array of `out` has another dtype or shape, or cannot be written.
+            ValueError: The shard is closed.
+        """
+        return read_batch(self._pick(indices), out)
+
+    def gather(self, indices: "np.ndarray[Any, Any]", columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """The samples at `indices`, by column, undecoded: what processes send each other.
+
+        Args:
+            indices: As in `batch`.
+            columns: Names of the columns wanted; None for all.
+
+        Returns:
+            Column to values: arrays as in `batch`, and a `Ragged` for every other column.
+
+        Raises:
+            IndexError: A number outside the shard.
+            FormatError: One of the samples is damaged.
+            SchemaError: No such column.
+            ValueError: The shard is closed.
+        """
+        return gather_batch(self._pick(indices), columns)
+
+    def stored_samples(self) -> StoredSamples:
+        """The samples as they lie in the file, to be copied or hashed without decoding; keeps the file mapped.
+
+        Raises:
+            FormatError: The table of offsets was damaged since the shard was opened.
+            ValueError: The shard is closed.
+        """
+        file = self.mapped()
+        data = memoryview(file.map)
+        return StoredSamples(data, read_offsets(data, samples=self._len, what=file.name).astype(np.int64))
+
+    def close(self) -> None:
+        """Let go of the file; reads that are under way finish."""
+        self._file = None
+
+    def mapped(self) -> MappedFile:
+        """The file's map, which lives as long as the result is held.
+
+        Raises:
+            ValueError: The shard is closed.
+        """
+        file = self._file
+        if file is None:
+            raise ValueError(f"shard {self.info.raw.basename} is closed")
+        return file
+
+    def _pick(self, indices: "np.ndarray[Any, Any]") -> Picked:
+        wanted = np.asarray(indices)
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
+        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
+            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
+        return Picked([self.mapped()], np.zeros(len(wanted), np.int64), wanted.astype(np.int64), self.plan)
+
+    def _too_short(self, number: int) -> FormatError:
+        return FormatError(
+            f"{self.info.raw.basename}, sample {number}: its columns need more bytes than it has; the shard is "
+            "damaged. Fetch it again, or run the writer again.",
+            sample=number,
+        )
+
+
+def _check_config(file: MappedFile, offsets: Offsets, info: ShardInfo) -> None:
+    config = file.map[8 + 4 * info.samples : int(offsets[0])]
+    compare_config(config, info.to_json(), what=file.name)

@@ -1,0 +1,148 @@
+"""The memory in which a shard grows: its samples, and in front of them room for what stands before samples in a file.
+
+A finished shard is then one piece of memory that nobody had to put together. Memory of shards that were stored is used
+again: the first touch of fresh memory costs more than the copy into it.
+
+What a builder hands to the threads that store shards: a filled shard, and the finished one that it becomes.
+"""
+
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from smalti.format.hashing import Buffer
+from smalti.format.info import ShardInfo
+
+_START_BYTES = 1 << 27  # address space, most of it never touched; larger shards grow by doubling
+_MAX_FRONT_BYTES = 1 << 25
+_MAX_SPARE = 2
+
+Memory = np.ndarray[Any, "np.dtype[np.uint8]"]
+
+
+class SpareMemory:
+    """Memory of shards that are stored, kept for later ones; of one builder, or of several in turn."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Memory] = deque(maxlen=_MAX_SPARE)
+
+    def keep(self, memory: Memory) -> None:
+        """Take a piece that nobody can see any more; on any thread."""
+        self._pieces.append(memory)
+
+    def take(self, num_bytes: int) -> Memory:
+        """At least so many bytes, touched before if there are any such."""
+        while True:
+            try:
+                memory = self._pieces.pop()
+            except IndexError:
+                return np.empty(num_bytes, np.uint8)
+            if len(memory) >= num_bytes:
+                return memory
+
+
+class FillingShard:
+    """The bytes of the samples of one shard, in order, behind room for `front` bytes."""
+
+    def __init__(self, memory: Memory, front: int) -> None:
+        self._memory = memory
+        self._front = front
+        self._end = front
+        self._is_closed = False
+
+    def append(self, data: Buffer) -> None:
+        """Copy `data` behind what there is."""
+        begin, end = self._end, self._end + len(data)
+        if begin == end:  # numpy refuses to look at nothing
+            return
+        if end > len(self._memory):
+            self._grow(end)
+        self._memory[begin:end] = np.frombuffer(data, np.uint8)
+        self._end = end
+
+    @property
+    def content(self) -> memoryview:
+        """The samples so far.
+
+        Raises:
+            ValueError: Closed already; somebody else may use the memory now.
+        """
+        self._check_open()
+        return memoryview(self._memory[self._front : self._end])
+
+    def close(self, head: bytes) -> tuple[Memory, Memory]:
+        """`head` and the samples, together, and the memory that they lie in; nothing can be appended any more.
+
+        Raises:
+            ValueError: Closed already; somebody else may use the memory now.
+        """
+        self._check_open()
+        self._is_closed = True
+        begin = self._front - len(head)
+        if begin < 0:  # many samples, and no limit that would have told how many
+            return np.concatenate([np.frombuffer(head, np.uint8), self._memory[self._front : self._end]]), self._memory
+        self._memory[begin : self._front] = np.frombuffer(head, np.uint8)
+        return self._memory[begin : self._end], self._memory
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("a shard can be sealed once; keep what `seal` returned")
+
+    def _grow(self, needed: int) -> None:
+        larger = np.empty(max(needed, 2 * len(self._memory)), np.uint8)
+        larger[: self._end] = self._memory[: self._end]
+        self._memory = larger
+
+
+class ShardMemory:
+    """Memory for the shards of one builder, lent out shard by shard and taken back when nobody can see it any more."""
+
+    def __init__(self, front: int, limit: int | None, spare: SpareMemory | None = None) -> None:
+        """Lend nothing yet.
+
+        Args:
+            front: The most bytes that will stand in front of samples.
+            limit: The largest shard file in bytes; None for no limit.
+            spare: What earlier builders left; by default nothing.
+        """
+        self._front = min(front, _MAX_FRONT_BYTES)
+        self._size = min(self._front + (limit or _START_BYTES), _START_BYTES)
+        self._spare = spare or SpareMemory()
+
+    def lend(self) -> FillingShard:
+        """Memory for the next shard."""
+        return FillingShard(self._spare.take(self._size), self._front)
+
+    def close(self, shard: FillingShard, head: bytes) -> memoryview:
+        """The file: `head`, then the samples; read-only. When the last view of it is gone its memory is lent again."""
+        content, memory = shard.close(head)
+        if len(memory) <= self._size:
+            # Every view, however derived, keeps `content` alive: it is the object behind the memoryview.
+            weakref.finalize(content, self._spare.keep, memory).atexit = False
+        return memoryview(content).toreadonly()
+
+
+@dataclass(frozen=True)
+class BuiltShard:
+    """A finished shard: what the index will say, and the bytes to store."""
+
+    info: ShardInfo
+    payloads: tuple[Buffer, ...]
+    """The content of each of `info.stored_files`, in the same order."""
+
+
+class FilledShard(Protocol):
+    """The encoded samples of one shard, complete but not yet a file."""
+
+    def row_hash(self) -> int:
+        """The sum of the hashes of its samples (`smalti.format.hashing`); before `seal`, on the same thread."""
+
+    def seal(self) -> BuiltShard:
+        """The finished shard: put together, hashed and compressed.
+
+        Called once, on any thread, and heavy: meant for the threads that store it, while the builder fills the next
+        one. The bytes depend neither on the thread nor on the number of cores.
+        """

@@ -1,0 +1,156 @@
+"""Where an archive comes from: its address, what of it may be shown, and its bytes as an open local file."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound
+from smalti.sources.archive_download import download, too_large
+from smalti.storage import open_store
+from smalti.storage.deadline import TransferDeadline
+from smalti.storage.redact import has_login, redact, redact_address, unsigned_address
+
+SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|dbfs:|/Volumes/")
+
+
+def is_archive(source: str) -> bool:
+    """Return whether a path or URL names an archive that `fetch_archive` unpacks."""
+    return _path_of(source).lower().endswith(SUFFIXES)
+
+
+def describe_archive(source: str) -> str:
+    """Return the address of an archive without secrets; equal for addresses that mean the same archive.
+
+    Raises:
+        SmaltiError: the address is none of an archive, or one that is refused.
+    """
+    found = ArchiveSource.parse(source)
+    if not _is_web(source):
+        return found.shown
+    place, parameters, _ = unsigned_address(source).partition("?")
+    # What is left of the query tells archives apart, and may be secret.
+    return f"{place}?*** ({found.digest[:12]})" if parameters else place
+
+
+def _path_of(source: str) -> str:
+    """Return the source without query and fragment; in a path both marks are letters, in a store's key the second."""
+    if _is_web(source):
+        return re.split(r"[?#]", source, maxsplit=1)[0]
+    return source.split("?", 1)[0] if _ADDRESS.match(source) else source
+
+
+def _is_web(source: str) -> bool:
+    return source.lower().startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """An archive that somebody named."""
+
+    address: str = field(repr=False)
+    """May be signed: for reading alone."""
+    shown: str
+    """The address for messages and notes, without secrets."""
+    file: Path | None
+    """Where it lies on this machine, if it does."""
+
+    @classmethod
+    def parse(cls, source: str) -> "ArchiveSource":
+        """Return the source of a path or URL.
+
+        Raises:
+            FormatError: the name is not one of an archive.
+            StoreError: the address holds a password, or a query where those are not for signatures.
+        """
+        shown = redact_address(source)
+        if not is_archive(source):
+            raise FormatError(
+                f"{shown} is no archive that can be unpacked: expected a name ending in {SUFFIXES}", source=shown
+            )
+        if _is_web(source):
+            if has_login(source):
+                raise StoreError(
+                    f"{shown}: no user or password in an address; give a signed address, or download the file by other "
+                    "means and give its path",
+                    source=shown,
+                )
+            return cls(source, shown, None)
+        if not _ADDRESS.match(source):
+            return cls(source, shown, Path(source).expanduser())
+        if "?" in source or redact(source) != source:
+            raise StoreError(
+                f"{shown}: no password, signature or token in an address of a store; set them in the environment",
+                source=shown,
+            )
+        parent, _, name = source.rpartition("/")
+        return cls(source, shown, open_store(f"{parent}/").local_path(name))
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether it is a zip by its name; else it is a tar."""
+        return _path_of(self.address).lower().endswith(".zip")
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its suffixes."""
+        return PurePosixPath(_path_of(self.address)).name.split(".", 1)[0]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what must be equal for an unpacked folder to be used again.
+
+        An address that is signed anew is the same source. A local file has its size and time in it as well.
+        """
+        told = unsigned_address(self.address) if _is_web(self.address) else self.address
+        if self.file is not None:
+            with suppress(OSError):  # said when it is opened
+                stat = self.file.stat()
+                told = f"{self.file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+    @contextmanager
+    def opened(self, scratch: Path, *, max_bytes: int, download_timeout: float) -> Iterator[BinaryIO]:
+        """Open the archive, downloaded to `scratch` unless it lies on this machine.
+
+        Raises:
+            StoreNotFound: no such file or URL.
+            StoreTimeout: the download did not end in time.
+            StoreError: the source cannot be read.
+            FormatError: larger than `max_bytes`.
+        """
+        if self.file is None:
+            self._download(scratch, max_bytes, download_timeout)
+        with self._open(self.file or scratch) as archive:
+            yield archive
+
+    def _open(self, path: Path) -> BinaryIO:
+        try:
+            if path.is_file():
+                return path.open("rb")
+        except PermissionError as error:
+            raise StoreAuthError(f"{self.shown}: no permission to read it", source=self.shown) from error
+        except OSError as error:
+            raise StoreError(f"{self.shown} cannot be read: {error.strerror}", source=self.shown) from error
+        raise StoreNotFound(f"{self.shown}: there is no such archive; check the path", source=self.shown)
+
+    def _download(self, scratch: Path, max_bytes: int, download_timeout: float) -> None:
+        deadline = TransferDeadline(download_timeout, None, what=self.shown, source=self.shown)
+        with scratch.open("xb") as out:
+            if _is_web(self.address):
+                with closing(download(self.address, max_bytes=max_bytes, deadline=deadline)) as chunks:
+                    for chunk in chunks:
+                        out.write(chunk)
+                return
+
+            def check(chunk: bytes) -> None:
+                deadline.progress(len(chunk))
+                if out.tell() + len(chunk) > max_bytes:
+                    raise too_large(self.shown, max_bytes)
+
+            parent, _, name = self.address.rpartition("/")
+            open_store(f"{parent}/").fetch(name, out, on_chunk=check)

@@ -1,0 +1,133 @@
+"""A folder of images with one sub-folder per class, as an inventory: names, labels and sizes. Reads no image."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smalti.errors import SmaltiError, StoreNotFound
+from smalti.sources.archive import is_archive
+from smalti.storage import ObjectInfo, Store, open_store
+from smalti.storage.redact import redact, redact_address
+
+_NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # what file managers leave in folders of pictures
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file of the inventory."""
+
+    path: str
+    """`<class>/<file>`, relative to the source."""
+    label: int
+    """Index of its class in `ImageFolder.classes`."""
+    num_bytes: int
+    """Size when it was listed."""
+    modified: str
+    """ETag or modification time when it was listed; changes with the content."""
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """What lies in a source of images at one moment."""
+
+    source: str
+    """Address of the folder, as `open_store` takes it."""
+    files: tuple[ImageFile, ...]
+    """All images, sorted by path."""
+    classes: tuple[str, ...]
+    """Names of the classes in code-point order; a label is an index into them."""
+    digest: str
+    """sha256 of every path, size and modification mark: changes when anything in the folder does."""
+    storage_options: Mapping[str, Any] | None = None
+    """Passed to `open_store` wherever the images are read."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of files per class."""
+        counts = dict.fromkeys(self.classes, 0)
+        for file in self.files:
+            counts[self.classes[file.label]] += 1
+        return counts
+
+
+def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None) -> ImageFolder:
+    """The inventory of a folder that has one sub-folder per class.
+
+    Files below a class folder count at any depth; hidden ones (a name or folder that begins with a dot) and files
+    beside the class folders do not.
+
+    Args:
+        source: a path or URL that `smalti.storage.open_store` takes; an archive is unpacked first by `fetch_archive`.
+        storage_options: credentials and endpoint of the source's store.
+
+    Raises:
+        StoreNotFound: there is no such folder, or nothing in it.
+        StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused.
+        SmaltiError: there are files, but no class folders.
+    """
+    if is_archive(source):
+        raise SmaltiError(
+            f"{redact_address(source)} is an archive; unpack it first: list_images(str(fetch_archive(source, into)))",
+            source=redact_address(source),
+        )
+    store = open_store(source, storage_options)
+    objects = [item for item in store.list() if not _is_hidden(item.key)]
+    images = [item for item in objects if "/" in item.key]
+    if not images:
+        raise _nothing(store, objects)
+    classes = tuple(sorted({item.key.split("/", 1)[0] for item in images}))
+    _check_depth(store, images, classes)
+    numbers = {name: label for label, name in enumerate(classes)}
+    files = tuple(
+        ImageFile(item.key, numbers[item.key.split("/", 1)[0]], item.num_bytes, item.modified)
+        for item in sorted(images, key=lambda item: item.key)
+    )
+    address = store.url if store.local_path("any") is not None else source  # workers have another working folder
+    return ImageFolder(address, files, classes, _digest(files), storage_options)
+
+
+def _is_hidden(key: str) -> bool:
+    parts = key.split("/")
+    return any(part.startswith(".") for part in parts) or parts[-1] in _NOT_IMAGES
+
+
+def _nothing(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
+    shown = redact(store.url)
+    expected = "expected one sub-folder per class, such as daisy/1.jpg and roses/2.jpg"
+    if objects:
+        return SmaltiError(
+            f"{shown}: {expected}; found {len(objects)} files ({objects[0].key}, ...) and no sub-folder with "
+            f"files: sort the images into folders named by their class",
+            source=shown,
+        )
+    probe = store.local_path("any")
+    if probe is not None and not probe.parent.exists():
+        return StoreNotFound(f"{shown}: there is no such folder; {expected}", source=shown)
+    if probe is not None and not probe.parent.is_dir():
+        return SmaltiError(f"{shown} is a file; {expected} in a folder", source=shown)
+    return StoreNotFound(f"{shown}: the folder is empty or does not exist; {expected}", source=shown)
+
+
+def _check_depth(store: Store, images: list[ObjectInfo], classes: tuple[str, ...]) -> None:
+    """A single sub-folder that holds only folders is the mark of a source given one level too high."""
+    shown = redact(store.url)
+    if len(classes) == 1 and all(item.key.count("/") > 1 for item in images):
+        inner = sorted({item.key.split("/")[1] for item in images})
+        raise SmaltiError(
+            f"{shown}: all images lie deeper, in {classes[0]}/{inner[0]} and so on; the folder with the class "
+            f"folders seems to be {shown.rstrip('/')}/{classes[0]}: give that as the source",
+            source=shown,
+        )
+
+
+def _digest(files: tuple[ImageFile, ...]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,431 @@
+"""Columns added to a shard set without writing its shards anew: a second set of shards, aligned with them.
+
+    1. the newest version is looked at, and stays what is built on;
+    2. for every shard one more is written, with the new columns of the same samples in the same order;
+    3. a version is published that shows the same shards, and these beside them; if nobody published meanwhile.
+
+Readers of Smalti get the columns joined; MosaicML's reader gets the set as it was.
+
+Shards written beside others: one for each, with as many samples, in this process or in Spark's tasks.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from smalti.catalog import Draft, Manifest, load_manifest, new_write_id
+from smalti.catalog.additions.columns import ColumnsEntry, columns_of, store_columns
+from smalti.catalog.publishing.check_stored import check_stored
+from smalti.catalog.publishing.publish import check_target
+from smalti.catalog.retention import markers
+from smalti.catalog.verify import open_checked
+from smalti.errors import SchemaError, SmaltiError, StoreNotFound
+from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format.logical import parse_logical
+from smalti.spark.frames import require_frame
+from smalti.spark.incremental.reshard import publish_from
+from smalti.spark.session import make_frame
+from smalti.spark.tasks import Attempt, map_in_arrow, run_tasks
+from smalti.spark.types.columns import ColumnPlan, plan_table
+from smalti.storage import Store, open_store
+from smalti.writer import ShardUploader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE_ID = "sample_id"
+_BATCH = 1024
+_MOST_TASKS = 256
+
+Found = dict[int, ShardInfo]
+"""The place of a shard, and what was written beside it."""
+
+
+@dataclass(frozen=True)
+class AlignedPlan:
+    """What every task must know; travels to the executors."""
+
+    store: Store
+    write_id: str
+    schema: Schema | None
+    """Of the new shards; None until the DataFrame's columns were looked at."""
+    options: ShardOptions
+    columns: ColumnPlan | None = None
+    """How Spark's columns become those; None for what a function gives."""
+
+    def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
+        """For the shard beside the one in this place."""
+        if self.schema is None:
+            raise SchemaError("the columns to add are not known yet")
+        prefix = f"{self.write_id}/{place:08d}-{attempt.attempt}"
+        builder = ShardBuilder(self.schema, self.options)
+        return ShardUploader(self.store, prefix if split is None else f"{split}/{prefix}", builder, partition=split)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A function of samples, and how samples are read for it."""
+
+    store: Store
+    columns: Mapping[str, str]
+    logical: Mapping[str, Any]
+    function: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+
+    def batches(self, info: ShardInfo) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The values for a shard's samples: how many, and by column."""
+        if self.function is None:
+            raise SchemaError("there is no function to compute columns with")
+        types = parse_logical(self.logical, self.columns)
+        with open_checked(self.store, info) as shard:
+            for begin in range(0, info.samples, _BATCH):
+                rows = np.arange(begin, min(begin + _BATCH, info.samples))
+                stored = shard.batch(rows)
+                yield len(rows), self.function(stored if types is None else types.batch(stored))
+
+
+def write_computed(
+    spark: "SparkSession | None", plan: AlignedPlan, computed: Computed, shards: Sequence[ShardInfo]
+) -> Found:
+    """What a function makes of the samples of each shard, beside it.
+
+    Raises:
+        SchemaError: the function gives other columns, or another number of values.
+    """
+    if spark is None:
+        attempt = Attempt.new(0)
+        return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
+    rows = [(place, _emit(info)) for place, info in enumerate(shards)]
+    frame = make_frame(spark, rows, "place int, shard string")
+    frame = frame.repartitionByRange(min(len(rows), _MOST_TASKS), "place")
+    return _collected(run_tasks(frame, functools.partial(compute_shards, plan, computed)))
+
+
+def compute_shards(
+    plan: AlignedPlan, computed: Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
+) -> dict[str, Any]:
+    """What each task does: a shard beside each of its own."""
+    found = []
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        info = _computed_shard(plan, computed, row["place"], _parse(row["shard"]), attempt)
+        found.append([row["place"], info.to_json()])
+    return {"shards": found}
+
+
+def _computed_shard(plan: AlignedPlan, computed: Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
+    uploader = plan.uploader(place, info.partition, attempt)
+    names = plan.schema.names if plan.schema is not None else ()
+    try:
+        for count, values in computed.batches(info):
+            _check_values(values, names, count, info)
+            for row in range(count):
+                uploader.write({name: values[name][row] for name in names})
+        (written,) = uploader.finish()
+    except BaseException:
+        uploader.abort()
+        raise
+    return written
+
+
+def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo) -> None:
+    if not isinstance(values, Mapping) or set(values) != set(names):
+        found = ", ".join(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+        raise SchemaError(f"the function must give a mapping with the columns {', '.join(names)}, it gave {found}")
+    for name in names:
+        if len(values[name]) != count:
+            raise SchemaError(
+                f"the function gave {len(values[name])} values of {name!r} for {count} samples of "
+                f"{info.raw.basename}; it must give one for each, in their order",
+                column=name,
+            )
+
+
+def write_keyed(
+    df: "DataFrame", columns: Mapping[str, str | None], plan: AlignedPlan, shards: Sequence[ShardInfo]
+) -> tuple[AlignedPlan, dict[str, Any], Found]:
+    """The values of a DataFrame, beside the shards of the samples that it names; the plan and logical types too.
+
+    Raises:
+        SchemaError: a column cannot be stored, or a sample has no values or has them twice.
+    """
+    from pyspark.sql import functions
+
+    if SAMPLE_ID not in df.columns or df.schema[SAMPLE_ID].dataType.simpleString() not in ("int", "bigint"):
+        raise SchemaError(
+            f"the DataFrame needs a column {SAMPLE_ID!r} of whole numbers, one for each sample of the set"
+        )
+    stored = plan_table(df.drop(SAMPLE_ID).schema, columns)
+    plan = replace(plan, schema=Schema.from_columns(stored.encodings), columns=stored)
+    quoted = ("`" + name.replace("`", "``") + "`" for name in stored.names)
+    frame = stored.select(df).select(
+        functions.col(SAMPLE_ID).cast("long").alias("sample"),
+        *(functions.col(name).alias(f"c{place}") for place, name in enumerate(quoted)),
+    )
+    ends = np.cumsum(np.array([info.samples for info in shards], np.int64))
+    kinds = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
+    placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
+    placed = placed.repartition(min(len(shards), _MOST_TASKS), "place").sortWithinPartitions("place", "sample")
+    splits = [info.partition for info in shards]
+    markers.begin(plan.store, plan.write_id)
+    found = _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))
+    return plan, dict(stored.logical), found
+
+
+def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows with the place of their sample's shard.
+
+    Raises:
+        SchemaError: a row names no sample of the set.
+    """
+    for batch in batches:
+        ids = batch.column("sample")
+        if ids.null_count:
+            raise SchemaError(f"{SAMPLE_ID!r} has a null; nothing was published")
+        numbers = ids.to_numpy(zero_copy_only=False)
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < ends[-1]):
+            wrong = numbers[(numbers < 0) | (numbers >= ends[-1])][0]
+            raise SchemaError(
+                f"{SAMPLE_ID!r} is {wrong}, the set has samples 0 to {ends[-1] - 1}; nothing was published"
+            )
+        places = pa.array(np.searchsorted(ends, numbers, side="right"), pa.int32())
+        yield pa.RecordBatch.from_arrays([places, *batch.columns], ["place", *batch.schema.names])
+
+
+def write_placed(
+    plan: AlignedPlan, ends: Any, splits: Sequence[str | None], batches: Iterator[pa.RecordBatch], attempt: Attempt
+) -> dict[str, Any]:
+    """What each task does: sorted rows into the shards of their places."""
+    if plan.columns is None:
+        raise SchemaError("the columns to add are not known yet")
+    found: list[list[Any]] = []
+    uploader: ShardUploader | None = None
+    place, following = -1, 0
+    try:
+        for begin_place, batch in _by_place(batches):
+            if begin_place != place:
+                _finish(found, place, uploader, following, ends)
+                place, following = begin_place, int(ends[begin_place - 1]) if begin_place else 0
+                uploader = plan.uploader(place, splits[place], attempt)
+            ids = batch.column("sample").to_numpy(zero_copy_only=False)
+            _check_ids(ids, following)
+            named = pa.RecordBatch.from_arrays(batch.columns[2:], list(plan.columns.names))
+            if uploader is not None:
+                uploader.write_batch(plan.columns.prepare(named, first_row=following))
+            following += len(ids)
+        _finish(found, place, uploader, following, ends)
+    except BaseException:
+        if uploader is not None:
+            uploader.abort()
+        raise
+    return {"shards": found}
+
+
+def _by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches cut where the place changes."""
+    for batch in batches:
+        places = batch.column("place").to_numpy(zero_copy_only=False)
+        cuts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+        for begin, end in itertools.pairwise(cuts):
+            if end > begin:
+                yield int(places[begin]), batch.slice(begin, end - begin)
+
+
+def _check_ids(ids: Any, following: int) -> None:
+    wrong = np.flatnonzero(ids != following + np.arange(len(ids)))
+    if wrong.size:
+        expected, number = following + int(wrong[0]), int(ids[wrong[0]])
+        what = f"sample {number} has values twice" if number < expected else f"sample {expected} has no values"
+        raise SchemaError(f"{what}: {SAMPLE_ID!r} must name each sample of the set once; nothing was published")
+
+
+def _finish(found: list[list[Any]], place: int, uploader: ShardUploader | None, following: int, ends: Any) -> None:
+    if uploader is None:
+        return
+    if following != int(ends[place]):
+        raise SchemaError(f"sample {following} has no values; nothing was published")
+    (written,) = uploader.finish()
+    found.append([place, written.to_json()])
+
+
+def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> Found:
+    entries = ((attempt, place, entry) for attempt, answer in answers for place, entry in answer["shards"])
+    return {
+        place: ShardInfo.from_json(entry, where=f"answer of task {attempt.name}") for attempt, place, entry in entries
+    }
+
+
+def _emit(info: ShardInfo) -> str:
+    return json.dumps([info.partition, info.to_json()])
+
+
+def _parse(text: str) -> ShardInfo:
+    split, entry = json.loads(text)
+    return replace(ShardInfo.from_json(entry, where="a shard to add columns to"), partition=split)
+
+
+Values = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""From a batch of samples by column to a batch of the new columns: a sequence of as many values for each."""
+
+
+def add_columns(
+    out: str | Path,
+    columns: Mapping[str, str | None],
+    values: "Values | DataFrame",
+    *,
+    spark: "SparkSession | None" = None,
+    compression: str | None = "zstd",
+    hashes: tuple[str, ...] = ("xxh3_64",),
+    storage_options: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """A version with further columns beside the shards of the newest one, which are not written again. Blocks.
+
+    Args:
+        out: the root of the set: a path or URL.
+        columns: name to encoding of the new columns; of a DataFrame's, None for that of its Spark type.
+        values: a function from a batch of samples, by column as `StreamingDataset` gives them, to a batch of the new
+            columns; or a DataFrame with these columns and `sample_id`, a number from 0 for each sample of the set, each
+            once.
+        spark: a session whose executors run the function; without one it runs here.
+        compression: of the new shard files.
+        hashes: their checksums.
+        storage_options: credentials and endpoint of the store.
+
+    Raises:
+        StoreNotFound: there is no version to add to.
+        SchemaError: a column is there already or cannot be stored, a sample has no values, or has them twice.
+        TypeError: `values` is neither a function nor a DataFrame of Spark.
+        CommitConflict: somebody else published meanwhile; nothing of ours is visible.
+    """
+    if not callable(values):
+        require_frame(values, "`values`, where it is no function,")
+    store = open_store(out, storage_options)
+    base = _base(store, columns)
+    options = ShardOptions(compression, tuple(hashes), None)
+    write_id = new_write_id()
+    computed = Computed(store, base.schema.columns(), base.logical)
+    if callable(values):
+        plan = AlignedPlan(store, write_id, Schema.from_columns(_encodings(columns)), options)
+        markers.begin(store, write_id)
+        found = write_computed(spark, plan, replace(computed, function=values), base.shards)
+        logical: dict[str, Any] = {}
+    else:
+        plan, logical, found = write_keyed(values, columns, AlignedPlan(store, write_id, None, options), base.shards)
+    added = _in_order(found, base.shards)
+    check_stored(store, added, write_id)
+    manifest = _publish(store, base, _entry(store, plan, added, logical), write_id)
+    markers.end(store, write_id)
+    return manifest
+
+
+def drop_columns(
+    out: str | Path, names: Sequence[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Manifest:
+    """A version without columns that `add_columns` added; earlier versions keep them. Blocks.
+
+    Args:
+        out: the root of the set: a path or URL.
+        names: all columns of one or several calls of `add_columns`.
+        storage_options: credentials and endpoint of the store.
+
+    Raises:
+        StoreNotFound: there is no version.
+        SchemaError: a column was not added so, or only together with others that are not named.
+        CommitConflict: somebody else published meanwhile.
+    """
+    store = open_store(out, storage_options)
+    base = _newest(store)
+    entries = columns_of(base.sidecars)
+    known = {name for entry in entries for name in entry.columns}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise SchemaError(
+            f"column {unknown[0]!r} of {store.url} was not added by `add_columns`; those that were: "
+            f"{', '.join(sorted(known)) or 'none'}",
+            column=unknown[0],
+        )
+    for entry in entries:
+        rest = sorted(set(entry.columns) - set(names))
+        if rest and len(rest) < len(entry.columns):
+            raise SchemaError(
+                f"columns {', '.join(entry.columns)} of {store.url} were added together and are dropped together; "
+                f"{', '.join(rest)} was not named",
+                column=rest[0],
+            )
+    kept = [each for each in base.sidecars if not set(names) & set(each.get("columns", ()))]
+    return _published(store, base, kept, new_write_id(), "drop_columns")
+
+
+def _newest(store: Store) -> Manifest:
+    header = check_target(store, "overwrite").header
+    if header is None:
+        raise StoreNotFound(f"{store.url} holds no version of a shard set; check the address", url=store.url)
+    return load_manifest(store, version=header.version)
+
+
+def _base(store: Store, columns: Mapping[str, str | None]) -> Manifest:
+    """The newest version, if it can take these columns."""
+    base = _newest(store)
+    there = {*base.schema.names, *(name for entry in columns_of(base.sidecars) for name in entry.columns)}
+    taken = [name for name in columns if name in there]
+    if taken or not columns:
+        what = f"{store.url} has a column {taken[0]!r} already" if taken else "`columns` names no column"
+        raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(there))}")
+    if any(shard.samples == 0 for shard in base.shards):
+        raise SchemaError(f"version {base.version} of {store.url} has an empty shard, beside which nothing can lie")
+    return base
+
+
+def _encodings(columns: Mapping[str, str | None]) -> dict[str, str]:
+    found = {name: encoding for name, encoding in columns.items() if encoding is not None}
+    if len(found) < len(columns):
+        unnamed = next(name for name in columns if name not in found)
+        raise SchemaError(f"`columns` needs an encoding for {unnamed!r}: a function has no types", column=unnamed)
+    return found
+
+
+def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
+    """The new shards, each in the place of its neighbour."""
+    missing = [place for place in range(len(shards)) if place not in found]
+    if missing:
+        begin = sum(shard.samples for shard in shards[: missing[0]])
+        raise SchemaError(
+            f"{len(missing)} of {len(shards)} shards got no values, the first of them that of samples {begin} to "
+            f"{begin + shards[missing[0]].samples - 1}; nothing was published"
+        )
+    for place, shard in enumerate(shards):
+        if found[place].samples != shard.samples:
+            raise SmaltiError(f"shard {place} has {shard.samples} samples, its neighbour {found[place].samples}")
+    return tuple(replace(found[place], partition=shard.partition) for place, shard in enumerate(shards))
+
+
+def _entry(store: Store, plan: AlignedPlan, added: Sequence[ShardInfo], logical: Mapping[str, Any]) -> ColumnsEntry:
+    if plan.schema is None:
+        raise SmaltiError("the columns are not known after they were written")
+    return store_columns(store, f"{plan.write_id}/columns.arrow", added, plan.schema.columns(), logical)
+
+
+def _publish(store: Store, base: Manifest, entry: ColumnsEntry, write_id: str) -> Manifest:
+    return _published(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
+
+
+def _published(
+    store: Store, base: Manifest, sidecars: Sequence[Mapping[str, Any]], write_id: str, operation: str
+) -> Manifest:
+    """The version that shows the same shards, with these things beside them."""
+    draft = Draft(
+        write_id,
+        base.schema,
+        base.shards,
+        dict(base.lineage),
+        dict(base.metadata),
+        logical=base.logical,
+        row_hash=base.row_hash,
+        sidecars=tuple(sidecars),
+    )
+    return publish_from(store, base, draft, operation=operation)

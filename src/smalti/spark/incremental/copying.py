@@ -1,0 +1,96 @@
+"""Samples of shards that stay, copied out of shards that go; on executors where there is much of them."""
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from smalti.catalog.manifest import row_hash_text
+from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.catalog.verify import open_checked
+from smalti.format import ShardBuilder, ShardInfo
+from smalti.spark.session import make_frame
+from smalti.spark.tasks import Answers, Attempt, run_tasks
+from smalti.spark.writing.task import WritePlan
+from smalti.writer import ShardUploader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ON_DRIVER_BYTES = 32 << 20  # a Spark job takes longer than copying these here
+_TASK_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Surviving:
+    """A shard that goes, and what stays of it."""
+
+    info: ShardInfo
+    kept: Sequence[tuple[int, int]]
+    """Half-open ranges of its samples, rising; none of them may stay."""
+
+    def emit(self) -> str:
+        """As text, for a task."""
+        return json.dumps([pack_shards([self.info]), [list(each) for each in self.kept]])
+
+    @classmethod
+    def parse(cls, text: str) -> "Surviving":
+        """What `emit` gave."""
+        packed, kept = json.loads(text)
+        (info,) = unpack_shards(packed, where="a shard to be copied")
+        return cls(info, [(begin, end) for begin, end in kept])
+
+
+def copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[Surviving]) -> Answers:
+    """New shards with the samples that stay, in the order of `shards` within each split; blocks.
+
+    Returns:
+        By task: entries as `write_shards` answers them, and as `dropped` the sum of the hashes of what went.
+
+    Raises:
+        FormatError: a shard is damaged.
+        StoreError: one cannot be read, or the new one not be stored.
+    """
+    if not shards:
+        return []
+    total = sum(each.info.raw.num_bytes for each in shards)
+    rows = [(place, each.emit()) for place, each in enumerate(shards)]
+    if total <= _ON_DRIVER_BYTES:
+        batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
+        attempt = Attempt.new(0)
+        return [(attempt, copy_samples(plan, iter([batch]), attempt))]
+    frame = make_frame(spark, rows, "place int, shard string")
+    frame = frame.repartitionByRange(min(len(rows), -(-total // _TASK_BYTES)), "place").sortWithinPartitions("place")
+    return run_tasks(frame, functools.partial(copy_samples, plan))
+
+
+def copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+    """What each task does: what stays of its shards into new ones, by split."""
+    uploaders: dict[str | None, ShardUploader] = {}
+    dropped = 0
+    try:
+        for text in (text for batch in batches for text in batch.column("shard").to_pylist()):
+            job = Surviving.parse(text)
+            split = job.info.partition
+            with open_checked(plan.store, job.info) as shard:
+                samples = shard.stored_samples()
+                dropped += samples.row_hash()
+                for begin, end in job.kept:
+                    part = samples[begin:end]
+                    dropped -= part.row_hash()
+                    if split not in uploaders:
+                        builder = ShardBuilder(job.info.schema, plan.options)
+                        prefix = plan.prefix(split, attempt)
+                        uploaders[split] = ShardUploader(
+                            plan.store, prefix, builder, partition=split, uploads=plan.uploads
+                        )
+                    uploaders[split].write_encoded(part.lengths, part.content)
+        shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
+    except BaseException:
+        for uploader in uploaders.values():
+            uploader.abort()
+        raise
+    return {"shards": pack_shards(shards), "dropped": row_hash_text(dropped)}

@@ -1,0 +1,152 @@
+"""Prepared images, file by file: which row lies in which Parquet part, so that a run prepares only what changed.
+
+<path>/_tables/<name>.arrow       every file: its size and mark, label, split, its row's digest and part; put once, last
+<path>/_newest/<recipe>.json      names the newest table of a recipe and the one before it
+<path>/_writes/<write id>.json    says whose the parts below a write id are, before the first is put; stays as they do
+<path>/<write id>/part-….parquet  immutable; rows that the table does not name are passed over
+
+Label and split are the table's and not the part's: when a class comes, or the share that is held out moves, no image is
+decoded again. What makes and replaces tables is in `prepared_update`, what reads rows in `prepared_rows`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smalti.catalog.additions.source_files import ipc_file
+from smalti.errors import FormatError, StoreNotFound
+from smalti.spark.incremental.source_table import SourceFile
+from smalti.storage import Store, open_store
+
+FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("fingerprint", pa.string()),  # of the file when it was read: size and mark
+        ("label", pa.int32()),
+        ("class_name", pa.string()),
+        ("split", pa.string()),
+        ("digest", pa.string()),  # sha256 of the prepared image; null for a bad image
+        ("part", pa.string()),  # key of the Parquet file with its row; null for a bad image
+        ("reason", pa.string()),  # why it is a bad image; null for a good one
+    ]
+)
+_FACTS = b"smalti"
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """One Parquet file."""
+
+    rows: int
+    """All rows in it, those too that the table does not name."""
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class PreparedTable:
+    """All images of a folder as it was at one moment, and where their rows are."""
+
+    url: str
+    """Address of the data set."""
+    name: str
+    """Of this state of it."""
+    files: pa.Table
+    """A row per file, in order of path; the columns of `FILES`."""
+    parts: Mapping[str, PreparedPart]
+    """By key below `url`."""
+
+    @cached_property
+    def good(self) -> pa.Table:
+        """The files that are usable images."""
+        return self.files.filter(pc.is_valid(self.files.column("part")))
+
+    @property
+    def rows(self) -> int:
+        """Usable images."""
+        return int(self.good.num_rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the Parquet files."""
+        return sum(part.num_bytes for part in self.parts.values())
+
+    @cached_property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Split to class to number of images."""
+        groups = self.good.group_by(["split", "class_name"]).aggregate([([], "count_all")]).to_pylist()
+        counts: dict[str, dict[str, int]] = {}
+        for row in sorted(groups, key=lambda row: (row["split"], row["class_name"])):
+            counts.setdefault(row["split"], {})[row["class_name"]] = row["count_all"]
+        return counts
+
+    @property
+    def bad(self) -> tuple[tuple[str, str], ...]:
+        """(path, reason) of every file that was left out."""
+        refused = self.files.filter(pc.is_null(self.files.column("part")))
+        return tuple(zip(refused.column("path").to_pylist(), refused.column("reason").to_pylist(), strict=True))
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of all rows, in whatever order and parts; hex."""
+        digest = hashlib.sha256()
+        for file in self.source_files():
+            digest.update(f"{file.path}\0{file.fingerprint}\n".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def source_files(self) -> list[SourceFile]:
+        """The usable images for `reshard_files`; a file that was touched, but gives the same row, is unchanged."""
+        columns = [self.good.column(name).to_pylist() for name in ("path", "digest", "label", "split")]
+        return [SourceFile(path, f"{row} {label} {split}") for path, row, label, split in zip(*columns, strict=True)]
+
+    def emit(self) -> bytes:
+        """The Arrow file."""
+        facts = {"name": self.name, "parts": {key: [part.rows, part.num_bytes] for key, part in self.parts.items()}}
+        return ipc_file(self.files.replace_schema_metadata({_FACTS: json.dumps(facts)}))
+
+
+def find_table(
+    path: str | Path, name: str, *, storage_options: Mapping[str, Any] | None = None
+) -> PreparedTable | None:
+    """The table of this name, or None if there is none.
+
+    Raises:
+        FormatError: what is there is no table of prepared images.
+    """
+    return load_table(open_store(path, storage_options), name)
+
+
+def load_table(store: Store, name: str) -> PreparedTable | None:
+    """As `find_table`, in a store."""
+    key = table_key(name)
+    try:
+        data = store.get(key)
+    except StoreNotFound:
+        return None
+    try:
+        files = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        facts = json.loads((files.schema.metadata or {})[_FACTS])
+        files.validate(full=True)
+        is_named = files.schema.equals(FILES) and facts["name"] == name
+        parts = {part: PreparedPart(rows, num_bytes) for part, (rows, num_bytes) in facts["parts"].items()}
+    except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise FormatError(
+            f"{store.locate(key)} is no table of prepared images; delete it, and they are prepared again"
+        ) from error
+    if not is_named:
+        raise FormatError(f"{store.locate(key)} is not the table {name}; delete it, and the images are prepared again")
+    unknown = set(pc.unique(files.column("part").drop_null()).to_pylist()) - parts.keys()
+    if unknown:
+        raise FormatError(f"{store.locate(key)} names rows in {min(unknown)}, which is none of its parts")
+    return PreparedTable(store.url, name, files.replace_schema_metadata(None), parts)
+
+
+def table_key(name: str) -> str:
+    """Where a table lies."""
+    return f"_tables/{name}.arrow"

@@ -1,0 +1,72 @@
+"""What the caller of `dataframe_to_mds` chooses, checked before anything is done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from smalti.format import ShardOptions
+from smalti.spark.writing.transform import Transform, TransformFunction
+
+Mode = Literal["create", "overwrite", "append"]
+ProgressChoice = bool | Literal["always"]
+
+_MAX_SHARDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The keyword arguments of `dataframe_to_mds`, which says what each means; these are their defaults."""
+
+    columns: Mapping[str, str | None] | None = None
+    nulls: str | Mapping[str, Any] = "reject"
+    compression: str | None = "zstd"
+    hashes: tuple[str, ...] = ("xxh3_64",)
+    size_limit: int | str | None = 1 << 26
+    transform: Transform | TransformFunction | None = None
+    partition_by: str | None = None
+    shuffle_rows: bool | int = False
+    target_shards: int | None = None
+    mode: Mode = "create"
+    progress: ProgressChoice = True
+    write_id: str | None = None
+    lineage: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
+        _require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
+        _require(
+            "shuffle_rows",
+            "False, True or a seed, a whole number of 64 bits",
+            self.shuffle_rows,
+            met=_is_seed(self.shuffle_rows),
+        )
+        _require(
+            "target_shards",
+            f"a whole number from 1 to {_MAX_SHARDS:,}, or None",
+            self.target_shards,
+            met=self.target_shards is None
+            or (type(self.target_shards) is int and 1 <= self.target_shards <= _MAX_SHARDS),
+        )
+
+    @property
+    def shard_options(self) -> ShardOptions:
+        """Those of them that are about shard files."""
+        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the rows' new places; None when they stay where the frame has them."""
+        if self.shuffle_rows is False:
+            return 0 if self.target_shards is not None else None
+        return 0 if self.shuffle_rows is True else self.shuffle_rows
+
+
+def _is_seed(found: object) -> bool:
+    return isinstance(found, int) and -(2**63) <= found < 2**63
+
+
+def _require(name: str, expected: str, found: object, *, met: bool) -> None:
+    if not met:
+        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")

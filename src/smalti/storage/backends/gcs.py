@@ -1,0 +1,134 @@
+"""Google Cloud Storage by gcsfs, or by its S3-compatible door where HMAC keys are given, as MosaicML's reader does."""
+
+import functools
+import importlib
+import json
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from smalti.errors import StoreAuthError, StoreError
+from smalti.storage.backends import s3
+from smalti.storage.extras import LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.storage.redact import HideSecrets
+from smalti.storage.store import Tagged
+
+HMAC_ENDPOINT = "https://storage.googleapis.com"
+_DEFAULT_LOGIN = "google_default"
+METADATA_SECONDS = 1
+"""To connect to the metadata service, which is on the machine itself, and again for its answer."""
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for GCS."""
+    key = options.pop("key", None) or detect("GCS_KEY")
+    secret = options.pop("secret", None) or detect("GCS_SECRET")
+    if key and secret and "token" not in options:
+        return _make_compatible(key, secret, options)
+    token = options.setdefault("token", _DEFAULT_LOGIN)  # None would fall through to anonymous access in silence
+    if isinstance(token, str) and ("/" in token or token.endswith(".json")) and not Path(token).expanduser().is_file():
+        raise StoreAuthError(
+            f"the storage option `token` names the key file {token}, which does not exist", token=token
+        )
+    if token == _DEFAULT_LOGIN:
+        options["token"], project = default_login(str(options.get("access", "full_control")))
+        if project:
+            options.setdefault("project", project)
+    defaults = {"requests_timeout": READ_SECONDS, "use_listings_cache": False, "skip_instance_cache": True}
+    return _class()(**(defaults | options))
+
+
+def default_login(access: str) -> tuple[Any, str | None]:
+    """Return Google's application default credentials, and their project.
+
+    Args:
+        access: What for: "full_control", "read_write" or "read_only".
+    """
+    load_extra("gcsfs")
+    auth, requests = map(importlib.import_module, ("google.auth", "requests"))
+    scope = f"https://www.googleapis.com/auth/devstorage.{access}"
+    with requests.Session() as session:
+        found: tuple[Any, str | None] = auth.default(scopes=[scope], request=metadata_request(session))
+        return found
+
+
+def metadata_request(session: Any) -> Any:
+    """Return a request for google-auth that asks a machine once, and for a second, whether it is one of Google's.
+
+    The library asks three times, for twelve seconds in all where nobody answers. A machine of Google's is known by its
+    firmware too. Its own variables hold where they are set.
+    """
+    transport = importlib.import_module("google.auth.transport.requests")
+    failure = importlib.import_module("google.auth.exceptions").TransportError
+
+    class MetadataRequest(transport.Request):  # type: ignore[misc, name-defined]
+        def __call__(self, url: str, *args: Any, **options: Any) -> Any:
+            if urlsplit(url).path.strip("/") or detect("GCE_METADATA_TIMEOUT", "GCE_METADATA_DETECT_RETRIES"):
+                return super().__call__(url, *args, **options)
+            try:
+                return super().__call__(url, *args, **(options | {"timeout": METADATA_SECONDS}))
+            except failure:
+                return _NoAnswer()  # an answer: after an error it would ask again
+
+    return MetadataRequest(session)
+
+
+class _NoAnswer:
+    """The answer of a machine that is not Google's."""
+
+    status, data = 504, b""
+    headers: Mapping[str, str] = {}
+
+
+def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
+    client = {"region_name": "auto", **options.pop("client_kwargs", {})}
+    endpoint = options.pop("endpoint_url", None) or HMAC_ENDPOINT
+    return s3.make({**options, "key": key, "secret": secret, "endpoint_url": endpoint, "client_kwargs": client})
+
+
+@functools.cache
+def _class() -> Any:
+    # Before the import: gcsfs otherwise probes every bucket over gRPC, whose threads do not survive a fork.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    load_extra("gcsfs")
+    logging.getLogger("gcsfs").addFilter(HideSecrets())  # it logs every refusal as an error, in the server's words
+    core = importlib.import_module("gcsfs.core")
+    retry = importlib.import_module("gcsfs.retry")
+    request = getattr(core.GCSFileSystem._request, "__wrapped__", None)  # the only way to bound retries
+
+    class BoundedGcsFileSystem(core.GCSFileSystem):  # type: ignore[misc, name-defined]
+        """gcsfs with few retries: its own six take half a minute for one refused request."""
+
+        if request is not None:
+            _request = retry.retry_request(retries=LIBRARY_ATTEMPTS)(request)
+
+        async def _get_tagged(self, path: str) -> Tagged:
+            headers, data = await self._call("GET", self.url(path))
+            generation = {name.lower(): value for name, value in headers.items()}.get("x-goog-generation")
+            if not generation:
+                raise StoreError(f"gs://{path}: the server tells no generation, by which alone it could be replaced")
+            return Tagged(bytes(data), str(generation))
+
+        async def _put_if_match(self, path: str, data: bytes, etag: str) -> str:
+            bucket, key, _ = self.split_path(path)
+            address = f"{self._location}/upload/storage/v1/b/{quote(bucket)}/o"
+            mark = secrets.token_hex(16)  # gcsfs's own function knows no condition but "nothing is there"
+            kind = "Content-Type: application/json; charset=UTF-8"
+            about = f"--{mark}\r\n{kind}\r\n\r\n{json.dumps({'name': key})}\r\n"
+            body = f"{about}--{mark}\r\nContent-Type: application/octet-stream\r\n\r\n".encode()
+            answer = await self._call(
+                "POST",
+                address,
+                uploadType="multipart",
+                ifGenerationMatch=etag,
+                headers={"Content-Type": f'multipart/related; boundary="{mark}"'},
+                data=body + data + f"\r\n--{mark}--\r\n".encode(),
+                json_out=True,
+            )
+            return str(answer["generation"])
+
+    return BoundedGcsFileSystem

@@ -1,0 +1,112 @@
+"""Repositories on the Hugging Face Hub, read only: `hf://datasets/<owner>/<name>[@<revision>]/<folder>`.
+
+Names and tokens by huggingface_hub, all requests our own: its file system lists a whole folder to learn the size of one
+file, keeps what it saw for good, cannot be interrupted, and asks huggingface.co for its list of agents even where
+HF_ENDPOINT names another server.
+
+Writing is refused. Each object would be a commit of its own: the Hub allows some hundred an hour, a set has thousands
+of shards, and its readers would see every state between. `hf upload` makes one commit of a whole folder.
+"""
+
+import functools
+from typing import Any
+from urllib.parse import quote, unquote
+
+from smalti.errors import StoreError
+from smalti.storage.backends import web
+from smalti.storage.extras import detect, load_extra
+
+KINDS = {"datasets": "dataset", "spaces": "space"}
+"""First part of an address, and the kind of repository that it means; without one it is a model."""
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for the Hub, or for the server that HF_ENDPOINT names."""
+    load_extra("huggingface_hub")
+    return _class()(
+        token=options.pop("token", None),
+        endpoint=options.pop("endpoint", None) or detect("HF_ENDPOINT"),
+        **web.settings(options),
+    )
+
+
+def split_address(path: str) -> tuple[str, str, str, str]:
+    """Kind, repository, revision and path within it.
+
+    Raises:
+        StoreError: the address names no repository.
+    """
+    first, _, rest = path.partition("/")
+    kind = KINDS.get(first)
+    parts = (rest if kind else path).split("/", 2)
+    if len(parts) < 2 or not all(parts[:2]):
+        raise StoreError(f"hf://{path}: expected hf://datasets/<owner>/<name>[@<revision>]/<folder>")
+    name, _, revision = parts[1].partition("@")
+    return kind or "model", f"{parts[0]}/{name}", unquote(revision) or "main", parts[2] if len(parts) > 2 else ""
+
+
+@functools.cache
+def _class() -> Any:
+    hub = load_extra("huggingface_hub")
+    base: Any = web.web_class()
+
+    class HubFileSystem(base):  # type: ignore[misc]
+        """A repository's files by their addresses on the web."""
+
+        protocol = "hf"
+
+        def __init__(self, token: Any, endpoint: str | None, **options: Any) -> None:
+            super().__init__(**options)
+            self._token = token
+            self._endpoint = (endpoint or "https://huggingface.co").rstrip("/")
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return str(path).removeprefix("hf://")
+
+        def _address(self, url: str) -> str:
+            kind, repository, revision, path = split_address(url)
+            return str(hub.hf_hub_url(repository, path, repo_type=kind, revision=revision, endpoint=self._endpoint))
+
+        def _login(self) -> dict[str, str]:
+            # Each time anew: a token may be saved meanwhile. False: none, though there is one.
+            token = self._token if isinstance(self._token, str | bool) else hub.get_token()
+            token = hub.get_token() if token is True else token
+            return {"Authorization": f"Bearer {token}"} if token else {}
+
+        async def _pipe_file(self, path: str, value: bytes, **_: Any) -> None:  # noqa: ARG002 -- fsspec's
+            raise _refusal(path)
+
+        async def _put_file(self, lpath: str, rpath: str, **_: Any) -> None:  # noqa: ARG002 -- fsspec's
+            raise _refusal(rpath)
+
+        async def _rm_file(self, path: str, **_: Any) -> None:
+            raise _refusal(path)
+
+        async def _find(self, path: str, **_: Any) -> Any:
+            kind, repository, revision, folder = split_address(path)
+            root = path[: len(path) - len(folder)].rstrip("/")
+            below = f"/{quote(folder)}" if folder else ""
+            page = f"{self._endpoint}/api/{kind}s/{repository}/tree/{quote(revision, safe='')}{below}?recursive=true"
+            found: dict[str, dict[str, Any]] = {}
+            while page:
+                async with await self._ask("get", page, {}) as reply:
+                    reply.raise_for_status()
+                    for entry in await reply.json():
+                        if entry["type"] == "file":
+                            described = {"size": entry["size"], "type": "file", "ETag": entry["oid"]}
+                            found[f"{root}/{entry['path']}"] = described
+                    page = str(reply.links["next"]["url"]) if "next" in reply.links else ""
+            return found
+
+    return HubFileSystem
+
+
+def _refusal(path: str) -> StoreError:
+    kind, repository, _, _ = split_address(path)
+    return StoreError(
+        f"hf://{path}: hf:// is read only here: one object at a time would be thousands of commits, more than the Hub "
+        "allows, and readers would see a set that is half there; write the set to a folder, and store that in one "
+        f"commit: hf upload {repository} <folder> --repo-type {kind}",
+        url=f"hf://{path}",
+    )

@@ -1,0 +1,134 @@
+"""SFTP by sshfs: ranged reads, writes that appear whole, the server's key always checked.
+
+sshfs itself reads whole files whatever the range, writes in place, and trusts every server.
+"""
+
+import errno
+import functools
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from smalti.errors import StoreAuthError
+from smalti.storage.extras import CONNECT_SECONDS, detect, load_extra
+from smalti.storage.store import UnfinishedUpload
+from smalti.storage.temporaries import is_temporary, path_beside, temporary_name, unfinished_among
+
+BLOCK_BYTES = 1 << 18
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for the server that the options name.
+
+    Raises:
+        StoreAuthError: a key file or list of hosts is named and not there.
+    """
+    key = options.pop("key_filename", None) or detect("COMPOSER_SFTP_KEY_FILE")
+    if key and "client_keys" not in options:
+        options["client_keys"] = [_file(key, "the private key (COMPOSER_SFTP_KEY_FILE)")]
+    hosts = options.pop("known_hosts", None) or detect("COMPOSER_SFTP_KNOWN_HOSTS_FILE")
+    # (): asyncssh's own default, ~/.ssh/known_hosts. None would mean that any server is believed.
+    options["known_hosts"] = _file(hosts, "the list of known hosts (COMPOSER_SFTP_KNOWN_HOSTS_FILE)") if hosts else ()
+    defaults = {"connect_timeout": CONNECT_SECONDS, "keepalive_interval": 15, "skip_instance_cache": True}
+    return _class()(**(defaults | options))
+
+
+def _file(path: Any, what: str) -> str:
+    found = Path(str(path)).expanduser()
+    if not found.is_file():
+        raise StoreAuthError(f"{what} is not there: {found}", path=str(found))
+    return str(found)
+
+
+@functools.cache
+def _class() -> Any:
+    sshfs = load_extra("sshfs")
+
+    class WholeFileSystem(sshfs.SSHFileSystem):  # type: ignore[misc, name-defined]
+        """sshfs with ranges, listings that do not hide faults, and files that appear whole or not at all."""
+
+        async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+            async with self._pool.get() as channel:
+                return await _read(channel, path, start or 0, end)
+
+        async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+            async with self._pool.get() as channel, _hidden(channel, path) as temp:
+                async with channel.open(temp, "xb") as file:
+                    await file.write(value)
+                await _name(channel, temp, path, exclusive=mode == "create")
+
+        async def _put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+            async with self._pool.get() as channel, _hidden(channel, rpath) as temp:
+                await channel.put(lpath, temp)
+                await _name(channel, temp, rpath, exclusive=False)
+
+        async def _find(self, path: str, **_: Any) -> dict[str, Any]:
+            return {entry["name"]: entry for entry in await self._files(path) if not is_temporary(entry["name"])}
+
+        async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
+            """The temporary files below a folder, with whole paths for keys."""
+            return unfinished_among(await self._files(path))
+
+        async def _abort_upload(self, path: str, upload_id: str) -> None:
+            async with self._pool.get() as channel:
+                await channel.remove(path_beside(path, upload_id))
+
+        async def _files(self, path: str) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            pending = [path.rstrip("/")]
+            while pending:
+                entries = await self._ls(pending.pop())
+                pending += [entry["name"] for entry in entries if entry["type"] == "directory"]
+                found += [entry for entry in entries if entry["type"] != "directory"]
+            return found
+
+    return WholeFileSystem
+
+
+def _errors() -> Any:
+    return importlib.import_module("asyncssh.sftp")
+
+
+async def _read(channel: Any, path: str, begin: int, end: int | None) -> bytes:
+    try:
+        async with channel.open(path, "rb", block_size=BLOCK_BYTES) as file:
+            return bytes(await file.read(-1 if end is None else end - begin, begin))
+    except _errors().SFTPError as error:
+        # Servers have many words for this one.
+        if await channel.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path) from error
+        raise
+
+
+@asynccontextmanager
+async def _hidden(channel: Any, path: str) -> AsyncIterator[str]:
+    """The name of a file to be beside `path`, removed at the end unless it was renamed."""
+    folder, _, name = path.rpartition("/")
+    await channel.makedirs(folder, exist_ok=True)
+    temp = f"{folder}/{temporary_name(name)}"
+    try:
+        yield temp
+    except BaseException:
+        with suppress(_errors().SFTPError, OSError):
+            await channel.remove(temp)
+        raise
+
+
+async def _name(channel: Any, temp: str, path: str, *, exclusive: bool) -> None:
+    """Give the finished file its name."""
+    if not exclusive:
+        try:
+            await channel.posix_rename(temp, path)
+        except _errors().SFTPOpUnsupported:
+            await channel.rename(temp, path)
+        return
+    # The protocol's own rename refuses to replace. Looking first would hide from the store's probe a server whose
+    # rename replaces after all.
+    try:
+        await channel.rename(temp, path)
+    except _errors().SFTPError as error:
+        if await channel.lexists(path):
+            raise FileExistsError(errno.EEXIST, "exists already", path) from error
+        raise

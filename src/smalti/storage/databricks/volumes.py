@@ -1,0 +1,374 @@
+"""Databricks files for fsspec, `dbfs:/...`: Unity Catalog volumes by the Files API, all else by the DBFS API.
+
+Reading is ranged, whole files are written in one step, and nothing is listed from memory. Registered with fsspec as
+`dbfs`; fsspec and pandas want three slashes: `dbfs:///Volumes/...`.
+
+A file to be written somewhere that takes whole files only: collected here, handed over when it is closed.
+"""
+
+import io
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import stringify_path
+
+from smalti.storage.databricks.dbfs_api import DbfsApi
+from smalti.storage.databricks.files_api import FilesApi
+from smalti.storage.databricks.workspace import Workspace
+from smalti.storage.extras import load_extra
+from smalti.storage.redact import secret_values
+from smalti.storage.store import UnfinishedUpload
+from smalti.storage.temporaries import is_temporary, path_beside, unfinished_among
+
+MEMORY_BYTES = 8 << 20
+"""What is kept in memory; the rest goes to a temporary file."""
+
+
+class Upload(io.BufferedIOBase):
+    """Handed over as bytes or as the path of a local file, once, by `close` or `commit`.
+
+    Nothing is handed over when the `with` block ends by an exception, nor when the file is dropped without `close`.
+    """
+
+    def __init__(self, send: Callable[[bytes | Path], None], path: str, *, autocommit: bool = True) -> None:
+        super().__init__()
+        self.path = path
+        self.mode = "wb"
+        self._send = send
+        self._autocommit = autocommit
+        self._file: IO[bytes] = io.BytesIO()
+        self._is_over = False
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Take the bytes."""
+        self._check_open()
+        view = memoryview(data).cast("B")
+        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(view) > MEMORY_BYTES:
+            begun = self._file
+            self._file = tempfile.NamedTemporaryFile(prefix="smalti-upload-")  # noqa: SIM115 -- closed by `_end`
+            self._file.write(begun.getbuffer())
+        self._file.write(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Bytes written."""
+        self._check_open()
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Nothing yet: a part of a file must not be seen."""
+
+    def close(self) -> None:
+        """Hand over what was written; a second call does nothing."""
+        if self.closed:
+            return
+        try:
+            if self._autocommit:
+                self.commit()
+        finally:
+            super().close()
+            if self._autocommit:
+                self._end()
+
+    def commit(self) -> None:
+        """Hand over; for fsspec's transactions, which close first."""
+        if self._is_over:
+            return
+        try:
+            if isinstance(self._file, io.BytesIO):
+                self._send(self._file.getvalue())
+            else:
+                self._file.flush()
+                self._send(Path(self._file.name))
+        finally:
+            self._end()
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        self._end()
+        super().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hand over, or forget everything when the block failed."""
+        if kind is None or not self._autocommit:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """Forget what nobody closed."""
+        if not self.closed and not self._is_over:
+            self.discard()
+            warnings.warn(f"{self.path} was not closed and is not written", ResourceWarning, source=self, stacklevel=2)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._file.close()
+
+    def _check_open(self) -> None:
+        if self.closed or self._is_over:
+            raise ValueError(f"{self.path} is closed")
+
+
+STORE_RETRY_SECONDS = 2
+"""Time for one request below a store, short because the store's own attempts and deadline bound the whole."""
+REQUESTS_AT_ONCE = 8
+COPY_BYTES = 8 << 20
+
+
+def make(options: dict[str, Any]) -> Any:
+    """A file system for the workspace that the options or the environment name."""
+    load_extra("databricks.sdk")
+    return VolumesFileSystem(**({"retry_timeout_seconds": STORE_RETRY_SECONDS} | options))
+
+
+class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files of a Databricks workspace; blocking, thread-safe, for use after a fork and from a pickle.
+
+    Args:
+        host: Workspace URL; default: DATABRICKS_HOST or the profile.
+        token: Personal access token; default: DATABRICKS_TOKEN or what the SDK finds: OAuth, a profile, a notebook.
+            A pickle holds what is given here, and nothing that is found.
+        instance: The same as `host`, as fsspec's own class named it.
+        settings: More arguments of `databricks.sdk.core.Config`: `profile`, `client_id`, `http_timeout_seconds`.
+    """
+
+    protocol = "dbfs"
+    root_marker = "/"
+    cachable = False  # fsspec would hand out an instance with the host and the login of an earlier environment
+
+    def __init__(
+        self, host: str | None = None, token: str | None = None, instance: str | None = None, **settings: Any
+    ) -> None:
+        super().__init__(use_listings_cache=False)
+        for name in ("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous"):
+            settings.pop(name, None)
+        given = {"host": host or instance, "token": token} | settings
+        workspace = Workspace({name: value for name, value in given.items() if value is not None})
+        self._volumes = FilesApi(workspace)
+        self._root = DbfsApi(workspace)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return "/" + stringify_path(path).removeprefix("dbfs:").strip("/")
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """What `to_json` writes: never a token, because that text is kept in files; the reader's login is its own."""
+        found: dict[str, Any] = super().to_dict(include_password=include_password)
+        hidden = secret_values(self.storage_options)
+        return {name: value for name, value in found.items() if value not in hidden}
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Name, size, type and mark of time of a file or folder."""
+        name = self._strip_protocol(path)
+        return self._api(name).stat(name)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: FBT001, FBT002 -- fsspec's signature
+        """The entries of a folder, all pages; of a file, itself."""
+        name = self._strip_protocol(path)
+        try:
+            entries = [entry for entry in self._api(name).entries(name) if not is_temporary(entry["name"])]
+        except OSError as error:
+            if isinstance(error, PermissionError) or self.info(name)["type"] != "file":
+                raise
+            entries = [self.info(name)]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: FBT001, FBT002
+        """All files below a folder; unlike fsspec's own, it does not hide a refused or failed listing."""
+        name = self._strip_protocol(path)
+        entries = [entry for entry in self._below(name, maxdepth) if not is_temporary(entry["name"])]
+        found = {entry["name"]: entry for entry in entries if withdirs or entry["type"] == "file"}
+        if not found or withdirs:
+            found |= self._itself(name, withdirs=withdirs)
+        names = sorted(found)
+        return {name: found[name] for name in names} if options.get("detail") else names
+
+    def unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
+        """List the temporary files below a folder, with whole paths for keys."""
+        return unfinished_among(self._below(self._strip_protocol(path), None))
+
+    def abort_upload(self, path: str, upload_id: str) -> None:
+        """Remove a temporary file that stands beside `path`."""
+        self.rm_file(path_beside(self._strip_protocol(path), upload_id))
+
+    def modified(self, path: str) -> datetime:
+        """When a file was last changed."""
+        mark = self.info(path)["last_modified"]
+        if not mark:
+            raise FileNotFoundError(2, "has no time of change", path)
+        if mark.isdigit():
+            return datetime.fromtimestamp(int(mark) / 1000, timezone.utc)
+        return parsedate_to_datetime(mark)
+
+    def created(self, path: str) -> datetime:
+        """Not known: Databricks keeps no such time."""
+        raise NotImplementedError(f"{path}: Databricks tells when a file was changed, not when it was made")
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """The bytes [start, end) of a file; negative numbers count from its end."""
+        name = self._strip_protocol(path)
+        if (start or 0) < 0 or (end or 0) < 0:
+            size = self.info(name)["size"]
+            start, end = (None if at is None else max(0, size + at) if at < 0 else at for at in (start, end))
+        if end is not None and end <= (start or 0):
+            self.info(name)
+            return b""
+        return self._api(name).read(name, start or 0, end)
+
+    def cat_ranges(
+        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
+    ) -> list[Any]:
+        """Ranges of files, several at once."""
+        if max_gap is not None:
+            raise NotImplementedError("ranges are not merged here: leave `max_gap` out")
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+
+        def read(span: tuple[str, int | None, int | None]) -> Any:
+            try:
+                return self.cat_file(*span)
+            except Exception as error:
+                if on_error == "return":
+                    return error
+                raise
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            return list(pool.map(read, zip(paths, starts, ends, strict=True)))
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
+        """Write a whole file; with mode="create" the server refuses when one is there."""
+        name = self._strip_protocol(path)
+        self._api(name).write(name, bytes(value), overwrite=mode != "create")
+
+    def put_file(self, lpath: Any, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any) -> None:
+        """Upload a local file, streamed from disk; of a folder, make the folder."""
+        source, name = Path(lpath), self._strip_protocol(rpath)
+        if source.is_dir():
+            self.makedirs(name, exist_ok=True)
+            return
+        self._api(name).write(name, source, overwrite=mode != "create")
+        if callback is not None:
+            callback.set_size(source.stat().st_size)
+            callback.relative_update(source.stat().st_size)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy by way of this machine: the API has no copy."""
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        with self.open(path1, "rb", block_size=COPY_BYTES) as source, self.open(path2, "wb") as target:
+            shutil.copyfileobj(source, target, COPY_BYTES)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:  # noqa: FBT001, FBT002
+        """Rename where DBFS can, and copy and delete elsewhere."""
+        if isinstance(path1, str) and isinstance(path2, str) and not any(sign in path1 for sign in "*?["):
+            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+            if self._api(source) is self._api(target) is self._root and not self.exists(target):
+                self._root.move(source, target)
+                return
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file."""
+        name = self._strip_protocol(path)
+        self._api(name).remove(name)
+
+    def rmdir(self, path: str) -> None:
+        """Delete an empty folder."""
+        name = self._strip_protocol(path)
+        self._api(name).remove_folder(name)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: FBT001, FBT002
+        """Delete files, and with `recursive` folders with all that they hold."""
+        for top in self.expand_path(path):
+            name = self._strip_protocol(top)
+            if self.info(name)["type"] == "file":
+                self.rm_file(name)
+            elif recursive:
+                self._remove_below(name, maxdepth)
+            else:
+                raise IsADirectoryError(21, "is a folder: say recursive=True", name)
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Make a folder and those above it; nothing happens when it is there."""
+        name = self._strip_protocol(path)
+        self._api(name).make_folder(name)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Make a folder and those above it."""
+        if not exist_ok and self.exists(path):
+            raise FileExistsError(17, "is there already", path)
+        self.mkdir(path)
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
+        if mode == "rb":
+            found = self.info(path)
+            if found["type"] == "directory":
+                raise IsADirectoryError(21, "is a folder", path)
+            options.pop("autocommit", None)
+            return AbstractBufferedFile(self, path, "rb", block_size or "default", size=found["size"], **options)
+        if mode not in {"wb", "xb"}:
+            raise NotImplementedError(
+                f"{path}: mode {mode!r} is not supported: files are written whole, by 'wb' or 'xb'"
+            )
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(17, "is there already", path)  # whoever comes between is found when it is closed
+
+        def send(contents: bytes | Path) -> None:
+            self._api(path).write(path, contents, overwrite=mode == "wb")
+
+        return Upload(send, path, autocommit=options.get("autocommit", True))
+
+    def _api(self, name: str) -> FilesApi | DbfsApi:
+        return self._volumes if f"{name}/".startswith("/Volumes/") else self._root
+
+    def _below(self, top: str, maxdepth: int | None) -> Iterator[dict[str, Any]]:
+        pending = [(top, 1)]
+        while pending:
+            folder, depth = pending.pop()
+            try:
+                entries = list(self._api(folder).entries(folder))
+            except FileNotFoundError:
+                continue  # the top: nothing to find; one below: removed meanwhile
+            for entry in entries:
+                if entry["name"] == top:
+                    continue  # DBFS lists a file as itself
+                if entry["type"] == "directory" and (maxdepth is None or depth < maxdepth):
+                    pending.append((entry["name"], depth + 1))
+                yield entry
+
+    def _itself(self, name: str, *, withdirs: bool) -> dict[str, Any]:
+        try:
+            found = self.info(name)
+        except FileNotFoundError:
+            return {}
+        return {name: found} if withdirs or found["type"] == "file" else {}
+
+    def _remove_below(self, top: str, maxdepth: int | None) -> None:
+        found = list(self._below(top, maxdepth))
+        files = [entry["name"] for entry in found if entry["type"] == "file"]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(self.rm_file, files))
+        if maxdepth is None:
+            folders = [entry["name"] for entry in found if entry["type"] == "directory"]
+            for folder in [*sorted(folders, reverse=True), top]:
+                self.rmdir(folder)

@@ -1,0 +1,127 @@
+"""One trainer at a time in a run folder: a lock that the kernel frees when its holder dies, and the count of lives.
+
+The end of a run, laid down in its folder: the model and the result file. One process does this, under the lock.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import nn
+
+from smalti.errors import CheckpointError, TrainingError
+from smalti.torch.train.checkpoint import read_json, replace_json, sync_folder
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.events import LineLog, read_lines
+from smalti.torch.train.models import save_model
+
+_WAIT_SECONDS = 30.0  # a killed run's ranks may still be saving their last checkpoint
+_POLL_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
+    """Holds the run folder for the body; blocks up to `wait_seconds`.
+
+    Raises:
+        TrainingError: another process trains there.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(run_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise TrainingError(
+            f"`run_dir` {run_dir} cannot be written: {error}. Choose a folder that this user may write to.",
+            run_dir=str(run_dir),
+        ) from error
+    deadline = time.monotonic() + wait_seconds
+    try:
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise TrainingError(
+                    f"another process has been training in {run_dir} for the last {wait_seconds:.0f} s; "
+                    "wait for it, end it, or choose another `run_dir`.",
+                    run_dir=str(run_dir),
+                )
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def begin_life(run_dir: Path, *, num_ranks: int) -> int:
+    """Count one more start of the run, under its lock, and return its number, from 0.
+
+    Raises:
+        TrainingError: the file that counts them is damaged or cannot be written.
+    """
+    path = run_dir / "lives.jsonl"
+    log = LineLog(path)
+    try:
+        life = len(read_lines(path, advice="Restore the file, or remove that line and start the run again."))
+        log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
+        return life
+    finally:
+        log.close()
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+RESULT_FILE = "result.json"
+MODEL_FOLDER = "model"
+
+
+def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
+    """Writes `model/` whole, then `result.json`; an earlier model stays until the new one is complete.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    run_dir = Path(config.run_dir)
+    token = uuid.uuid4().hex[:8]
+    fresh, old, target = run_dir / f".model-{token}", run_dir / f".replaced-model-{token}", run_dir / MODEL_FOLDER
+    try:
+        for leftover in (*run_dir.glob(".model-*"), *run_dir.glob(".replaced-model-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        save_model(model, config, fresh)
+        if target.exists():
+            target.rename(old)
+        fresh.rename(target)
+        sync_folder(run_dir)
+        shutil.rmtree(old, ignore_errors=True)
+        replace_json(run_dir / RESULT_FILE, result.to_json())
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise CheckpointError(
+            f"the trained model cannot be written to {target}: {error}. The checkpoint {result.checkpoint} "
+            "holds it: make room and start the run again.",
+            path=str(target),
+        ) from error
+
+
+def read_result(run_dir: Path) -> TrainResult:
+    """The result that a finished run left.
+
+    Raises:
+        TrainingError: there is none, or it cannot be read.
+    """
+    path = run_dir / RESULT_FILE
+    try:
+        return TrainResult.from_json(read_json(path))
+    except (CheckpointError, KeyError, TypeError) as error:
+        raise TrainingError(
+            f"the training processes ended well, but {path} holds no result: {error}. Do all processes see "
+            "the same `run_dir`?",
+            path=str(path),
+        ) from error

@@ -1,0 +1,311 @@
+"""The place of a dataset, known to a program and to the worker processes of plain torch DataLoaders.
+
+Torch calls `iter(dataset)` in each worker, on a copy of the dataset, and nothing in the program. So the workers agree
+among themselves on the epoch that they read, and the program learns it from them.
+
+Intended behaviour; anything else is a bug:
+1. A program has one board (`board.py`) with the place of each of its datasets, made when a process is started while a
+   dataset lives. Forked processes inherit it, spawned ones get a descriptor of it.
+2. A process that is no loader worker, such as a rank, begins with the place at the time when it was started, and has a
+   board of its own for its workers. What it reads does not move the place of its parent.
+3. The first worker of an iteration settles where the iteration begins, when torch asks it for an iterator; the others
+   begin there as well. So with workers an epoch counts as begun from `iter(loader)` on.
+4. Workers belong to one iteration if torch gave them the same base seed and different numbers, and one thread started
+   them one after the other. Base seeds alone do not tell: a program may seed torch alike before each iteration.
+5. The program reads the board whenever it is asked where a dataset stands, and writes to it what its user sets. What
+   is set inside a worker holds for the next iteration of that worker, and must be the same in all workers.
+6. Nobody waits for another process, but for the lock of the board, which is held for moments and has a deadline.
+"""
+
+import itertools
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from multiprocessing import context
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from smalti.cursor import Cursor
+from smalti.dataset.order import Place, Progress
+from smalti.errors import CursorError
+from smalti.stream import Version
+from smalti.torch.workers.board import Board, own_board, parent_board
+
+_MOST_ITERATIONS = 16  # that are remembered, so that a worker that is late finds its own
+
+
+class SharedProgress(Progress):
+    """The progress of a dataset whose copies in loader workers share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key = secrets.token_hex(8)
+        self._publisher: int | None = None  # the process in whose own board the place is
+        self._is_placed = False  # by the user, in this worker, since its last iteration began
+        self._has_local_place = False  # whether `_place` is newer than the parent's board, in a worker
+        self._rounds = 0  # iterations that this worker has entered
+        self._seen: tuple[int, int] | None = None  # process and changes of its board, when `_place` was read there
+        _live.add(self)
+
+    def get(self) -> Place:
+        """Return the current place."""
+        board = self._board()
+        if board is None or self._has_local_place:
+            return self._place
+        if self._seen != (os.getpid(), board.changes):
+            with board.content() as content:
+                self._read(board, content)
+        return self._place
+
+    def set(self, place: Place) -> None:
+        """Replace the place, as the user asked; in a worker, for its next iteration."""
+        self._place, self._seen = place, None
+        if get_worker_info() is not None:
+            self._is_placed = self._has_local_place = True
+            return
+        board = self._board()
+        if board is not None:
+            with board.content() as content:
+                self._record(content)["place"] = _encoded(place)
+
+    def enter(self) -> int | None:
+        """Register an iteration of this worker; its number, or None outside of workers."""
+        info, board = get_worker_info(), self._board()
+        if info is None or board is None:
+            return None
+        self._has_local_place = self._is_placed
+        thread, count = _Started.by
+        told = {
+            "seed": info.seed - info.id,
+            "workers": info.num_workers,
+            "round": self._rounds,
+            "thread": thread,
+            "started": count - info.id,  # as many as the thread had started before the first of them
+        }
+        self._rounds += 1
+        with board.content() as content:
+            record = self._record(content)
+            mine = [each for each in record["iterations"] if info.id not in each["members"]]
+            same = [each for each in mine if each["told"] == told]
+            if not same and any(_is_later(each["told"], told) for each in mine):
+                raise _too_late()
+            if not same:
+                same = [{"number": record["entered"], "told": told, "members": [], "start": None, "is_placed": False}]
+                record["entered"] += 1
+                record["iterations"] = [*record["iterations"], *same][-_MOST_ITERATIONS:]
+            same[-1]["members"].append(info.id)
+            number: int = same[-1]["number"]
+        return number
+
+    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+        """Begin an iteration; in a worker, where the other workers of the iteration begin.
+
+        Raises:
+            CursorError: the workers of an iteration were placed differently, or the dataset was made in a worker.
+        """
+        board, is_worker = self._board(), get_worker_info() is not None
+        if is_worker and board is None:
+            return self._begin_alone(settle)
+        if board is None:
+            return super().begin(settle)
+        if not is_worker:
+            with board.content() as content:
+                record = self._record(content)
+                place = _decoded(record["place"])
+                start = settle(place)
+                self._place, self._seen = place.after_begin(start), None
+                record["place"] = _encoded(self._place)
+            return start, True
+        if number is None:  # somebody iterates without torch
+            number = self.enter()
+        with board.content() as content:
+            return self._begin_with_others(self._record(content), settle, number)
+
+    def agree(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
+        """Record the versions that were opened, and return those that were recorded first, here or in a worker."""
+        board = self._board()
+        if board is None:
+            return super().agree(versions)
+        with board.content() as content:
+            record = self._record(content)
+            if not record["place"]["versions"]:
+                record["place"]["versions"] = versions
+            agreed = _versions(record["place"]["versions"])
+        self._place, self._seen = replace(self._place, versions=agreed), None
+        return agreed
+
+    def _begin_with_others(
+        self, record: dict[str, Any], settle: Callable[[Place], Cursor], number: int | None
+    ) -> tuple[Cursor, bool]:
+        iteration = next((each for each in record["iterations"] if each["number"] == number), None)
+        if iteration is None:
+            raise _too_late()
+        is_placed, is_first = self._is_placed, iteration["start"] is None
+        if not is_placed and not is_first:
+            start = Cursor.from_state(iteration["start"])
+            self._place = _decoded(record["place"]).after_begin(start)
+        else:
+            place = self._place if is_placed else _decoded(record["place"])
+            start = settle(place)
+            if iteration["is_placed"] and iteration["start"] != start.to_state():
+                raise CursorError(
+                    "workers of one DataLoader were placed differently: one begins at "
+                    f"{_told(iteration['start'])}, and this one at {_told(start.to_state())}. Load the same state, or "
+                    "set the same epoch, in all of them; or once, in the main process."
+                )
+            self._place = place.after_begin(start)
+            if not iteration["is_placed"]:
+                iteration |= {"start": start.to_state(), "is_placed": is_placed}
+                record["place"] = _encoded(self._place)
+        self._is_placed, self._has_local_place, self._seen = False, True, None
+        return start, is_first
+
+    def _begin_alone(self, settle: Callable[[Place], Cursor]) -> tuple[Cursor, bool]:
+        """Begin an iteration of a dataset that was made in a worker."""
+        if not self._has_local_place:
+            raise CursorError(
+                "this StreamingDataset was made inside a worker of a torch DataLoader, where it cannot know which "
+                "epoch it is: every epoch would repeat the order of the first. Make it in the main process and hand "
+                "it to the workers, or call `dataset.set_epoch(n)` in the worker."
+            )
+        start = settle(self._place)
+        self._place = self._place.after_begin(start)
+        return start, True
+
+    def _board(self) -> Board | None:
+        """Return the board with this dataset's place; None if it is in no other process."""
+        if get_worker_info() is None:
+            return own_board() if self._publisher == os.getpid() else None
+        return parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
+
+    def _read(self, board: Board, content: Mapping[str, Any]) -> None:
+        seen = os.getpid(), board.changes
+        if self._seen != seen:
+            self._place, self._seen = _decoded(self._record(content)["place"]), seen
+
+    def _record(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] | None = content.get(self._key)
+        if record is None:
+            raise CursorError(
+                "the StreamingDataset that this loader worker has a copy of is gone in the process that started the "
+                "worker. Keep it there for as long as its workers read."
+            )
+        return record
+
+    # ------------------------------------------------------------------ to other processes
+
+    def publish(self, content: dict[str, Any]) -> None:
+        """Put the place on this process's own board, whose content is given; what is there already is kept."""
+        if self._publisher == os.getpid():
+            self._read(own_board(), content)
+            return
+        content[self._key] = {"place": _encoded(self._place), "iterations": [], "entered": 0}
+        self._publisher = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if context.get_spawning_popen() is None:
+            return {"place": self.get()}  # a copy goes its own way
+        board, by = own_board(), _starts.count(context.get_spawning_popen())
+        with board.content() as content:
+            self.publish(content)
+        return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board, "started_by": by}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # as if made here
+        self._place = state["place"]
+        self._key = state.get("key", self._key)
+        self._publisher = state.get("publisher")
+        _Started.by = state.get("started_by", _Started.by)
+
+
+class _Starts(threading.local):
+    """The processes that a thread of this process has started."""
+
+    def __init__(self) -> None:
+        self._thread, self._count = next(_threads), 0
+        self._latest: weakref.ref[Any] | None = None
+
+    def count(self, popen: Any = None) -> tuple[int, int]:
+        """Count a process that is being started, once where `popen` stands for it; return thread and count."""
+        if popen is None or self._latest is None or self._latest() is not popen:
+            self._count += 1
+            self._latest = None if popen is None else weakref.ref(popen)
+        return self._thread, self._count
+
+    @property
+    def latest(self) -> tuple[int, int]:
+        """Thread and count of the latest one."""
+        return self._thread, self._count
+
+
+_threads = itertools.count()
+_starts = _Starts()
+
+
+class _Started:
+    """This process."""
+
+    by: tuple[int, int] = (0, 0)
+    """The number of the thread that started it, in the parent, and how many that had started then."""
+
+
+_live: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
+
+
+def _publish_all() -> None:
+    """Have the child of a fork find the places of all datasets on the board that it inherits."""
+    _starts.count()
+    progresses = list(_live)
+    if not progresses:
+        return
+    with own_board().content() as content:
+        for progress in progresses:
+            progress.publish(content)
+        for key in content.keys() - {progress._key for progress in progresses}:
+            del content[key]
+
+
+def _know_thread() -> None:
+    _Started.by = _starts.latest  # of the thread that forked: the only one in here
+
+
+os.register_at_fork(before=_publish_all, after_in_child=_know_thread)
+
+
+def _is_later(then: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Return whether it is one that other workers of the same loader have entered after the one that is looked for."""
+    return {**then, "round": 0} == {**told, "round": 0} and then["round"] > told["round"]
+
+
+def _too_late() -> CursorError:
+    return CursorError(
+        f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and what "
+        "they began with is no longer known. Use one iteration of a loader after the other."
+    )
+
+
+def _told(state: Mapping[str, Any]) -> str:
+    return f"sample {state['sample_in_epoch']} of epoch {state['epoch']}"
+
+
+def _encoded(place: Place) -> dict[str, Any]:
+    cursors = {name: getattr(place, name) for name in ("resume", "adopted", "begun")}
+    told = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
+    return {"next_epoch": place.next_epoch, "versions": place.versions, **told}
+
+
+def _decoded(told: Mapping[str, Any]) -> Place:
+    cursors = {name: told[name] for name in ("resume", "adopted", "begun")}
+    return Place(
+        next_epoch=told["next_epoch"],
+        versions=_versions(told["versions"]),
+        **{name: None if state is None else Cursor.from_state(state) for name, state in cursors.items()},
+    )
+
+
+def _versions(told: Any) -> tuple[Version, ...]:
+    return tuple((number, digest) for number, digest in told)

@@ -1,0 +1,151 @@
+"""Index files that are read by a pattern say exactly what they say when they are parsed; all others are parsed."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from smalti.catalog import load_manifest
+from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.foreign_index import read_regular
+from smalti.errors import IndexFileError
+from smalti.format import emit_index, parse_index
+from smalti.testing import MemoryStore
+from tests.catalog.table.tables import many_shards
+from tests.hostile.mutations import mutate_bytes, mutate_json
+from tests.hostile.seeds import MDS_INDEXES, TEXT_INDEXES, mds_entry
+
+
+def alike(count, *, zipped=False, hashes=("sha1", "xxh64")):
+    shards = [shard for shard in many_shards(3 * count) if (shard.zip is not None) == zipped][:count]
+    return [
+        replace(
+            shard,
+            partition=None,
+            hash_names=hashes,
+            raw=_with(shard.raw, hashes),
+            zip=shard.zip and _with(shard.zip, hashes),
+        )
+        for shard in shards
+    ]
+
+
+def _with(file, hashes):
+    return replace(file, hashes={name: file.hashes[name] for name in hashes})
+
+
+def expected(data):
+    shards, _ = parse_index(data, where="index.json")
+    return tuple(shards), digest_of(shards)
+
+
+@pytest.mark.parametrize("hashes", [(), ("sha1",), ("sha1", "xxh64")], ids=str)
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("count", [2, 300])
+def test_a_regular_index_is_read_as_it_is_parsed(count, zipped, hashes):
+    data = emit_index(alike(count, zipped=zipped, hashes=hashes))
+    found = read_regular(data, where="index.json")
+    assert (found.shards, found.digest) == expected(data)
+    assert len(found.shards) == count
+
+
+def test_a_line_end_after_it_is_nothing():
+    data = emit_index(alike(5))
+    assert read_regular(data + b"\r\n\t ", where="x").shards == expected(data)[0]
+    assert read_regular(data + b"\x0b", where="x") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"samples": 4,', '"samples": 04,'), ('"samples": 4,', '"samples": 4.0,'),
+        ('"samples": 4,', '"samples": 4000,'),
+        ('"samples": 4,', '"samples": 4, "samples": 4,'), ('"samples": 4,', '"samples":  4,'),
+        ("shard.4.mds", "../x"), ("shard.4.mds", "\\u0061"), ("w/4/shard.4.mds", "w/5/shard.5.mds"),
+        ('"bytes": 4100,', '"bytes": 1,'), ('"xxh64": "0000000000000004"', '"xxh64": "000000000000000g"'),
+        ('"xxh64": "0000000000000004"', '"xxh64": "004"'), ('"sha1": "000', '"sha2": "000'), ('"id"', '"raw_data"'),
+        ("}, {", "},  {"), ("}, {", "} {"), ("}, {", "}, {}, {"), ('}], "version": 2}', '}, ], "version": 2}'),
+        ('}], "version": 2}', '}], "other": 1, "version": 2}'),
+        ('}], "version": 2}', '}], "shards": [], "version": 2}'),
+        ('"version": 2}', '"version": 3}'), ('"format": "mds"', '"format": "csv"'),
+        ('"mds"', '"mds", "x": {"samples": 3}'), ('{"shards"', '{ "shards"'), ("zip_data", "zip_date"),
+    ],
+)  # fmt: skip
+def test_what_is_not_regular_is_left_to_the_parser(old, new):
+    text = emit_index(alike(9)).decode()
+    assert old in text
+    assert read_regular(text.encode(), where="index.json") is not None
+    assert read_regular(text.replace(old, new).encode(), where="index.json") is None
+    last = new.join(text.rsplit(old, 1))  # in the last entry that has it alone
+    assert read_regular(last.encode(), where="index.json") is None
+
+
+def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
+    dice = Random(11)
+    regular = [emit_index(alike(4, zipped=zipped)).decode() for zipped in (False, True)]
+    several = [json.dumps({"shards": [mds_entry("a"), mds_entry("b"), mds_entry("c")], "version": 2}, sort_keys=True)]
+    seeds = regular + several + MDS_INDEXES + TEXT_INDEXES
+    read = 0
+    for _ in range(4000):
+        text = dice.choice(seeds)
+        data = mutate_json(text, dice) if dice.random() < 0.5 else text
+        data = data.encode() if isinstance(data, str) else data
+        data = mutate_bytes(data, dice) if dice.random() < 0.7 else data
+        found = read_regular(data, where="index.json")
+        if found is not None:
+            assert (found.shards, found.digest) == expected(data)
+            read += 1
+    assert read > 100
+
+
+@pytest.mark.slow
+def test_a_single_digit_that_changes_is_read_as_it_stands():
+    """Each byte of an index becomes each of a few others: the pattern says the same as the parser, or nothing."""
+    data = emit_index(alike(3))
+    read = 0
+    for place in range(len(data)):
+        for byte in b'0f"}, x\\':
+            changed = data[:place] + bytes([byte]) + data[place + 1 :]
+            found = read_regular(changed, where="index.json")
+            if found is not None:
+                assert (found.shards, found.digest) == expected(changed)
+                read += 1
+    assert read > 300
+
+
+def large_index(change=lambda text: text):
+    """More than is looked at to find the version."""
+    store = MemoryStore()
+    store.put("index.json", change(emit_index(alike(3000)).decode()).encode())
+    assert store.size("index.json") > 1 << 20
+    return store
+
+
+@pytest.mark.slow
+def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
+    by_pattern = load_manifest(large_index())
+    by_parser = load_manifest(large_index(lambda text: json.dumps(json.loads(text))))
+    spaced = load_manifest(large_index(lambda text: json.dumps(json.loads(text), indent=1)))
+    assert by_pattern == by_parser == spaced
+    assert (by_pattern.version, len(by_pattern.shards), by_pattern.rows) == (0, 3000, sum(by_pattern.shards.sizes))
+    assert type(spaced.shards) is tuple
+
+
+def test_a_large_damaged_set_of_others_is_refused_with_the_place():
+    store = large_index(lambda text: text.replace("shard.2000.mds", "shard.1999.mds").replace("w/9/", "w/8/"))
+    with pytest.raises(IndexFileError, match=r"\$\.shards\[\d+\].*listed by"):
+        load_manifest(store)
+
+
+def test_a_decoy_beside_a_key_that_is_written_with_an_escape_is_not_believed():
+    text = emit_index(alike(9)).decode()
+    one = json.loads(text)["shards"][1]
+    real = f'"\\u0072aw_data": {json.dumps(one["raw_data"])}, "\\u0073amples": {one["samples"]}, "x": {{"a": 0, '
+    decoy = text.replace('"raw_data": ', real + '"raw_data": ').replace(', "size_limit"', ', "b": 0}, "size_limit"')
+    first = decoy.index("}, {") + 1
+    decoy = decoy[:12] + decoy[first + 2 :]  # begins with the entry whose decoy says what is real
+    assert len(json.loads(decoy)["shards"]) == 8
+    assert read_regular(decoy.encode(), where="index.json") is None
+    with pytest.raises(IndexFileError, match="listed by"):
+        parse_index(decoy.encode(), where="index.json")

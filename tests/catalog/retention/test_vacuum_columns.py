@@ -1,0 +1,76 @@
+"""What lies beside the shards of a version stays with it, and goes with it."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from smalti.catalog import publish, rollback, verify
+from smalti.catalog.additions.columns import ColumnsEntry
+from smalti.catalog.manifest import stored_bytes
+from smalti.catalog.retention.vacuum import vacuum
+from smalti.catalog.table.arrow import emit_table
+from smalti.catalog.table.digest import digest_of
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from tests.catalog.retention.test_vacuum import Aging, is_whole, publish_all
+
+
+@pytest.fixture
+def store():
+    return Aging()
+
+
+def publish_with_columns(store, make_draft):
+    """Version 1 of write `aaaa`; version 2 has a column of write `side` beside the same shards."""
+    draft = make_draft(store, 30, write_id="aaaa")
+    publish(store, draft)
+    beside = []
+    for shard in draft.shards:
+        builder = ShardBuilder(Schema.from_columns({"score": "int32"}), ShardOptions())
+        filled = [each for row in range(shard.samples) for each in builder.add({"score": row})] + builder.finish()
+        built = filled[0].seal()
+        beside.append(built.info.with_prefix(f"side/{len(beside):05}"))
+        store.put(beside[-1].raw.basename, bytes(built.payloads[0]))
+    table = emit_table(beside)
+    store.put("side/columns.arrow", bytes(table))
+    sha256 = hashlib.sha256(table).hexdigest()
+    num_bytes = sum(map(stored_bytes, beside))
+    entry = ColumnsEntry({"score": "int32"}, "side/columns.arrow", sha256, digest_of(beside), num_bytes)
+    publish(store, replace(draft, write_id="side", sidecars=(entry.to_json(),)), mode="overwrite")
+    return beside
+
+
+def test_columns_beside_the_shards_stay_with_their_version_and_go_with_it(store, make_draft):
+    beside = publish_with_columns(store, make_draft)
+    store.pass_days(20)
+    assert vacuum(store, dry_run=False).removed == ()
+    assert len(store.below("side/")) == len(beside) + 1
+    assert is_whole(store, None)
+    publish_all(store, make_draft, "bbbb")
+    store.pass_days(20)
+    assert 2 in vacuum(store, dry_run=False).expired
+    assert store.below("side/") == store.below("aaaa/") == []
+    assert is_whole(store, None)
+
+
+def test_verification_looks_at_the_columns_beside_the_shards_too(store, make_draft):
+    beside = publish_with_columns(store, make_draft)
+    assert verify(store).num_shards == 2 * len(beside)
+    store.objects[beside[1].raw.basename] = store.objects[beside[1].raw.basename][:-1] + b"!"
+    report = verify(store)
+    assert [(problem.key, problem.kind) for problem in report.problems] == [(beside[1].raw.basename, "checksum")]
+    assert verify(store, version=1).ok
+
+
+def test_a_tag_of_columns_that_went_stops_no_later_vacuum(store, make_draft):
+    """Whoever tagged version 2 died before he looked whether it goes; its shards are those of version 3."""
+    publish_with_columns(store, make_draft)
+    rollback(store, 1)
+    store.pass_days(20)
+    assert vacuum(store, dry_run=False).expired == (1, 2)
+    assert store.below("side/") == []
+    store.put("_versions/tags/best.json", b'{"smalti": 1, "tag": "best", "version": 2}')
+    publish_all(store, make_draft, "bbbb", "cccc")
+    store.pass_days(20)
+    assert 3 in vacuum(store, dry_run=False).expired
+    assert is_whole(store, None)

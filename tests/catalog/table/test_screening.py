@@ -1,0 +1,238 @@
+"""A wrong value in any row of a long table is found by column, wherever the row stands; right ones are not refused."""
+
+from dataclasses import replace
+from hashlib import sha256
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from smalti.catalog.table.arrow import parse_table
+from smalti.errors import IndexFileError
+from smalti.format import FileInfo, ShardInfo
+from tests.catalog.table.tables import MANY, SCHEMA, bytes_of, edited, file, many_shards, parsed, shard, table_of
+
+PLACES = (1, 16_382, 16_384, MANY - 1)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return table_of(many_shards())
+
+
+WRONG = [
+    {"samples": -1}, {"samples": 10**6}, {"samples": None}, {"samples": 1 << 62}, {"schema": 1}, {"schema": -1},
+    {"schema": None}, {"raw_name": "../x"}, {"raw_name": "train/w/../x"}, {"raw_name": "train/w/.."},
+    {"raw_name": "train/./x"}, {"raw_name": "train/."}, {"raw_name": "train//x"}, {"raw_name": "/train/x"},
+    {"raw_name": "train/x/"}, {"raw_name": ""}, {"raw_name": None}, {"raw_name": "train/" + "x" * 1019},
+    {"raw_name": "train/x\\y"}, {"raw_name": "train/x\0"}, {"raw_name": "train/é"}, {"raw_name": "train/x y"},
+    {"raw_name": "train/@"}, {"raw_name": "train/["}, {"raw_name": "train/`"}, {"raw_name": "train/{"},
+    {"raw_name": "train/,"}, {"raw_name": "train/:"}, {"raw_name": "other/x"}, {"raw_name": "train"},
+    {"raw_name": "train/w/9/shard.9.mds"}, {"raw_name": "train/w/9/shard.9.mds.zstd"},
+    {"raw_bytes": -1}, {"raw_bytes": 1 << 32}, {"raw_bytes": None}, {"raw_bytes": 7, "samples": 1},
+    {"raw_hashes": None}, {"raw_hashes": "{}"}, {"raw_hashes": '{"sha1": "' + "g" * 40 + '"}'},
+    {"raw_hashes": '{"sha1": "' + "A" * 40 + '"}'}, {"raw_hashes": '{"sha1": "' + "a" * 39 + '"}'},
+    {"raw_hashes": '{"xxh64": "' + "a" * 16 + '"}'}, {"raw_hashes": '{"crc32": "00000000"}'}, {"raw_hashes": "[]"},
+    {"raw_hashes": '{"sha1": "' + "a" * 40 + '", "xxh64": "' + "a" * 15 + '"'},
+    {"raw_hashes": '{"sha1": "' + "a" * 40 + '", "xxh64": "' + "a" * 16 + '" '},
+    *({"raw_hashes": f'{{"sha1": "{sha1}", "xxh64": "{xxh64}"}}'} for sha1, xxh64 in (
+        ("a" * 39 + "g", "a" * 16), ("a" * 40, "G" + "a" * 15), ("a" * 40, "a" * 15 + "A"), ("a" * 39 + '"', "a" * 16),
+    )),
+    {"hash_names": "md5"}, {"hash_names": "no"}, {"hash_names": "sha1,sha1"}, {"hash_names": ","},
+    {"compression": "lzma"}, {"compression": ""}, {"size_limit": -1}, {"size_limit": 1 << 32}, {"partition": "../x"},
+    {"partition": "test"}, {"partition": ""},
+]  # fmt: skip
+
+
+UNUSUAL = [
+    {"raw_name": "train/.hidden"}, {"raw_name": "train/a..b"}, {"raw_name": "train/.../x"}, {"raw_name": "train/x."},
+    {"raw_name": "train/" + "x" * 1018}, {"raw_name": "train/aZ09._-=/A"}, {"raw_bytes": (1 << 32) - 1},
+    {"samples": 0}, {"raw_bytes": 12, "samples": 1}, {"size_limit": None}, {"size_limit": 0},
+    {"raw_hashes": '{"sha1":"' + "a" * 40 + '", "xxh64": "' + "a" * 16 + '"}'},
+    {"raw_hashes": '{"md5": "' + "a" * 32 + '", "sha1": "' + "a" * 40 + '", "xxh64": "' + "a" * 16 + '"}'},
+    {"partition": None}, {"hash_names": None}, {"hash_names": "xxh64"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", WRONG, ids=str)
+def test_a_wrong_value_is_refused_in_whichever_row_it_stands(table, values):
+    for row in PLACES:
+        with pytest.raises(IndexFileError):
+            parsed(edited(table, row, **values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"zip_name": None}, {"zip_name": "train/../x"}, {"zip_name": "other/x"}, {"zip_bytes": None}, {"zip_bytes": -1},
+        {"zip_bytes": (1 << 32) + (1 << 26)}, {"zip_hashes": None}, {"zip_hashes": "{}"}, {"compression": None},
+        {"zip_name": "train/w/5/shard.5.mds"}, {"zip_name": "train/w/6/shard.6.mds.zstd"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_value_of_a_compressed_file_is_refused_in_whichever_row_it_stands(table, values):
+    for row in (0, 16_383, 16_386):
+        with pytest.raises(IndexFileError):
+            parsed(edited(table, row, **values))
+
+
+def test_a_name_that_two_compressed_files_share_is_refused_however_far_apart(table):
+    name = table.column("zip_name")[0].as_py()
+    with pytest.raises(IndexFileError, match="listed 2 times"):
+        parsed(edited(table, 300, zip_name=name))
+
+
+def test_a_shard_that_is_compressed_without_saying_how_is_refused(table):
+    with pytest.raises(IndexFileError, match="row 7"):
+        parsed(edited(table, 7, zip_name="train/x", zip_bytes=1, zip_hashes='{"sha1": "' + "a" * 40 + '"}'))
+
+
+@pytest.mark.slow
+def test_a_null_among_the_words_counts_as_no_compression(table):
+    """The one other way in which Arrow can say that a text is absent."""
+    column = table.column("compression").combine_chunks()
+    words = pa.array([*column.dictionary.to_pylist(), None], pa.string())
+    last = len(words) - 1
+    plain = [last if place is None else place for place in column.indices.to_pylist()]
+    place = table.column_names.index("compression")
+
+    def with_places(places):
+        other = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), words)
+        return table.set_column(place, "compression", other)
+
+    assert parsed(with_places(plain)) == parsed(table)
+    plain[3] = last  # of a compressed shard
+    with pytest.raises(IndexFileError, match="row 3"):
+        parsed(with_places(plain))
+
+
+@pytest.mark.parametrize("values", UNUSUAL, ids=str)
+def test_an_unusual_value_is_read_as_it_stands(table, values):
+    for row in (1, 16_385):
+        changed = edited(table, row, **values)
+        assert parsed(changed)[row] != parsed(table)[row]
+        name = changed.column("raw_name")[row].as_py()
+        assert (parsed(changed)[row].raw.basename, len(parsed(changed))) == (name, MANY)
+
+
+@pytest.mark.slow
+def test_what_is_accepted_does_not_depend_on_whether_rows_are_looked_at_one_by_one_or_by_column():
+    """Damage at random, in tables that fit one row each: there every row is checked by itself."""
+    dice, whole = Random(5), many_shards(60)
+    values = [value for each in (*WRONG, *UNUSUAL * 8) for value in each.items()]
+    seen = set()
+    for _ in range(150):
+        table = table_of(whole)
+        rows = {dice.randrange(60) for _ in range(2)}
+        for row in rows:
+            table = edited(table, row, **dict([dice.choice(values)]))
+        alone = all(_accepts(table.slice(row, 1)) for row in rows)
+        names = table.column("raw_name").to_pylist() + table.column("zip_name").drop_null().to_pylist()
+        is_distinct = len(set(names)) == len(names)
+        assert _accepts(table) == (alone and is_distinct)
+        seen.add(_accepts(table))
+    assert seen == {True, False}
+
+
+def _accepts(table):
+    try:
+        parsed(table)
+    except IndexFileError:
+        return False
+    return True
+
+
+def test_a_message_names_the_shard(table):
+    with pytest.raises(IndexFileError, match=r"shard table table, row 16400.*samples"):
+        parsed(edited(table, 16_400, samples=-1))
+    with pytest.raises(IndexFileError, match=r"row 16400.*train/\.\./x"):
+        parsed(edited(table, 16_400, raw_name="train/../x"))
+
+
+def test_shards_of_another_schema_are_refused_where_they_begin():
+    shards = many_shards(50)
+    other = replace(shards[30].schema, names=("id", "u"))
+    shards[30] = replace(shards[30], schema=other)
+    with pytest.raises(IndexFileError, match=shards[30].stored.basename):
+        parsed(table_of(shards))
+
+
+def test_sets_without_hashes_and_with_several_kinds_of_them_are_read():
+    shards = [
+        replace(shard(n), raw=FileInfo(f"train/{n}", 9000, {} if n % 2 else file("x", n).hashes), hash_names=())
+        for n in range(40)
+    ]
+    assert parsed(table_of(shards)) == tuple(shards)
+
+
+def test_columns_in_several_pieces_are_one(table):
+    pieces = pa.concat_tables([table.slice(0, 7000), table.slice(7000, 9000), table.slice(16_000)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(pieces, max_chunksize=3000)
+    assert parsed(sink.getvalue().to_pybytes()) == tuple(many_shards())
+
+
+def test_a_column_whose_rows_may_share_one_long_text_is_refused(table):
+    name = table.column_names.index("raw_name")
+    shared = table.set_column(name, "raw_name", table.column(name).combine_chunks().dictionary_encode())
+    with pytest.raises(IndexFileError, match="has the type dictionary"):
+        parsed(shared)
+
+
+def test_bytes_other_than_those_that_were_published_are_refused_before_anything_else(table):
+    data = bytes_of(table)
+    with pytest.raises(IndexFileError, match="expected sha256"):
+        parse_table(data[:-1], sha256=sha256(data).hexdigest(), where="table")
+
+
+def test_samples_are_those_of_the_column(table):
+    sizes = parsed(table).sizes
+    assert (sizes.dtype, sizes[:4].tolist(), sizes[1999:2002].tolist()) == (np.int64, [0, 1, 2, 3], [999, 0, 1])
+
+
+def plain(count=MANY, *, zipped=False):
+    """Shards whose names have one length and rise from row to row, as one writer's do."""
+    names = [f"w/{number // 1000:05}/shard.{number % 1000:05}.mds" for number in range(count)]
+    zips = [FileInfo(f"{name}.zstd", 100) if zipped else None for name in names]
+    packed = "zstd:7" if zipped else None
+    return [ShardInfo(SCHEMA, 1, FileInfo(name, 100), zips[at], packed) for at, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
+def test_names_that_rise_are_believed(zipped):
+    shards = plain(zipped=zipped)
+    assert parsed(table_of(shards)) == tuple(shards)
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
+@pytest.mark.parametrize(
+    ("row", "other"), [(1, 0), (MANY - 1, MANY - 2), (MANY - 1, 0), (0, MANY - 1), (1 << 14, (1 << 14) - 1)], ids=str
+)
+def test_one_name_that_stands_twice_among_names_that_rise_is_refused(zipped, row, other):
+    shards = plain(zipped=zipped)
+    name = shards[other].raw.basename
+    with pytest.raises(IndexFileError, match="listed 2 times"):
+        parsed(edited(table_of(shards), row, raw_name=name))
+
+
+def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
+    """Both columns rise, each for itself: `a.zstd` is raw in one row and compressed in another one."""
+    shards = [
+        ShardInfo(SCHEMA, 1, FileInfo("w/a", 100), FileInfo("w/b", 100), "zstd:7"),
+        ShardInfo(SCHEMA, 1, FileInfo("w/b", 100), FileInfo("w/c", 100), "zstd:7"),
+    ]
+    with pytest.raises(IndexFileError, match="listed 2 times"):
+        parsed(table_of(shards))
+
+
+def test_names_that_fall_or_differ_in_length_are_read_if_none_stands_twice():
+    shards = [*plain()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
+    assert parsed(table_of(shards)) == tuple(shards)
+
+
+@pytest.mark.parametrize("name", ["w/.//x", "w//x", "w/./x", "w/../x", "w/x/", "/w/x", "w/..", "w/x/.", "../x", "x\\y"])
+def test_an_unsafe_name_among_many_is_refused(name):
+    with pytest.raises(IndexFileError):
+        parsed(edited(table_of(plain()), 9, raw_name=name))

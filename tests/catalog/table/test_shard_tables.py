@@ -1,0 +1,205 @@
+"""The shards of a version as a table: the same as ever, made when asked for, safe whatever becomes of the file."""
+
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
+from hashlib import sha256
+
+import pytest
+
+from smalti.catalog import load_manifest, publish, verify
+from smalti.catalog.table.arrow import emit_table, map_table
+from smalti.errors import IndexFileError, SchemaError
+from smalti.format import Schema, check_readable
+from smalti.storage import LocalStore
+from smalti.stream import OpenStreams, StreamOptions
+from smalti.testing import MemoryStore
+from tests.catalog.table.tables import many_shards, parsed, table_of
+
+HEADER = "_versions/00000001.json"
+COUNT = 3000
+
+
+@pytest.fixture(scope="module")
+def shards():
+    return tuple(many_shards(COUNT))
+
+
+@pytest.fixture
+def path(tmp_path, shards):
+    path = tmp_path / "table.arrow"
+    path.write_bytes(emit_table(shards))
+    return path
+
+
+def mapped(path):
+    return map_table(path, sha256=sha256(path.read_bytes()).hexdigest(), where=str(path))
+
+
+@pytest.mark.slow
+def test_a_table_is_the_sequence_of_its_shards(shards, path):
+    for table in (mapped(path), parsed(table_of(shards))):
+        assert len(table) == COUNT
+        assert table[7] == shards[7]
+        assert table[-1] == shards[-1]
+        assert list(table) == list(shards)
+        assert table == shards
+        assert shards == table
+        assert table == mapped(path)
+        assert table != shards[:-1]
+        assert table != (*shards[:-1], shards[0])
+        with pytest.raises(IndexError):
+            table[COUNT]
+
+
+@pytest.mark.parametrize("at", [slice(5, 1500), slice(None, None, 7), slice(90, 20, -3), slice(4, 4)], ids=str)
+def test_a_slice_is_a_table_of_those_shards(shards, path, at):
+    part = mapped(path)[at]
+    assert part == shards[at]
+    assert part.sizes.tolist() == [shard.samples for shard in shards[at]]
+    assert part[3:][:2] == shards[at][3:][:2]
+    assert part.num_bytes == sum(shard.stored.num_bytes for shard in shards[at])
+
+
+def test_splits_are_chosen_by_column(shards, path):
+    table = mapped(path)
+    assert table.partitions == ("train", "val")
+    assert (len(table.of_partition("train")), len(table.of_partition("val"))) == (2940, 60)
+    assert table.of_partition("val") == shards[2940:]
+    assert len(table.of_partition("test")) == 0
+    mixed = [shard for pair in zip(shards[:60], shards[2940:], strict=True) for shard in pair]
+    assert parsed(table_of(mixed)).of_partition("val") == shards[2940:]
+    assert parsed(table_of(mixed)).of_partition("val")[10:20].partitions == ("val",)
+
+
+def test_the_first_file_without_a_hash_is_found(path):
+    table = mapped(path)
+    assert table.without_hash("sha1") is None
+    assert table.without_hash("xxh64") is None, "all have it, although every second shard does not declare it"
+    assert table.without_hash("md5").basename == "train/w/0/shard.0.mds.zstd"
+    assert table[1:].without_hash("md5").basename == "train/w/1/shard.1.mds"
+
+
+def test_a_column_that_may_not_be_read_is_seen_without_making_all_shards():
+    from dataclasses import replace
+
+    unsafe = Schema(("a",), ("pkl",), (None,))
+    table = parsed(table_of([replace(shard, schema=unsafe) for shard in many_shards(50)]))
+    assert len(table.kinds) == 5, "two splits, compressed or not, one hash or two: of eight, five are there"
+    with pytest.raises(SchemaError, match="pkl"):
+        check_readable(table.kinds)
+
+
+def test_a_pickled_table_is_a_path_and_opens_again(shards, path):
+    table = mapped(path)
+    assert table.sizes.size == COUNT, "what was counted is not sent"
+    data = pickle.dumps(table[100:200])
+    assert len(data) < 4000
+    again = pickle.loads(data)
+    assert again == shards[100:200]
+    assert again.kinds == table.kinds
+    assert pickle.loads(pickle.dumps(again)) == again
+    assert copy.deepcopy(table) is copy.copy(table) is table
+
+
+def test_a_table_from_a_store_is_pickled_with_its_bytes(shards):
+    table = parsed(table_of(shards))
+    assert pickle.loads(pickle.dumps(table)) == shards
+    both = pickle.dumps([table, table[:5]])
+    assert len(both) < 1.1 * len(pickle.dumps(table)), "once for all that refer to it"
+
+
+def test_another_process_reads_a_pickled_table(path, tmp_path):
+    (tmp_path / "table.pkl").write_bytes(pickle.dumps(mapped(path)))
+    code = "import pickle, sys; t = pickle.load(open(sys.argv[1], 'rb')); print(len(t), t[2999].raw.basename)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "table.pkl"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["3000", "val/w/7/shard.2999.mds"]
+
+
+def test_a_file_that_was_replaced_since_it_was_pickled_is_checked_again(path, shards):
+    data, good = pickle.dumps(mapped(path)), path.read_bytes()
+    path.unlink()
+    with pytest.raises(IndexFileError, match="cannot be opened"):
+        pickle.loads(data)
+    path.write_bytes(good)
+    assert pickle.loads(data) == shards, "another file with the same bytes"
+    path.unlink()
+    path.write_bytes(good[:-1])
+    with pytest.raises(IndexFileError, match="sha256"):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize("junk", [b"\xff", b"\x00", b"\x7f", b"\x80"])
+def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_crash(path, junk):
+    """pyarrow would follow the new offsets to wherever they point."""
+    table, size = mapped(path), path.stat().st_size
+    before = table[5]
+    with path.open("r+b") as file:
+        file.seek(size // 8)
+        file.write(junk * (size // 2))
+    for row in range(0, COUNT, 50):
+        with pytest.raises(IndexFileError):
+            table[row]
+    assert before.raw.basename == "train/w/5/shard.5.mds"
+
+
+def unindexed(store):
+    """The set without its index file, so that it is read from its table."""
+    store.delete("index.json")
+    return store
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_set_that_is_read_from_its_table_is_the_one_that_was_published(kind, tmp_path, make_draft):
+    store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "set")
+    made = publish(store, make_draft(store, 30, splits=("train", "val"), compression="zstd"))
+    for opened in (load_manifest(unindexed(store)), load_manifest(store, version=1)):
+        assert opened == made
+        assert (opened.num_bytes, opened.partitions) == (made.num_bytes, ("train", "val"))
+        assert opened.num_bytes == sum(store.size(shard.stored.basename) for shard in opened.shards)
+        assert opened.select("val") == tuple(shard for shard in made.shards if shard.partition == "val")
+
+
+def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_draft):
+    store = LocalStore(tmp_path / "set")
+    publish(store, make_draft(store, 200))
+    unindexed(store)
+    streams = OpenStreams([StreamOptions(local=str(tmp_path / "set"))] * 2)
+    data = pickle.dumps(streams)
+    again = pickle.loads(data)
+    assert len(data) < 6000
+    assert (len(again), again.sample(399)) == (400, {"id": 199, "text": "row 199"})
+    per_set = len(streams.sets[0].shards)
+    assert len(again.shards) == 2 * per_set > 20
+    assert again.shards[per_set + 1] == again.shards[1] == list(again.shards)[1 - per_set]
+    assert again.shards[per_set - 1 : per_set + 1] == [again.shards[-1], again.shards[0]]
+
+
+def test_a_digest_that_does_not_fit_its_table_is_seen_by_publishers_and_by_verify(make_draft):
+    """A reader believes it, as it does the digest of the table that stands beside it."""
+    store = MemoryStore()
+    made = publish(store, make_draft(store))
+    other = sha256(b"other").hexdigest()
+    store.objects[HEADER] = store.objects[HEADER].replace(made.digest.encode(), other.encode())
+    with pytest.raises(IndexFileError, match="header says"):
+        verify(store)
+    with pytest.raises(IndexFileError, match="header says"):
+        publish(store, make_draft(store), mode="append")
+    assert load_manifest(store).digest == other
+
+
+@pytest.mark.parametrize("field", ["digest", "table_sha256"])
+@pytest.mark.parametrize("value", ["../../etc", "", "AB" * 32, "a" * 63, "a" * 64 + "\n"])
+def test_a_digest_that_is_no_digest_is_refused(make_draft, field, value):
+    """It names a folder of the cache."""
+    store = MemoryStore()
+    publish(store, make_draft(store))
+    header = json.loads(store.objects[HEADER])
+    store.objects[HEADER] = json.dumps(header | {field: value}).encode()
+    with pytest.raises(IndexFileError, match=re.escape(repr(field))):
+        load_manifest(store)

@@ -1,0 +1,385 @@
+"""JSONL, CSV, TSV and XSV shards: every value comes back with its type, or is refused; damage is an error."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smalti.errors import ChecksumMismatch, FormatError, SchemaError
+from smalti.format import TextShard, layout_of, open_shard, text_schema
+from smalti.format.reading.gather import Ragged
+from smalti.format.text_lines import make_lines
+from tests.format.text_sets import COLUMNS, KINDS, builder, one_shard, paths, rewritten
+
+SAMPLES = [
+    {"id": 0, "name": "ann", "x": 0.5},
+    {"id": -(10**30), "name": "", "x": -1e-300},
+    {"id": 7, "name": "日本\r'\"", "x": -0.0},
+]
+
+
+def lines_of(kind, columns=None, newline="\n", separator=None):
+    return make_lines(layout_of(kind, text_schema(columns or COLUMNS), newline, separator or KINDS[kind]))
+
+
+# ------------------------------------------------------------------ bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("json", '{"id": 3, "name": "\\u00e9,", "x": 1e-07}\n'),
+        ("csv", "id,name,x\n3,é|,1e-07\n"),
+        ("tsv", "id\tname\tx\n3\té|\t1e-07\n"),
+        ("xsv", "id||name||x\n3||é,||1e-07\n"),
+    ],
+)
+def test_the_bytes_of_a_shard(kind, data, tmp_path):
+    name = {"json": "é,", "csv": "é|", "tsv": "é|", "xsv": "é,"}[kind]
+    info = one_shard(tmp_path, kind, [{"x": 1e-07, "id": 3, "name": name}], hashes=())
+    assert (tmp_path / f"shard.00000.{kind}").read_bytes() == data.encode()
+    meta = (tmp_path / f"shard.00000.{kind}.meta").read_bytes()
+    header = len(data.encode()) - len(data.encode().splitlines(keepends=True)[-1])
+    assert np.frombuffer(meta, "<u4", 3).tolist() == [1, header, len(data.encode())]
+    own = {
+        "json": '{"columns": {"id": "int", "name": "str", "x": "float"}, "compression": null, "format": "json", '
+        '"hashes": [], "newline": "\\n", "size_limit": null, "version": 2}',
+        "xsv": '{"column_encodings": ["int", "str", "float"], "column_names": ["id", "name", "x"], "compression": '
+        'null, "format": "xsv", "hashes": [], "newline": "\\n", "separator": "||", "size_limit": null, "version": 2}',
+    }
+    if kind in own:
+        assert meta[12:].decode() == own[kind]
+    assert [file.basename for file in info.stored_files] == [f"shard.00000.{kind}", f"shard.00000.{kind}.meta"]
+
+
+def test_shards_are_cut_by_the_size_of_their_lines_alone():
+    made = builder("csv", {"a": "str"}, size_limit=10)
+    filled = [shard for text in ["1234", "5678", "x" * 30, "9"] for shard in made.add({"a": text})] + made.finish()
+    # Two lines of five bytes fill ten; the long one has a shard to itself. The header "a\n" does not count.
+    assert [bytes(shard.seal().payloads[0]) for shard in filled] == [
+        b"a\n1234\n5678\n", b"a\n" + b"x" * 30 + b"\n", b"a\n9\n",
+    ]  # fmt: skip
+
+
+def test_a_batch_gives_the_bytes_of_its_rows():
+    rows = [{"id": i, "name": f"n{i}", "x": i / 4} for i in range(20)]
+    one, other = builder("csv", size_limit=60), builder("csv", size_limit=60)
+    by_row = [shard for row in rows for shard in one.add(row)] + one.finish()
+    table = pa.Table.from_pylist(rows)
+    by_batch = other.add_batch(table.slice(0, 7)) + other.add_batch(table.to_batches()[0].slice(7)) + other.finish()
+    assert len(by_row) > 3
+    assert [shard.seal() for shard in by_batch] == [shard.seal() for shard in by_row]
+
+
+def test_a_batch_with_a_bad_row_is_not_taken_in():
+    made = builder("csv")
+    with pytest.raises(SchemaError, match=r"column 'name' \(str\), sample 1: expected text, found a null") as caught:
+        made.add_batch(pa.table({"id": [1, 2], "name": ["a", None], "x": [0.0, 1.0]}))
+    assert (caught.value.column, caught.value.row) == ("name", 1)
+    assert made.finish() == []
+    with pytest.raises(SchemaError, match="twice"):
+        made.add_batch(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"]))
+
+
+# ------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_and_batches_come_back(kind, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES)
+    shard = open_shard(paths(tmp_path, info), info)
+    assert isinstance(shard, TextShard)
+    assert [shard[i] for i in range(len(shard))] == SAMPLES
+    assert math.copysign(1, shard[-1]["x"]) == -1
+    columns = shard.batch(np.array([2, 0, 2]))
+    assert columns["name"] == ["日本\r'\"", "ann", "日本\r'\""]
+    assert columns["id"].tolist() == [7, 0, 7]
+    assert columns["id"].dtype == np.int64
+    assert columns["x"].tolist() == [-0.0, 0.5, -0.0]
+    assert columns["x"].dtype == np.float64
+    assert shard.batch(np.array([1]))["id"] == [-(10**30)], "an integer of more than 64 bits stays one"
+    assert {name: len(column) for name, column in shard.batch(np.array([], int)).items()} == dict.fromkeys(COLUMNS, 0)
+    for wrong in ([3], [-1]):
+        with pytest.raises(IndexError):
+            shard.batch(np.array(wrong))
+    with pytest.raises(IndexError):
+        shard[3]
+    shard.close()
+    with pytest.raises(ValueError, match="closed"):
+        shard[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gathered_columns_are_bytes_and_numbers(kind, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES)
+    found = open_shard(paths(tmp_path, info), info).gather(np.array([2, 0]), ["x", "name"])
+    assert list(found) == ["x", "name"]
+    assert isinstance(found["name"], Ragged)
+    assert found["name"].tolist() == ["日本\r'\"".encode(), b"ann"]
+    assert found["x"].tolist() == [0.0, 0.5]
+    with pytest.raises(SchemaError, match="no column 'y'"):
+        open_shard(paths(tmp_path, info), info).gather(np.array([2, 0]), ["y"])
+
+
+def test_numbers_are_written_into_the_arrays_given(tmp_path):
+    info = one_shard(tmp_path, "csv", [{"id": i, "name": "", "x": i / 2} for i in range(4)])
+    shard = open_shard(paths(tmp_path, info), info)
+    out = {"id": np.zeros(2, np.int64), "x": np.zeros(2)}
+    found = shard.batch(np.array([3, 1]), out=out)
+    assert found["id"] is out["id"]
+    assert (out["id"].tolist(), out["x"].tolist()) == ([3, 1], [1.5, 0.5])
+    with pytest.raises(SchemaError, match="`out` for column 'id'"):
+        shard.batch(np.array([3, 1]), out={"id": np.zeros(2, np.int32)})
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+VALUES = {"str": TEXT, "int": st.integers(), "float": st.floats()}
+
+
+def encoded(lines, sample, row):
+    try:
+        return lines.encode(sample, row)
+    except SchemaError as error:
+        return error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_a_sample_comes_back_equal_in_value_and_type_or_is_refused(kind, data):
+    names = data.draw(st.lists(TEXT.filter(bool), min_size=1, max_size=4, unique_by=str.casefold))
+    encodings = {name: data.draw(st.sampled_from(["str", "int", "float"])) for name in names}
+    newline = data.draw(st.sampled_from(["\n", "\r\n", "\n\n"] if kind == "json" else ["\n", "\r\n", "|"]))
+    separator = data.draw(st.sampled_from([",", ";;", "ab", "\t"])) if KINDS[kind] else None
+    layout = layout_of("xsv" if separator else "json", text_schema(encodings), newline, separator)
+    try:
+        layout.check_writable()
+    except SchemaError:
+        assert separator is not None
+        return
+    lines = make_lines(layout)
+    samples = data.draw(st.lists(st.fixed_dictionaries({n: VALUES[e] for n, e in encodings.items()}), max_size=4))
+    tried = [(sample, encoded(lines, sample, row)) for row, sample in enumerate(samples)]
+    for row, (sample, error) in enumerate(tried):
+        if isinstance(error, SchemaError):
+            value = sample[error.column]
+            is_number = isinstance(value, float)
+            assert (error.row, kind == "json", is_number and math.isfinite(value)) == (row, is_number, False)
+    written = [(line, sample) for sample, line in tried if isinstance(line, bytes)]
+    found = lines.decode([line.decode().removesuffix(newline) for line, _ in written])
+    assert all(line.endswith(newline.encode()) for line, _ in written)
+    for place, (_, sample) in enumerate(written):
+        row = {name: column[place] for name, column in zip(lines.names, found, strict=True)}
+        assert {name: (type(value), repr(value)) for name, value in row.items()} == {
+            name: (type(value), repr(value)) for name, value in sample.items()
+        }
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("id", True), ("id", 1.0), ("id", "1"), ("id", None), ("name", b"x"), ("name", 1), ("name", "\ud800"),
+        ("x", 1), ("x", "1.0"), ("x", None), pytest.param("id", 10**5000, id="digits"), ("x", np.longdouble(1)),
+    ],
+)  # fmt: skip
+def test_values_of_other_types_are_refused_with_column_and_row(kind, column, value):
+    made = builder(kind)
+    made.add(SAMPLES[0])
+    with pytest.raises(SchemaError) as caught:
+        made.add({**SAMPLES[0], column: value})
+    assert caught.value.row == 1
+    assert caught.value.column == column
+    assert made.finish()[0].seal().info.samples == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_numbers_are_taken_where_nothing_is_lost(kind):
+    lines = lines_of(kind)
+    line = lines.encode({"id": np.uint64(2**64 - 1), "name": np.str_("é"), "x": np.float32(0.1)}, 0)
+    assert lines.decode([line.decode()[:-1]]) == [[18446744073709551615], ["é"], [0.10000000149011612]]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused_in_json_and_kept_elsewhere(value):
+    sample = {**SAMPLES[0], "x": value}
+    with pytest.raises(SchemaError, match="not finite"):
+        lines_of("json").encode(sample, 0)
+    for kind in ("csv", "tsv", "xsv"):
+        lines = lines_of(kind)
+        assert repr(lines.decode([lines.encode(sample, 0).decode()[:-1]])[2]) == repr([value])
+
+
+@pytest.mark.parametrize(
+    ("kind", "newline", "separator", "text"),
+    [
+        ("csv", "\n", None, "a,b"), ("csv", "\n", None, "a\nb"), ("tsv", "\n", None, "a\tb"), ("xsv", "\n", "||", "a|"),
+        ("xsv", "\r\n", "|", "a\r\nb"),
+    ],
+)  # fmt: skip
+def test_text_that_would_be_read_as_something_else_is_refused(kind, newline, separator, text):
+    # "a|" before "||" and a value would be cut after the first two bars.
+    with pytest.raises(SchemaError, match="sample 4") as caught:
+        lines_of(kind, {"a": "str", "b": "str"}, newline, separator).encode({"a": text, "b": ""}, 4)
+    assert caught.value.column == "a"
+
+
+@pytest.mark.parametrize("sample", [{"id": 1, "name": "a"}, {"id": 1, "name": "a", "x": 0.0, "y": 1}, {}])
+def test_a_sample_has_exactly_the_columns(sample):
+    with pytest.raises(SchemaError, match="sample 0: missing columns"):
+        builder("json").add(sample)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "newline", "separator"),
+    [
+        ("json", {}, "\n", None), ("csv", {"a,b": "int"}, "\n", ","), ("csv", {"a\n": "int"}, "\n", ","),
+        ("csv", {"a": "int"}, "", ","), ("xsv", {"a": "int"}, "\n", ""), ("xsv", {"a": "int"}, "\n", "\n"),
+        ("xsv", {"a": "int"}, "\r\n", "\n"), ("json", {"a": "int"}, ";", None), ("csv", {"a": "int"}, "x" * 17, ","),
+        ("xsv", {"a-": "int", "b": "int"}, "\n", "--"), ("csv", {"a": "int"}, 3, ","),
+    ],
+)  # fmt: skip
+def test_layouts_whose_lines_could_not_be_told_apart_are_refused(kind, columns, newline, separator):
+    with pytest.raises(SchemaError):
+        layout_of(kind, text_schema(columns), newline, separator).check_writable()
+
+
+@pytest.mark.parametrize(
+    "columns", [{"a": "int64"}, {"a": "pkl"}, {"a": "float64"}, {"": "int"}, {"a": "int", "A": "int"}]
+)
+def test_columns_of_other_types_or_with_unusable_names_are_refused(columns):
+    with pytest.raises(SchemaError):
+        text_schema(columns)
+
+
+class Long(bytes):
+    """Stands for four gigabytes less a hundred bytes."""
+
+    def __len__(self):
+        return (1 << 32) - 100
+
+
+def test_one_shard_for_everything_ends_where_offsets_do():
+    made = builder("csv", {"a": "str"}, size_limit=None)
+    made._push([Long()])
+    made.add({"a": "x"})
+    with pytest.raises(SchemaError, match="32 bit offsets"):
+        made.add({"a": "x" * 100})
+    with pytest.raises(SchemaError, match="does not fit a shard"):
+        builder("csv", {"a" * 200: "str"})._push([Long()])
+    assert len(builder("csv", {"a": "str"}, size_limit=(1 << 32) - 1)._push([Long(), b"x" * 100])) == 1
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("csv", "1_0,ann,0.5"), ("csv", " 1,ann,0.5"), ("csv", "1,ann,0.5,"), ("csv", "1,ann"), ("csv", "x,ann,0.5"),
+        ("csv", "1,ann,1_0"), ("csv", "1,ann,"), ("csv", "1,ann,1e999"), ("csv", "True,ann,0.5"),
+        ("csv", "\u0661,ann,1.0"),
+        ("csv", "1,ann,infinity"), ("csv", "1,ann,0x1"),
+        ("json", '{"id": 1, "name": "ann"}'), ("json", '{"id": 1, "name": "ann", "x": 0.5, "y": 1}'),
+        ("json", '{"id": 1, "id": 1, "name": "ann"}'), ("json", '{"id": "1", "name": "ann", "x": 0.5}'),
+        ("json", '{"id": 1, "name": "NaN", "x": 1e999}'), ("json", '[["id", 1], ["name", "a"], ["x", 0.5]]'),
+        ("json", '{"id": 1.0, "name": "ann", "x": 0.5}'), ("json", '{"id": 1, "name": null, "x": 0.5}'),
+        ("json", "[" * 100000), ("json", ""), ("json", '{"id": 1, "name": "a", "x": 0.5} {}'),
+        ("json", '{"id": 1, "name": "a", "x": 9007199254740993}'), ("json", '{"id": 1, "name": "a", "z": 0.5}'),
+    ],
+)  # fmt: skip
+def test_lines_that_hold_no_sample_are_errors_and_say_which(kind, line, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES[:1])
+    found = (tmp_path / info.raw.basename).read_bytes().splitlines(keepends=True)
+    first, second = found if kind == "csv" else (b"", *found)
+    lines = [second, f"{line}\n".encode()]
+    offsets = np.cumsum([len(first), *map(len, lines)]).astype("<u4")
+    info = rewritten(tmp_path, info, data=first + b"".join(lines), meta=b"\2\0\0\0" + offsets.tobytes() + b"{}")
+    shard = open_shard(paths(tmp_path, info), replace(info, samples=2))
+    assert shard[0] == SAMPLES[0]
+    for read in (lambda: shard[1], lambda: shard.batch(np.array([0, 1])), lambda: shard.gather(np.array([1]))):
+        with pytest.raises(FormatError, match="sample 1") as caught:
+            read()
+        assert caught.value.sample == 1
+
+
+def test_floats_that_are_not_finite_are_read_from_json_of_others(tmp_path):
+    lines = lines_of("json")
+    found = lines.decode(['{"id": true, "name": "", "x": NaN}', '{"id": 2, "name": "", "x": -Infinity}'])
+    assert repr(found) == "[[1, 2], ['', ''], [nan, -inf]]"
+    assert repr(lines.decode(['{"id": 1, "name": "", "x": 3}'])[2]) == "[3.0]"
+
+
+def test_invalid_utf8_is_an_error_that_names_the_sample(tmp_path):
+    info = one_shard(tmp_path, "csv", SAMPLES)
+    data = (tmp_path / info.raw.basename).read_bytes().replace("日".encode(), b"\xff\xfe\xfd")
+    info = rewritten(tmp_path, info, data=data)
+    shard = open_shard(paths(tmp_path, info), info)
+    assert shard[1] == SAMPLES[1]
+    with pytest.raises(FormatError, match="sample 2: not UTF-8"):
+        shard.batch(np.array([0, 2]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_change_of_the_table_of_offsets_is_seen(kind, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES)
+    meta = (tmp_path / info.meta.basename).read_bytes()
+    for place in range(4 * (1 + len(SAMPLES) + 1)):
+        for change in (1, 0x80, 0xFF):
+            bad = meta[:place] + bytes([meta[place] ^ change]) + meta[place + 1 :]
+            with pytest.raises(FormatError):
+                open_shard(paths(tmp_path, info), rewritten(tmp_path, info, meta=bad))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_cut_meta_file_is_opened(kind, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES)
+    meta = (tmp_path / info.meta.basename).read_bytes()
+    for length in range(4 * (1 + len(SAMPLES) + 1)):
+        (tmp_path / info.meta.basename).write_bytes(meta[:length])
+        with pytest.raises(ChecksumMismatch):
+            open_shard(paths(tmp_path, info), info)
+        with pytest.raises(FormatError):
+            open_shard(paths(tmp_path, info), rewritten(tmp_path, info, meta=meta[:length]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_cut_data_file_is_opened(kind, tmp_path):
+    info = one_shard(tmp_path, kind, SAMPLES)
+    data = (tmp_path / info.raw.basename).read_bytes()
+    for length in range(len(data)):
+        (tmp_path / info.raw.basename).write_bytes(data[:length])
+        with pytest.raises(ChecksumMismatch):
+            open_shard(paths(tmp_path, info), info)
+        with pytest.raises(FormatError):
+            open_shard(paths(tmp_path, info), rewritten(tmp_path, info, data=data[:length]))
+
+
+def test_a_header_line_of_other_columns_is_refused(tmp_path):
+    info = one_shard(tmp_path, "csv", SAMPLES)
+    data = (tmp_path / info.raw.basename).read_bytes()
+    info = rewritten(tmp_path, info, data=data.replace(b"id,name,x", b"id,x,name"))
+    with pytest.raises(FormatError, match="first line"):
+        open_shard(paths(tmp_path, info), info)
+
+
+def test_a_shard_without_samples_can_be_opened(tmp_path):
+    info = one_shard(tmp_path, "json", SAMPLES)
+    info = rewritten(tmp_path, info, data=b"", meta=bytes(8) + b"{}")
+    shard = open_shard(paths(tmp_path, info), replace(info, samples=0))
+    assert len(shard) == 0
+    assert shard.batch(np.array([], int)) == {"id": pytest.approx([]), "name": [], "x": pytest.approx([])}
+
+
+def test_a_separator_that_forms_across_two_values_names_the_first_of_them():
+    lines = make_lines(layout_of("xsv", text_schema({"a": "float", "b": "str", "c": "str"}), "\n", ";;"))
+    with pytest.raises(SchemaError, match="column 'b'") as refused:
+        lines.encode({"a": 0.0, "b": ";", "c": ""}, 7)
+    assert (refused.value.column, refused.value.row) == ("b", 7)
+    assert lines.encode({"a": 0.0, "b": "", "c": ";"}, 8) == b"0.0;;;;;\n"

@@ -1,0 +1,108 @@
+"""Memory in which shards grow: lent again only when nobody can see the last shard any more."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.format.writing.memory import ShardMemory, SpareMemory
+
+
+def address(view):
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+def test_head_stands_right_before_the_samples():
+    memory = ShardMemory(front=10, limit=100)
+    shard = memory.lend()
+    shard.append(b"abc")
+    shard.append(b"")
+    shard.append(memoryview(b"de"))
+    view = memory.close(shard, b"head")
+    assert bytes(view) == b"headabcde"
+    assert view.readonly
+
+
+def test_head_that_is_longer_than_expected_and_samples_beyond_the_limit_still_fit():
+    memory = ShardMemory(front=2, limit=4)
+    shard = memory.lend()
+    samples = bytes(range(256)) * 10
+    for begin in range(0, len(samples), 100):
+        shard.append(samples[begin : begin + 100])
+    assert bytes(memory.close(shard, b"a long head")) == b"a long head" + samples
+
+
+@pytest.mark.slow
+def test_memory_is_lent_again_when_the_last_view_is_gone_and_never_before():
+    memory = ShardMemory(front=10, limit=100)
+    first = memory.lend()
+    first.append(b"first")
+    view = memory.close(first, b"")
+    place, part = address(view), view[1:3]
+    array = np.frombuffer(view, np.uint8)
+    del view, first
+    gc.collect()
+    second = memory.lend()
+    second.append(b"SECOND")
+    assert bytes(part) == b"ir"
+    assert array.tobytes() == b"first"
+    del part, array
+    gc.collect()
+    third = memory.lend()
+    third.append(b"third")
+    view = memory.close(third, b"")
+    assert address(view) == place
+    assert bytes(memory.close(second, b"")) == b"SECOND"
+
+
+def test_memory_of_one_builder_serves_the_next_ones_that_it_is_large_enough_for():
+    spare = SpareMemory()
+    places = []
+    for limit in (100, 100, 50):
+        memory = ShardMemory(front=10, limit=limit, spare=spare)
+        shard = memory.lend()
+        shard.append(b"sample")
+        view = memory.close(shard, b"head ")
+        assert bytes(view) == b"head sample"
+        places.append(address(view))
+        del shard, view
+    assert places[0] == places[1] == places[2]
+    assert len(spare.take(1000)) == 1000
+
+
+def test_shard_is_sealed_once():
+    builder = ShardBuilder(Schema.from_columns({"x": "int"}), ShardOptions())
+    builder.add({"x": 1})
+    (shard,) = builder.finish()
+    shard.seal()
+    with pytest.raises(ValueError, match="sealed once"):
+        shard.seal()
+
+
+def test_shards_kept_by_somebody_do_not_change_while_the_builder_goes_on():
+    builder = ShardBuilder(Schema.from_columns({"x": "bytes"}), ShardOptions(hashes=(), size_limit=300))
+    kept, copies = [], []
+    for i in range(60):
+        for shard in builder.add({"x": bytes([i]) * 100}):
+            kept.append(shard.seal().payloads[0])
+            copies.append(bytes(kept[-1]))
+    assert len(kept) == 59
+    assert [bytes(view) for view in kept] == copies
+    assert len(set(copies)) == 59
+
+
+def test_builder_that_nobody_holds_is_gone_at_once_with_its_memory():
+    builder = ShardBuilder(Schema.from_columns({"x": "int"}), ShardOptions())
+    builder.add({"x": 1})
+    builder.add({"x": np.float64(1)})
+    builder.finish()[0].seal()
+    gone = []
+    weakref.finalize(builder, gone.append, 1)
+    gc.disable()
+    try:
+        del builder
+    finally:
+        gc.enable()
+    assert gone == [1]

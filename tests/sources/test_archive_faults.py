@@ -1,0 +1,354 @@
+"""Archives that cannot be had: each fault is one of our errors, which says which archive and what was found."""
+
+import errno
+import gzip
+import http.client
+import io
+import os
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.sources.archive import ArchiveLimits, fetch_archive
+from smalti.sources.archive_download import TimedSocket
+from smalti.storage.deadline import TransferDeadline
+from tests.sources.archives import RawServer, assert_clean, member, redirect, reply, tar_bytes, whole, zip_bytes
+from tests.storage.servers.certificates import make_certificate
+
+TGZ = tar_bytes()
+
+
+@pytest.fixture
+def into(tmp_path):
+    return tmp_path / "unpacked"
+
+
+# ---------------------------------------------------------------- what a server may answer
+
+BROKEN = {
+    "no status line": (b"what is this\r\n\r\n", StoreError, "what is this"),
+    "nothing": (b"", StoreError, "without response"),
+    "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length .*'many'"),
+    "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length .*'-1'"),
+    "fewer bytes than it said": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
+    "chunks that break off": (
+        reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead"
+    ),
+    "chunks of no size": (reply(b"zz\r\n", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead|invalid"),
+    "headers without end": (reply(b"", *[f"X-{n}: 1" for n in range(200)]), StoreError, "100 headers"),
+    "a part of it": (reply(b"1", "Content-Length: 1", status="206 Partial"), StoreError, "status 200, found 206"),
+    "no such file": (reply(b"", "Content-Length: 0", status="410 Gone"), StoreNotFound, "no such file"),
+    "a refusal": (reply(b"", "Content-Length: 0", status="403 Forbidden"), StoreAuthError, "sign it anew"),
+    "a failure": (reply(b"", "Content-Length: 0", status="503 Busy"), StoreError, "503.*check the address"),
+    "a page": (whole(b"<html>log in</html>"), FormatError, "not an archive"),
+    "half of it, without a length": (reply(TGZ[:-30]), FormatError, "damaged"),
+    "a redirect with a body beyond all memory": (
+        reply(b"", "Location: /y.tgz", "Content-Length: " + "9" * 30, status="302 Found"), StoreNotFound, "no such file"
+    ),
+    "a redirect to itself": (redirect("/x.tgz"), StoreError, "infinite loop"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_whatever_a_server_answers_is_a_typed_error_that_names_the_archive(into, fault):
+    answer, kind, text = BROKEN[fault]
+    with RawServer({"/x.tgz": answer}) as server:
+        with pytest.raises(kind, match=text) as caught:
+            fetch_archive(f"{server.url}/x.tgz", into)
+        assert f"{server.url}/x.tgz" in str(caught.value)
+    assert_clean(into)
+
+
+@pytest.mark.parametrize(
+    "answer", [reply(TGZ), reply(b"%x\r\n%b\r\n0\r\n\r\n" % (len(TGZ), TGZ), "Transfer-Encoding: chunked")]
+)
+def test_an_archive_without_a_length_is_taken_where_its_end_is_there(into, answer):
+    with RawServer({"/x.tgz": answer}) as server:
+        assert (fetch_archive(f"{server.url}/x.tgz", into) / "daisy" / "1.jpg").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://a..b/x.tgz", "http://host:port/x.tgz", "http:///x.tgz", "http://[::1/x.tgz"]
+)
+def test_an_address_of_no_server_is_a_typed_error(into, address):
+    with pytest.raises(StoreError, match=r"x\.tgz cannot be fetched \(.+\); check the address"):
+        fetch_archive(address, into)
+
+
+def test_an_address_with_letters_of_any_alphabet_is_sent_as_a_browser_does(into):
+    with RawServer({"/caf%C3%A9%20x.tgz": whole(TGZ)}) as server:
+        assert fetch_archive(f"{server.url}/caf\N{LATIN SMALL LETTER E WITH ACUTE} x.tgz", into).name == "photos"
+        assert fetch_archive(f"{server.url}/caf%C3%A9%20x.tgz", into).name == "photos"
+
+
+# ---------------------------------------------------------------- redirects
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1:9/x.tgz", "file:///etc/passwd", "data:,x", "gopher://host/x.tgz"])
+def test_a_redirect_to_another_protocol_is_not_followed(into, target):
+    with RawServer({"/x.tgz": redirect(target)}) as server:
+        with pytest.raises(StoreError, match=r"which is not followed|is not allowed") as caught:
+            fetch_archive(f"{server.url}/x.tgz", into)
+        assert target.split(":")[0] in str(caught.value)
+    assert_clean(into)
+
+
+def test_a_redirect_to_a_file_of_this_server_is_followed(into):
+    with RawServer({"/x.tgz": redirect("/y.tgz"), "/y.tgz": whole(TGZ)}) as server:
+        assert fetch_archive(f"{server.url}/x.tgz", into).name == "photos"
+        assert server.seen == ["/x.tgz", "/y.tgz"]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("certificates"))
+
+
+def test_https_is_spoken_and_not_left_for_http(into, certificate, monkeypatch):
+    with RawServer({"/x.tgz": whole(TGZ), "/y.tgz": redirect("http://127.0.0.1:9/x.tgz")}, certificate) as server:
+        with pytest.raises(StoreError, match=r"x\.tgz cannot be fetched \(.*CERTIFICATE_VERIFY_FAILED"):
+            fetch_archive(f"{server.url}/x.tgz", into)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+        assert fetch_archive(f"{server.url}/x.tgz", into).name == "photos"
+        with pytest.raises(StoreError, match=r"from https:// to http://127\.0\.0\.1:9/x\.tgz, which is not followed"):
+            fetch_archive(f"{server.url}/y.tgz", into)
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+class SlowSocket:
+    """Gives one byte per half second of a clock that it moves, for ever."""
+
+    def __init__(self, line):
+        self.now, self.sent, self.timeouts = 1000.0, 0, []
+        self._line = line
+
+    def makefile(self, mode, buffering):
+        assert (mode, buffering) == ("rb", 0)
+        return self
+
+    def settimeout(self, seconds):
+        self.timeouts.append(seconds)
+
+    def readinto(self, buffer):
+        self.now += 0.5
+        buffer[:1] = self._line[self.sent % len(self._line)].to_bytes(1, "little")
+        self.sent += 1
+        return 1
+
+    def close(self):
+        pass
+
+
+def read_all(answer):
+    answer.begin()
+    while answer.read1(2**20):
+        pass
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**16, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2**16])
+def test_one_byte_per_half_second_ends_at_the_timeout_in_headers_and_in_content(line):
+    """A socket's own timeout begins anew with each byte."""
+    slow = SlowSocket(line)
+    deadline = TransferDeadline(60.0, None, lambda: slow.now, what="the archive")
+    answer = http.client.HTTPResponse(TimedSocket(slow, deadline))
+    with pytest.raises(StoreTimeout, match=r"the archive: .*download_timeout"):
+        read_all(answer)
+    assert slow.sent == 120
+    assert slow.timeouts[:2] == [60.0, 59.5]
+    assert slow.timeouts[-1] == 0.5
+
+
+@pytest.mark.parametrize("part", ["headers", "content", "nothing"])
+def test_a_server_that_trickles_or_is_silent_is_left(into, part):
+    def trickle(write):
+        write(b"HTTP/1.1 200 OK\r\n" if part == "headers" else reply(b"", "Content-Length: 99999"))
+        for _ in range(100):
+            time.sleep(0.03)
+            if part != "nothing":
+                write(b"x")
+
+    with RawServer({"/x.tgz": trickle}) as server, pytest.raises(StoreTimeout, match=r"x\.tgz: .*download_timeout"):
+        fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(download_timeout=0.3))
+    assert_clean(into)
+
+
+def test_an_archive_of_a_store_is_bounded_too(into, tmp_path):
+    import fsspec
+
+    with fsspec.open("memory://archives/x.tgz", "wb") as file:
+        file.write(TGZ)
+    for limits, kind in (
+        (ArchiveLimits(max_bytes=100), FormatError),
+        (ArchiveLimits(download_timeout=0), StoreTimeout),
+    ):
+        with pytest.raises(kind, match=r"memory://archives/x\.tgz"):
+            fetch_archive("memory://archives/x.tgz", into, limits=limits)
+    assert fetch_archive("memory://archives/x.tgz", into).name == "photos"
+
+
+def test_an_archive_that_says_that_it_is_too_large_is_not_transferred(into):
+    with (
+        RawServer({"/x.tgz": reply(b"", "Content-Length: 1000001")}) as server,
+        pytest.raises(FormatError, match="larger than the limit of 1,000,000 bytes"),
+    ):
+        fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(max_bytes=1_000_000))
+
+
+# ---------------------------------------------------------------- what an archive may hold
+
+
+def encrypted_zip():
+    data = bytearray(zip_bytes({"p/a/1.jpg": b"1"}))
+    data[6] |= 1  # the flag of the local header, and of the list at the end
+    data[data.index(b"PK\1\2") + 8] |= 1
+    return bytes(data)
+
+
+def with_method(number):
+    data = bytearray(zip_bytes({"p/a/1.jpg": b"1"}))
+    data[8] = number
+    data[data.index(b"PK\1\2") + 10] = number
+    return bytes(data)
+
+
+def not_utf8_zip():
+    data = zip_bytes({"p/a/\N{LATIN SMALL LETTER E WITH ACUTE}.jpg": b"1"})
+    return data.replace("\N{LATIN SMALL LETTER E WITH ACUTE}".encode(), b"\xff\xff")
+
+
+def latin1_tar():
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="latin-1") as out:
+        out.addfile(tarfile.TarInfo("p/a/\N{LATIN SMALL LETTER E WITH ACUTE}.jpg"))
+    return packed.getvalue()
+
+
+def bad_pax_tar(**headers):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as out:
+        info = tarfile.TarInfo("p/a/1.jpg")
+        info.pax_headers = headers
+        out.addfile(info)
+    return packed.getvalue()
+
+
+def only(kind, linked=""):
+    return tar_bytes({}, "w", [member("p/x/1.jpg", kind, linked)])
+
+
+HOSTILE = {
+    "an encrypted zip": ("zip", encrypted_zip(), "is encrypted .*password"),
+    "a zip of a method that Python does not have": ("zip", with_method(99), "method .*pack it again"),
+    "a zip whose names are not UTF-8": ("zip", not_utf8_zip(), "damaged"),
+    "a tar whose names are not UTF-8": ("tar", latin1_tar(), r"not UTF-8; rename it"),
+    "a name of 300 letters": ("tar", tar_bytes({f"p/{'x' * 300}.jpg": b"1"}, "w"), "no file here can have"),
+    "one file twice": ("zip", zip_bytes({"p/a": b"1", "p/a/1.jpg": b"1"}), "same file twice"),
+    "a link alone": ("tar", only(tarfile.SYMTYPE, "/etc/passwd"), "holds no file"),
+    "a device": ("tar", only(tarfile.BLKTYPE), "holds no file"),
+    "a hard link that leaves": ("tar", only(tarfile.LNKTYPE, "../x"), "outside the folder"),
+    "a hard link to nothing": ("tar", only(tarfile.LNKTYPE, "p/x"), "not before it"),
+    "a sparse map of no numbers": ("tar", bad_pax_tar(**{"GNU.sparse.map": "a,b"}), "damaged"),
+    "a negative size": ("tar", bad_pax_tar(size="-512"), "damaged"),
+    "a size beyond all disks": ("tar", bad_pax_tar(size="9" * 30), "damaged|larger than the limit"),
+    "a name of 2 MiB": ("tar", tar_bytes({"p/" + "x" * 2**21: b"1"}, "w"), "damaged"),
+    "nothing at all": ("zip", zip_bytes({}), "holds no file"),
+    "a tar of nothing": ("tar", tar_bytes({}, "w"), "holds nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_or_strange_archive_is_a_format_error_that_names_it(tmp_path, into, what):
+    suffix, data, text = HOSTILE[what]
+    path = tmp_path / f"strange.{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=rf"(?s)strange\.{suffix}.*({text})"):
+        fetch_archive(str(path), into)
+    assert_clean(into)
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, into.name])
+
+
+@pytest.mark.parametrize("kind", ["tgz", "zip"])
+def test_a_bomb_is_refused_before_a_byte_of_it_is_written(tmp_path, into, kind):
+    files = {"p/a/1.jpg": bytes(50_000_000)}
+    path = tmp_path / f"bomb.{kind}"
+    path.write_bytes(zip_bytes(files) if kind == "zip" else tar_bytes(files))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(FormatError, match=r"bomb\.\w+ unpacked is larger than the limit of 1,000,000 bytes"):
+        fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=1_000_000))
+    assert_clean(into)
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_negative_size_of_a_member_does_not_raise_the_limit(tmp_path, into, kind):
+    links = member("p/a/0.jpg", kind, "p/a/1.jpg")
+    links.size = -(1 << 50)
+    path = tmp_path / "bomb.tgz"
+    path.write_bytes(gzip.compress(links.tobuf(tarfile.GNU_FORMAT) + tar_bytes({"p/a/1.jpg": bytes(50_000_000)}, "w")))
+    with pytest.raises(FormatError, match=r"bomb\.tgz is damaged .*a header has the size -1125899906842624"):
+        fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=1_000_000))
+    assert_clean(into)
+
+
+def test_a_size_of_a_folder_takes_no_part_of_the_limit(tmp_path, into):
+    folder = member("p/a", tarfile.DIRTYPE)
+    folder.size = 1 << 40  # POSIX: what the folder may hold
+    path = tmp_path / "x.tar"
+    path.write_bytes(folder.tobuf(tarfile.GNU_FORMAT) + tar_bytes({"p/a/1.jpg": b"1"}, "w"))
+    assert (fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=20_000)) / "a" / "1.jpg").read_bytes() == b"1"
+
+
+def test_a_hard_link_is_the_file_that_it_shares_and_others_are_told_of(tmp_path, into, caplog):
+    """`tar` packs the second name of a file as a link: passed over, it would be lost."""
+    links = [member("p/b/2.jpg", tarfile.LNKTYPE, "p/a/1.jpg"), member("p/b/3.jpg", tarfile.SYMTYPE, "2.jpg")]
+    path = tmp_path / "links.tgz"
+    path.write_bytes(tar_bytes({"p/a/1.jpg": b"one"}, members=links))
+    folder = fetch_archive(str(path), into)
+    assert {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*.jpg")} == {
+        "a/1.jpg": b"one",
+        "b/2.jpg": b"one",
+    }
+    assert "links.tgz: 1 members are links or devices, and were not unpacked" in caplog.text
+
+
+# ---------------------------------------------------------------- this machine
+
+
+def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path):
+    path = tmp_path / "x.tgz"
+    path.write_bytes(TGZ)
+    (tmp_path / "file").write_bytes(b"")
+    for into in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match=r"x\.tgz cannot be unpacked below .*; check the folder"):
+            fetch_archive(str(path), into)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
+def test_a_full_disk_is_said(tmp_path, into):
+    from smalti.sources.archive import _disk_errors
+    from smalti.sources.archive_source import ArchiveSource
+
+    with (
+        pytest.raises(StoreError, match="the disk is full; free space") as caught,
+        _disk_errors(ArchiveSource.parse("x.tgz"), into),
+        Path("/dev/full").open("wb", buffering=0) as full,
+    ):
+        full.write(b"1")
+    assert caught.value.__cause__.errno == errno.ENOSPC
+
+
+def test_a_folder_of_that_name_is_no_archive(tmp_path, into):
+    (tmp_path / "x.tgz").mkdir()
+    for source in (f"{tmp_path}/x.tgz", f"file://{tmp_path}/x.tgz", "dbfs:/Volumes/c/x.tgz"):
+        with pytest.raises(SmaltiError, match=r"x\.tgz|catalog"):
+            fetch_archive(source, into)
+
+
+def test_a_file_address_is_the_file(tmp_path, into):
+    (tmp_path / "x.zip").write_bytes(zip_bytes(method=zipfile.ZIP_STORED))
+    assert fetch_archive(f"file://{tmp_path}/x.zip", into) == fetch_archive(f"{tmp_path}/x.zip", into)

@@ -1,0 +1,170 @@
+"""Secrets of an archive's address are shown nowhere, and an address that is signed anew is the same source."""
+
+import logging
+
+import pytest
+
+from smalti.errors import FormatError, SmaltiError
+from smalti.sources.archive import describe_archive, fetch_archive
+from smalti.sources.archive_source import ArchiveSource
+from smalti.sources.image_folder import list_images
+from tests.sources.archives import RawServer, redirect, reply, tar_bytes, whole
+from tests.storage.test_canary import everything_shown
+
+CANARY = "CANARYcanary"
+TGZ = tar_bytes()
+SIGNED = {
+    "Azure": f"sv=2024-11-04&se=2099-01-01T00%3A00%3A00Z&sr=b&sp=r&sig={CANARY}%2Bx%3D",
+    "S3": f"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={CANARY}&X-Amz-Date=20990101T000000Z&X-Amz-Expires=60"
+    f"&X-Amz-SignedHeaders=host&X-Amz-Signature={CANARY}",
+    "a token": f"token={CANARY}",
+    "a name of nobody's": f"whatever={CANARY}",
+    "no name": CANARY,
+    "encoded": f"dl=1%26sig%3D{CANARY}",
+}
+
+
+def sees_all(tmp_path, caplog, capfd, error=None):
+    """All that was written, logged, printed or raised."""
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    output = capfd.readouterr()
+    shown = [str(path).encode() + path.read_bytes() for path in files]
+    shown += [caplog.text.encode(), output.out.encode(), output.err.encode(), everything_shown(error).encode()]
+    return b"\n".join(shown).decode("utf-8", "replace")
+
+
+def everything(tmp_path, caplog, capfd, error):
+    found = sees_all(tmp_path, caplog, capfd, error or SmaltiError("none"))
+    assert CANARY not in found, found
+
+
+@pytest.fixture(autouse=True)
+def all_logs(caplog):
+    caplog.set_level(logging.DEBUG)
+
+
+ANSWERS = {
+    "the archive": whole(TGZ),
+    "a refusal that repeats it": reply(b"", "Content-Length: 0", status=f"403 no {CANARY}"),
+    "a missing file": reply(b"", "Content-Length: 0", status="404 Not Found"),
+    "a length that repeats it": reply(b"", f"Content-Length: {CANARY}"),
+    "no answer": f"{CANARY} {CANARY}\r\n\r\n".encode(),
+    "a redirect by FTP": redirect(f"ftp://u:{CANARY}@127.0.0.1:9/x.tgz?sig={CANARY}"),
+    "a redirect to a refusal": redirect(f"/refused.tgz?X-Amz-Signature={CANARY}"),
+    "a redirect to a file": redirect(f"file:///x?sig={CANARY}"),
+    "half of it": reply(TGZ[:-9]),
+    "less than it said": reply(TGZ, "Content-Length: 99999"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("signed", SIGNED)
+def test_no_part_of_a_signature_is_shown_whatever_the_server_answers(tmp_path, caplog, capfd, answer, signed):
+    answers = {"/x.tgz": ANSWERS[answer], "/refused.tgz": ANSWERS["a refusal that repeats it"]}
+    error = None
+    with RawServer(answers) as server:
+        try:
+            fetch_archive(f"{server.url}/x.tgz?{SIGNED[signed]}#{CANARY}", tmp_path / "unpacked")
+        except SmaltiError as caught:
+            error = caught
+            assert f"{server.url}/x.tgz?***" in str(error)
+        assert any(CANARY in path for path in server.seen), "the server did get it"
+    assert (error is None) == (answer == "the archive")
+    everything(tmp_path, caplog, capfd, error)
+
+
+ADDRESSES = [
+    f"http://user:{CANARY}@127.0.0.1:9/x.tgz",
+    f"http://user:{CANARY}/x@y@127.0.0.1:9/x.tgz",
+    f"https://{CANARY}@127.0.0.1:9/x.tgz",
+    f"http://127.0.0.1:9/x.tgz?sig={CANARY}",
+    f"http://127.0.0.1:9/x.tgz#sig={CANARY}",
+    f"http://127.0.0.1:9/x?sig={CANARY}",
+    f"http://127.0.0.1:9/x.tgz%3Fsig%3D{CANARY}",
+    f"http://[::1/x.tgz?sig={CANARY}",
+    f"http://a..b/x.tgz?sig={CANARY}",
+    f"http:/user:{CANARY}@host/x.tgz",
+    f"s3:/KEY:{CANARY}@bucket/x.tgz",
+    f"s3:/KEY:SECR/{CANARY}/ET@bucket/x.tgz",
+    f"s3://KEY:{CANARY}@bucket/x.tgz",
+    f"s3://{CANARY}@bucket/x.tgz",
+    f"s3://bucket/x.tgz?X-Amz-Signature={CANARY}",
+    f"s3://bucket/x#sig={CANARY}/x.tgz",
+    f"abfs://container/x.tgz?sv=2024&sig={CANARY}",
+    f"dbfs:/Volumes/c/s/v/x.tgz?token={CANARY}",
+    f"dbfs:/Volumes/c/s/v/x.tgz#token={CANARY}",
+    f"/Volumes/c/s/v/x.tgz?token={CANARY}",
+    f"ftp://user:{CANARY}@host/x.tgz",
+    f"host/x.tgz?sig={CANARY}",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("use", [fetch_archive, list_images])
+def test_an_address_that_holds_a_secret_is_shown_without_it(tmp_path, caplog, capfd, address, use):
+    with pytest.raises(SmaltiError) as caught:
+        use(address, tmp_path / "unpacked") if use is fetch_archive else use(address)
+    everything(tmp_path, caplog, capfd, caught.value)
+
+
+def test_these_tests_would_see_a_secret(tmp_path, caplog, capfd):
+    for leak in ("file", "log", "output", "cause"):
+        error = FormatError("x")
+        if leak == "file":
+            (tmp_path / "x").write_text(CANARY)
+        elif leak == "log":
+            logging.getLogger("any").debug(CANARY)
+        elif leak == "output":
+            print(CANARY)
+        else:
+            error.__cause__ = ValueError(CANARY)
+        assert CANARY in sees_all(tmp_path, caplog, capfd, error), leak
+        (tmp_path / "x").unlink(missing_ok=True)
+        caplog.clear()
+
+
+def test_an_address_that_is_signed_anew_is_the_same_source(tmp_path):
+    with RawServer({"/x.tgz": whole(TGZ)}) as server:
+        first = fetch_archive(f"{server.url}/x.tgz?{SIGNED['Azure']}", tmp_path)
+        again = f"{server.url}/x.tgz?sp=r&sv=2025-01-05&se=2100-01-01&sr=b&sig=another"
+        assert fetch_archive(again, tmp_path) == first
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "other", "is_same"),
+    [
+        ("http://h/x.tgz", "http://h/x.tgz?sig=1&sv=2", True),
+        ("http://h/x.tgz?Signature=1&Expires=2&AWSAccessKeyId=3", "http://h/x.tgz", True),
+        ("http://h/x.tgz?Policy=1&Signature=2&Key-Pair-Id=3", "http://h/x.tgz", True),
+        ("http://h/x.tgz?X-Goog-Signature=1&X-Goog-Date=2", "http://h/x.tgz?X-Goog-Signature=3", True),
+        ("http://h/x.tgz#a", "http://h/x.tgz#b", True),
+        ("http://h/x.tgz?id=1&sig=1", "http://h/x.tgz?sig=2&id=1", True),
+        ("http://h/x.tgz?id=1&sig=1", "http://h/x.tgz?id=2&sig=1", False),
+        ("http://h/x.tgz?versionId=1&X-Amz-Signature=1", "http://h/x.tgz?versionId=2&X-Amz-Signature=1", False),
+        ("http://h/x.tgz?se=1", "http://h/x.tgz?se=2", False),
+        ("http://h/x.tgz?token=1", "http://h/x.tgz?token=2", False),
+        ("http://h/x.tgz", "http://h/y.tgz", False),
+        ("s3://b/x#1/x.tgz", "s3://b/x#2/x.tgz", False),
+    ],
+)
+def test_only_what_signs_an_address_is_left_out_of_what_tells_sources_apart(address, other, is_same):
+    """A parameter that may say which file is meant is kept: to take one archive for another would be wrong data."""
+    assert (ArchiveSource.parse(address).digest == ArchiveSource.parse(other).digest) is is_same
+
+
+def test_archives_are_described_without_secrets_and_apart():
+    """Automation compares these: signed anew, it is still the source that it follows."""
+    assert describe_archive(f"https://h/x.tgz?sv=1&sig={CANARY}") == "https://h/x.tgz"
+    assert describe_archive("https://h/x.tgz?X-Amz-Date=2&X-Amz-Signature=3") == "https://h/x.tgz"
+    first, second = (describe_archive(f"https://h/x.tgz?id={CANARY}{number}&sig=1") for number in (1, 2))
+    assert first.startswith("https://h/x.tgz?*** (")
+    assert CANARY not in first
+    assert first != second
+    assert first == describe_archive(f"https://h/x.tgz?sig=2&id={CANARY}1")
+    assert describe_archive("/data/x.tgz") == "/data/x.tgz"
+
+
+def test_a_source_does_not_show_its_address():
+    source = ArchiveSource.parse(f"http://h/x.tgz?sig={CANARY}")
+    assert CANARY not in f"{source!r} {source}"

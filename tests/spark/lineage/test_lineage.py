@@ -1,0 +1,267 @@
+"""What is known of a DataFrame's source, and whether another run writes the same rows."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from smalti.spark.lineage.plans import plan_digest
+from smalti.spark.lineage.source import source_of, write_id_of
+from smalti.spark.lineage.table_logs import delta_version, iceberg_snapshot, table_above
+from smalti.storage import open_store
+from tests.spark.photos import put
+
+EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+PLANS = "org.apache.spark.sql.catalyst.plans.logical."
+
+
+@pytest.fixture(scope="module")
+def numbers(spark, tmp_path_factory):
+    """A Parquet folder of two files."""
+    folder = tmp_path_factory.mktemp("lineage") / "numbers"
+    rows = spark.range(0, 20, 1, 2).selectExpr("id", "id * 2 AS x", "concat('a#12', id) AS s")
+    rows.write.parquet(str(folder))
+    return str(folder)
+
+
+@pytest.mark.spark
+def test_files_are_told_with_number_size_and_digest(spark, numbers):
+    (source,) = source_of(spark.read.parquet(numbers))["sources"]
+    assert (source["format"], source["files"], source["paths"]) == ("parquet", 2, [f"file:{numbers}"])
+    assert source["num_bytes"] == sum(path.stat().st_size for path in Path(numbers).glob("*.parquet"))
+
+
+@pytest.mark.spark
+def test_the_same_query_of_the_same_files_has_the_same_write_id_and_another_has_another(spark, numbers, tmp_path):
+    def ids(*queries):
+        return [write_id_of(source_of(query(spark.read.parquet(numbers))), {"compression": None}) for query in queries]
+
+    def same(frame):
+        return frame.filter("x > 4").selectExpr("id", "try_cast(s AS int) AS n")
+
+    first, again, *others = ids(
+        same,
+        same,
+        lambda frame: frame.filter("x > 5").selectExpr("id", "try_cast(s AS int) AS n"),
+        lambda frame: frame.filter("x > 4").selectExpr("id", "cast(s AS int) AS n"),
+        lambda frame: frame.filter("x > 4").selectExpr("id", "try_cast(s AS int) AS m"),
+        lambda frame: frame.filter("s = 'a#12'"),
+        lambda frame: frame.filter("s = 'a#13'"),
+        lambda frame: frame,
+    )
+    assert first == again
+    assert len(first) == 32
+    assert len({first, *others}) == 1 + len(others)
+    source = source_of(same(spark.read.parquet(numbers)))
+    assert write_id_of(source, {"compression": "zstd"}) != first
+    everything = ids(lambda frame: frame)
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        assert ids(lambda frame: frame) != everything
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert spark.conf.get("spark.sql.debug.maxToStringFields") == "25"
+
+
+@pytest.mark.spark
+def test_changed_files_or_options_of_reading_change_the_write_id(spark, tmp_path):
+    put(tmp_path / "in" / "a.csv", b"id\n1\n")
+
+    def write_id(**options):
+        return write_id_of(source_of(spark.read.schema("id string").csv(str(tmp_path / "in"), **options)), {})
+
+    first = write_id()
+    assert first is not None
+    assert write_id() == first
+    assert write_id(header=True) != first
+    put(tmp_path / "in" / "a.csv", b"id\n7\n")
+    os.utime(tmp_path / "in" / "a.csv", (1_000_000_000, 1_000_000_000))
+    assert write_id() != first
+    second = write_id()
+    put(tmp_path / "in" / "b.csv", b"2\n")
+    assert write_id() != second
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frame: frame.selectExpr("rand(3) AS r"),
+        lambda frame: frame.selectExpr("current_timestamp() AS now"),
+        lambda frame: frame.selectExpr("monotonically_increasing_id() AS n"),
+        lambda frame: frame.selectExpr("input_file_name() AS n"),
+        lambda frame: frame.limit(3),
+        lambda frame: frame.sample(0.5, 1),
+        lambda frame: frame.dropDuplicates(["x"]),
+        lambda frame: frame.selectExpr("row_number() OVER (ORDER BY x) AS n"),
+        lambda frame: frame.mapInArrow(lambda batches: batches, frame.schema),
+        lambda frame: frame.union(frame.sparkSession.createDataFrame([(1, 2, "x")], frame.schema)),
+        lambda frame: frame.union(frame.sparkSession.range(3).selectExpr("id", "id AS x", "'' AS s")),
+    ],
+    ids=["rand", "now", "ids", "file", "limit", "sample", "first", "rank", "function", "memory", "range"],
+)
+def test_rows_that_may_be_others_next_time_have_no_write_id(spark, numbers, change):
+    source = source_of(change(spark.read.parquet(numbers)))
+    assert "plan" not in source
+    assert write_id_of(source, {}) is None
+    assert source["sources"][0]["files"] == 2
+
+
+@pytest.mark.spark
+def test_nothing_is_told_of_rows_from_memory(spark):
+    assert source_of(spark.range(3)) == {}
+    assert write_id_of({}, {}) is None
+
+
+def literal(kind):
+    return [
+        {"class": f"{PLANS}Project", "list": [[{"class": f"{EXPRESSIONS}Literal", "value": "1", "dataType": kind}]]}
+    ]
+
+
+def test_a_plan_of_unknown_parts_has_no_digest():
+    about = {"version": "4.0"}
+    known = [{"class": f"{PLANS}Filter", "condition": [{"class": f"{EXPRESSIONS}GreaterThan"}]}]
+    assert plan_digest(known, "Filter", about=about) is not None
+    for name in ("com.example.MyPlan", f"{PLANS}MapInArrow", f"{EXPRESSIONS}PythonUDF", f"{EXPRESSIONS}CurrentDate"):
+        assert plan_digest([*known, {"class": name}], "Filter", about=about) is None
+    assert plan_digest(literal("integer"), "", about=about) is not None
+    for kind in ("binary", {"type": "array"}, "variant"):
+        assert plan_digest(literal(kind), "", about=about) is None
+
+
+def test_a_digest_counts_columns_anew_and_sees_which_is_which():
+    def plan(*numbers):
+        ids = [{"product-class": f"{EXPRESSIONS}ExprId", "id": number, "jvmId": "any"} for number in numbers]
+        return [{"class": f"{PLANS}Project", "list": ids}]
+
+    first = plan_digest(plan(7, 8, 7), "Project [a#7, b#8]", about={})
+    assert plan_digest(plan(41, 12, 41), "Project [a#41, b#12]", about={}) == first
+    assert plan_digest(plan(7, 8, 8), "Project [a#7, b#8]", about={}) != first
+
+
+class Java:
+    """An object of the JVM, as py4j shows it: everything is a call."""
+
+    def __init__(self, kind, **answers):
+        self.kind, self.answers = kind, answers
+
+    def getClass(self):  # noqa: N802
+        return Java("Class", getSimpleName=self.kind.rsplit(".", 1)[-1], getName=self.kind)
+
+    def __getattr__(self, name):
+        return lambda *_: self.answers[name]
+
+
+class Seq(list):
+    """A sequence of Scala."""
+
+    def apply(self, place):
+        return self[place]
+
+    def size(self):
+        return len(self)
+
+
+def frame_of(leaf):
+    plan = Java("Plan", collectLeaves=Seq([leaf]), deterministic=False)
+    return type("Frame", (), {"_jdf": Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))})()
+
+
+def delta_leaf(text):
+    location = Java(
+        "org.apache.spark.sql.delta.files.TahoeLogFileIndex",
+        rootPaths=Seq([Java("Path", toString="s3://user:secret@lake/t")]),
+        toString=text,
+    )
+    relation = Java("HadoopFsRelation", location=location, fileFormat=Java("F", toString="Delta"))
+    return Java("org.apache.spark.sql.execution.datasources.LogicalRelation", relation=relation)
+
+
+def test_a_delta_table_is_told_by_the_version_that_its_file_index_names():
+    told = source_of(frame_of(delta_leaf("Delta[version=17, s3://lake/t]")))
+    assert told == {"sources": [{"format": "delta", "paths": ["s3://***@lake/t"], "version": 17}]}
+    assert "version" not in source_of(frame_of(delta_leaf("TahoeLogFileIndex(...)")))["sources"][0]
+
+
+def iceberg(asked=None, current=884, options=None, branch=None, audited=""):
+    """What is told of an Iceberg table whose branch `b` and tag `t` are at 31 and 41."""
+    heads = {"b": 31, "t": 41}
+
+    def snapshot(number):
+        return None if number is None else Java("Snapshot", snapshotId=number)
+
+    inner = type(
+        "Table",
+        (),
+        {"currentSnapshot": lambda _: snapshot(current), "snapshot": lambda _, name: snapshot(heads.get(name))},
+    )()
+    table = Java(
+        "org.apache.iceberg.spark.source.SparkTable", snapshotId=asked, name="lake.db.t", table=inner, branch=branch
+    )
+    leaf = Java(
+        "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation",
+        table=table,
+        options=Java("Map", asCaseSensitiveMap=options or {}),
+        conf=Java("SQLConf", getConfString=audited),
+    )
+    (source,) = source_of(frame_of(leaf))["sources"]
+    assert (source.pop("format"), source.pop("table")) == ("iceberg", "lake.db.t")
+    assert ("options" in source) == bool(options)
+    source.pop("options", None)
+    return source
+
+
+def test_an_iceberg_table_is_told_by_the_snapshot_that_is_read():
+    """As Iceberg 1.10.2 in Spark 3.5 reads it: options and branches are no part of the table that Spark names."""
+    assert iceberg() == {"snapshot": "884"}
+    assert iceberg(asked=12) == {"snapshot": "12"}
+    assert iceberg(current=None) == {}
+    assert iceberg(options={"Snapshot-ID": "12"}) == {"snapshot": "12"}
+    assert iceberg(branch="b") == {"snapshot": "31"}
+    assert iceberg(options={"branch": "b"}) == {"snapshot": "31"}
+    assert iceberg(options={"tag": "t"}) == {"snapshot": "41"}
+    assert iceberg(branch="gone") == {}
+    assert iceberg(options={"split-size": "1000"}) == {"snapshot": "884"}
+
+
+def test_changes_between_snapshots_and_audited_branches_are_told_by_no_snapshot():
+    assert iceberg(options={"start-snapshot-id": "1", "end-snapshot-id": "2"}) == {}
+    assert iceberg(options={"as-of-timestamp": "1700000000000"}) == {}
+    assert iceberg(audited="audit") == {}
+
+
+def test_spark_connect_tells_the_names_of_files_and_no_plan(tmp_path):
+    table = tmp_path / "t"
+    put(table / "_delta_log" / f"{0:020}.json", b"{}")
+    put(table / "_delta_log" / f"{11:020}.json", b"{}")
+    put(table / "_delta_log" / f"{10:020}.checkpoint.parquet", b"")
+    put(table / "_delta_log" / f"{12:020}.json.tmp", b"")
+    files = [f"file://{table}/day=1/part-1.parquet", f"file://{table}/day=2/part-0.parquet"]
+    told = source_of(type("Frame", (), {"inputFiles": lambda _: files})())
+    (source,) = told["sources"]
+    assert (source["files"], source["delta_version"], source["format"]) == (2, 11, "files")
+    assert "iceberg" not in source
+    assert write_id_of(told, {}) is None
+    assert source_of(type("Frame", (), {"inputFiles": lambda _: []})()) == {}
+    far = source_of(type("Frame", (), {"inputFiles": lambda _: ["s3://b/x.parquet"]})())
+    assert far["sources"][0].keys() == {"format", "files", "names_digest"}
+
+
+def test_an_iceberg_folder_tells_its_current_snapshot(tmp_path):
+    def metadata(name, snapshot):
+        put(tmp_path / "t" / "metadata" / name, json.dumps({"current-snapshot-id": snapshot}).encode())
+
+    table = table_above([f"file://{tmp_path}/t/data/a=1/x.parquet"])
+    assert table is None
+    metadata("v1.metadata.json", 5)
+    metadata("v2.metadata.json", 6)
+    table = table_above([f"file://{tmp_path}/t/data/a=1/x.parquet"])
+    assert iceberg_snapshot(table) == "6"
+    metadata("v2.metadata.json", -1)
+    assert iceberg_snapshot(table) is None
+    metadata("00003-4ac2d5b0-aaaa-bbbb-cccc-0123456789ab.metadata.json", 9)
+    assert iceberg_snapshot(table) == "9"
+    assert delta_version(table) is None
+    assert iceberg_snapshot(open_store(tmp_path)) is None

@@ -1,0 +1,32 @@
+"""An update of prepared images that is killed when it has put two parts; run as a program by test_prepared_vacuum.
+
+killed_update <photos> <path of the tables>
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from smalti.storage import LocalStore
+from tests.spark.prepared.preparer import Preparer
+
+
+class Dying(LocalStore):
+    """SIGKILL right after the second part."""
+
+    parts = 0
+
+    def put_file(self, key, path):
+        super().put_file(key, path)
+        if key.endswith(".parquet"):
+            Dying.parts += 1
+            if Dying.parts == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def child(self, prefix):
+        return Dying(super().child(prefix).root)
+
+
+if __name__ == "__main__":
+    Preparer(Path(sys.argv[1]), Dying(Path(sys.argv[2]))).update()

@@ -1,0 +1,196 @@
+"""From files to prepared rows on real executors: right images, one pass, and bad files by policy."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from assets.flowers import draw_flower
+from smalti.errors import BadImageError, SchemaError, StoreNotFound
+from smalti.images import decode_rgb, probe_image
+from smalti.sources.image_folder import list_images
+from smalti.spark.prepare import PrepareOptions, prepare_images
+from smalti.spark.prepared.store import load_report, read_prepared, write_prepared
+from tests.spark.photos import encode, put
+
+pytestmark = pytest.mark.spark
+
+
+def test_every_image_becomes_a_small_jpeg_row(spark, flowers, tmp_path):
+    options = PrepareOptions(size=24, validation_fraction=0.25, num_partitions=3)
+    report = write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
+    assert report.rows == 12
+    assert report.bad == ()
+    assert report.counts == {
+        "train": {"daisy": 3, "roses": 3, "tulips": 3},
+        "validation": {"daisy": 1, "roses": 1, "tulips": 1},
+    }
+    frame = read_prepared(spark, tmp_path / "out")
+    assert frame.columns == ["image", "label", "class_name", "width", "height", "split", "path"]
+    rows = frame.collect()
+    assert len({row["path"] for row in rows}) == 12
+    for row in rows:
+        header = probe_image(bytes(row["image"]))
+        assert (header.format, header.width, header.height) == ("JPEG", 24, 24)
+        assert (row["width"], row["height"]) == (24, 24)
+        assert row["path"].startswith(f"{row['class_name']}/")
+        assert row["class_name"] == ("daisy", "roses", "tulips")[row["label"]]
+    assert [row["class_name"] for row in rows] != sorted(row["class_name"] for row in rows), "classes are mixed"
+
+
+def test_the_same_folder_and_options_give_the_same_rows_whatever_the_cores(spark, flowers, tmp_path):
+    folder = list_images(str(flowers))
+    contents = []
+    for parallelism in ("1", "4"):
+        spark.conf.set("spark.sql.leafNodeDefaultParallelism", parallelism)
+        try:
+            options = PrepareOptions(size=16, num_partitions=3)
+            write_prepared(prepare_images(spark, folder, options), tmp_path / parallelism)
+            frame = read_prepared(spark, tmp_path / parallelism)
+            contents.append(
+                [
+                    [(row["path"], hashlib.md5(row["image"]).hexdigest()) for row in part]
+                    for part in frame.rdd.glom().collect()
+                ]
+            )
+        finally:
+            spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
+    assert contents[0] == contents[1]
+    assert [len(part) for part in contents[0]] == [4, 4, 4]
+
+
+@pytest.fixture
+def mixed(flowers):
+    """The twelve good photos, five more good files of other kinds, and seven bad ones."""
+    put(flowers / "daisy" / "grey.jpg", encode("JPEG", "L"))
+    put(flowers / "daisy" / "cmyk.jpg", encode("JPEG", "CMYK"))
+    put(flowers / "daisy" / "picture.png", encode("PNG", "RGBA"))
+    put(flowers / "daisy" / "moving.gif", encode("GIF", "P"))
+    put(flowers / "daisy" / "modern.webp", encode("WEBP", "RGB"))
+    put(flowers / "roses" / "empty.jpg", b"")
+    put(flowers / "roses" / "text.jpg", b"this is not a picture")
+    put(flowers / "roses" / "cut.jpg", draw_flower("roses", number=9)[:3000])
+    put(flowers / "tulips" / "page.jpg", b"<html>503 Service Unavailable</html>")
+    put(flowers / "tulips" / "notes.txt", b"water twice a week")
+    put(flowers / "tulips" / "scan.tif", encode("TIFF", "RGB"))
+    bomb = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
+    put(flowers / "tulips" / "bomb.png", bomb)
+    return flowers
+
+
+BAD = {
+    "roses/cut.jpg": "truncated",
+    "roses/empty.jpg": "zero bytes",
+    "roses/text.jpg": "text beginning",
+    "tulips/bomb.png": "3,600,000,000 pixels",
+    "tulips/notes.txt": "text beginning",
+    "tulips/page.jpg": "an HTML page",
+    "tulips/scan.tif": "a TIFF image",
+}
+
+
+def test_skip_leaves_bad_files_out_and_reports_each(spark, mixed, tmp_path):
+    options = PrepareOptions(size=16, on_bad_image="skip")
+    report = write_prepared(prepare_images(spark, list_images(str(mixed)), options), tmp_path / "out")
+    assert [path for path, _ in report.bad] == sorted(BAD)
+    for path, reason in report.bad:
+        assert BAD[path] in reason, path
+    assert report.rows == 17
+    assert report == load_report(tmp_path / "out")
+    rows = read_prepared(spark, tmp_path / "out").collect()
+    assert Counter(row["class_name"] for row in rows) == {"daisy": 9, "roses": 4, "tulips": 4}
+    assert all(decode_rgb(bytes(row["image"])).shape == (16, 16, 3) for row in rows)
+
+
+def test_fail_names_every_bad_file_and_writes_nothing(spark, mixed, tmp_path):
+    frame = prepare_images(spark, list_images(str(mixed)), PrepareOptions(size=16))
+    with pytest.raises(BadImageError) as caught:
+        write_prepared(frame, tmp_path / "out")
+    message = str(caught.value)
+    assert "7 of 24 files are not usable images" in message
+    assert all(path in message for path in BAD)
+    assert "java" not in message.lower()
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    with pytest.raises(StoreNotFound, match="no prepared images here"):
+        read_prepared(spark, tmp_path / "out")
+
+
+def test_a_failed_write_leaves_the_earlier_one_as_it_was(spark, flowers, tmp_path):
+    options = PrepareOptions(size=16)
+    first = write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
+    put(flowers / "roses" / "empty.jpg", b"")
+    with pytest.raises(BadImageError, match=r"roses/empty\.jpg"):
+        write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
+    assert load_report(tmp_path / "out") == first
+    assert read_prepared(spark, tmp_path / "out").count() == 12
+
+
+def test_writing_again_replaces_and_keeps_the_write_before_for_running_readers(spark, flowers, tmp_path):
+    for size in (8, 16, 24):
+        write_prepared(prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=size)), tmp_path / "out")
+    assert {row["width"] for row in read_prepared(spark, tmp_path / "out").collect()} == {24}
+    folders = {path.parent for path in (tmp_path / "out").rglob("*.parquet")}
+    assert len(folders) == 2
+
+
+def test_the_parquet_is_plain_parquet(spark, flowers, tmp_path):
+    report = write_prepared(prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=16)), tmp_path / "out")
+    frame = spark.read.parquet(report.parquet)
+    assert frame.count() == 12
+    assert frame.schema["image"].dataType.typeName() == "binary"
+
+
+def test_a_folder_of_nothing_but_bad_files_is_an_error_even_with_skip(spark, tmp_path):
+    put(tmp_path / "in" / "roses" / "empty.jpg", b"")
+    frame = prepare_images(spark, list_images(str(tmp_path / "in")), PrepareOptions(on_bad_image="skip"))
+    with pytest.raises(BadImageError, match="1 of 1 files are not usable"):
+        write_prepared(frame, tmp_path / "out")
+
+
+def test_a_file_that_disappears_after_the_listing_is_no_bad_image(spark, flowers, tmp_path):
+    """`skip` is for files that are no images, not for a store that loses them."""
+    folder = list_images(str(flowers))
+    (flowers / "roses" / "2.jpg").unlink()
+    frame = prepare_images(spark, folder, PrepareOptions(size=16, on_bad_image="skip"))
+    with pytest.raises(StoreNotFound, match=r"roses/2\.jpg"):
+        write_prepared(frame, tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+def test_a_file_that_changes_after_the_listing_is_reported(spark, flowers, tmp_path):
+    folder = list_images(str(flowers))
+    put(flowers / "roses" / "2.jpg", draw_flower("roses", number=77, size=(90, 90)))
+    with pytest.raises(BadImageError, match=r"roses/2\.jpg: the file changed"):
+        write_prepared(prepare_images(spark, folder, PrepareOptions(size=16)), tmp_path / "out")
+
+
+def test_another_frame_is_not_taken_for_prepared_images(spark, tmp_path):
+    with pytest.raises(SchemaError, match="takes the frame of prepare_images"):
+        write_prepared(spark.range(3), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": 0},
+        {"quality": 101},
+        {"validation_fraction": 1.0},
+        {"on_bad_image": "ignore"},
+        {"num_partitions": 0},
+    ],
+)
+def test_options_outside_their_ranges_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"`{next(iter(wrong))}`: expected"):
+        PrepareOptions(**wrong)
+
+
+@pytest.mark.slow
+def test_five_hundred_real_photos(spark, shared, tmp_path):
+    folder = list_images(str(shared / "flowers"))
+    assert sum(folder.counts.values()) == 500
+    options = PrepareOptions(size=96, validation_fraction=0.2)
+    report = write_prepared(prepare_images(spark, folder, options), tmp_path / "out")
+    assert report.rows == 500
+    assert report.counts["validation"] == dict.fromkeys(folder.classes, 20)
+    rows = read_prepared(spark, tmp_path / "out").collect()
+    assert {row["path"] for row in rows} == {file.path for file in folder.files}

@@ -1,0 +1,172 @@
+"""Small last shards of neighbouring tasks become one: which, in what order, and what if it fails half way."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from smalti.catalog import new_write_id
+from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.errors import StoreError, StoreNotFound
+from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
+from smalti.spark.tasks import Attempt
+from smalti.spark.writing import packing
+from smalti.spark.writing.packing import delete_all, find_runs, in_order, join_in_task, join_shards, joined_keys
+from smalti.spark.writing.task import Part, WritePlan, collect_parts, write_shards
+from smalti.storage import LocalStore
+from smalti.testing import MemoryStore
+
+SCHEMA = Schema.from_columns({"id": "int64"})
+HEAD = 170
+"""Bytes of a shard of SCHEMA with limit 1000, without samples: a count, one offset, and its JSON of 162 characters."""
+ROOM = 512 - 169
+"""For samples in a shard with limit 512, whose JSON is one character shorter."""
+
+
+def plan(store, *, size_limit=512, partition_by=None, compression=None):
+    return WritePlan(store, new_write_id(), SCHEMA, ShardOptions(compression, (), size_limit), partition_by)
+
+
+def part(task, num_bytes, *, split=None, count=1):
+    """What a task wrote: full shards, and a last one of so many bytes."""
+    return Part(split, task, count, ShardInfo(SCHEMA, 1, FileInfo("x.mds", num_bytes), size_limit=1000), "")
+
+
+def runs_of(parts, size_limit=1000):
+    return [[part.task for part in run] for run in find_runs(parts, SCHEMA, plan(MemoryStore(), size_limit=size_limit))]
+
+
+def written(store, rows_of_tasks, **options):
+    """Shards of tasks with so many rows each, of numbers that count on; the plan, and the pieces in order."""
+    made, answers, start = plan(store, **options), [], 0
+    for task, rows in enumerate(rows_of_tasks):
+        columns = {"id": pa.array(range(start, start + rows), pa.int64())}
+        if made.partition_by:
+            columns["s"] = pa.array([("odd" if n % 2 else "even") for n in range(start, start + rows)])
+        attempt = Attempt.new(task)
+        answers.append((attempt, write_shards(made, iter([pa.RecordBatch.from_pydict(columns)]), attempt)))
+        start += rows
+    return made, collect_parts(answers)
+
+
+def joined(made, parts):
+    """The shards of the version, and the runs that were joined in it."""
+    runs = find_runs(parts, SCHEMA, made)
+    return list(in_order(parts, runs, packing.pack(None, made, runs))), runs
+
+
+def ids(folder, shards):
+    found = []
+    for info in shards:
+        shard = Shard.open(folder / info.raw.basename, info)
+        found += shard.batch(np.arange(len(shard)))["id"].tolist()
+        shard.close()
+    return found
+
+
+# ---------------------------------------------------------------- which
+
+
+def test_the_head_is_counted(tmp_path):
+    """A shard of one 8 byte number is its head, 4 bytes of offset and 8 of number."""
+    _, (only,) = written(LocalStore(tmp_path), [1], size_limit=1000)
+    assert only.tail.raw.num_bytes == HEAD + 4 + 8
+
+
+def test_last_shards_that_follow_each_other_are_joined_as_far_as_the_limit_allows():
+    small = HEAD + 300  # 300 bytes of samples: two fit 1000 with one head, three do not
+    assert runs_of([part(task, small) for task in range(5)]) == [[0, 1], [2, 3]]
+    exact = (1000 - HEAD) // 2
+    assert runs_of([part(0, HEAD + exact), part(1, HEAD + exact)]) == [[0, 1]]
+    assert runs_of([part(0, HEAD + exact), part(1, HEAD + exact + 1)]) == []
+
+
+def test_full_shards_in_between_keep_them_apart_so_that_rows_keep_their_order():
+    assert runs_of([part(0, 300), part(1, 300, count=2), part(2, 300), part(3, 300, count=3)]) == [[1, 2]]
+
+
+def test_splits_are_not_mixed():
+    parts = [part(0, 300, split="a"), part(1, 300, split="a"), part(0, 300, split="b"), part(1, 300, split="b")]
+    assert runs_of(parts) == [[0, 1], [0, 1]]
+    assert runs_of(parts[1:3]) == []
+
+
+def test_without_a_size_limit_nothing_is_joined():
+    assert runs_of([part(0, 300), part(1, 300)], size_limit=None) == []
+
+
+@pytest.mark.parametrize("rows_of_tasks", [[1] * 200, [3, 0, 40, 1, 1, 90, 2], [25, 26, 27] * 5, [1000], [60] * 20])
+def test_shards_are_on_average_more_than_half_full_however_rows_are_partitioned(tmp_path, rows_of_tasks):
+    made, parts = written(LocalStore(tmp_path), rows_of_tasks)
+    shards, _ = joined(made, parts)
+    assert ids(tmp_path, shards) == list(range(sum(rows_of_tasks)))
+    content = [info.raw.num_bytes - 169 for info in shards]
+    assert max(content) <= ROOM
+    if len(content) > 1:
+        assert sum(content) / len(content) > (ROOM - 12) / 2  # a further sample of 12 bytes would not have fitted
+
+
+# ---------------------------------------------------------------- how
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_two_hundred_tasks_with_three_rows_make_one_shard(tmp_path, compression):
+    store = LocalStore(tmp_path)
+    rows = [1 if task in (0, 77, 199) else 0 for task in range(200)]
+    made, parts = written(store, rows, compression=compression)
+    (info,), runs = joined(made, parts)
+    assert info.samples == 3
+    delete_all(store, joined_keys(runs))
+    assert [item.key for item in store.list()] == [info.stored.basename]
+
+
+def test_splits_are_joined_each_in_its_folder(tmp_path):
+    made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
+    (even, odd), _ = joined(made, parts)
+    assert (even.partition, odd.partition) == ("even", "odd")
+    assert even.raw.basename.startswith(f"even/{made.write_id}/joined-")
+    assert ids(tmp_path, [even]) == [0, 2, 4, 6, 8, 10]
+    assert ids(tmp_path, [odd]) == [1, 3, 5, 7, 9, 11]
+
+
+def test_joined_by_a_task_they_are_the_same_as_joined_by_the_driver(tmp_path):
+    made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
+    runs = find_runs(parts, SCHEMA, made)
+    texts = [pack_shards([part.tail for part in run]) for run in runs]
+    answer = join_in_task(made, iter([pa.RecordBatch.from_pydict({"place": [0, 1], "shards": texts})]), Attempt.new(0))
+    by_task = [unpack_shards(text, where="here")[0] for _, text in answer["joined"]]
+    by_driver = packing.pack(None, made, runs)
+    assert [info.partition for info in by_task] == ["even", "odd"]
+    for one, other in zip(by_task, by_driver, strict=True):
+        assert one.raw.basename != other.raw.basename
+        assert (tmp_path / one.raw.basename).read_bytes() == (tmp_path / other.raw.basename).read_bytes()
+
+
+def test_a_second_attempt_finds_everything_that_the_first_one_read(tmp_path):
+    """Nothing is deleted before the version is published, so a joining task can be tried again."""
+    made, parts = written(LocalStore(tmp_path), [4, 4])
+    infos = [part.tail for part in parts]
+    first, second = (join_shards(made, infos, 0, Attempt.new(0)) for _ in range(2))
+    assert first.raw.basename != second.raw.basename
+    assert ids(tmp_path, [second]) == list(range(8))
+
+
+def test_a_shard_that_is_gone_ends_it_and_leaves_nothing_new(tmp_path):
+    store = LocalStore(tmp_path)
+    made, parts = written(store, [4, 4, 4])
+    store.delete(parts[2].tail.raw.basename)
+    before = sorted(item.key for item in store.list())
+    with pytest.raises(StoreNotFound):
+        joined(made, parts)
+    assert sorted(item.key for item in store.list()) == before
+
+
+def test_a_store_that_deletes_nothing_does_no_harm(tmp_path):
+    class Keeps(LocalStore):
+        def delete(self, key):
+            raise StoreError(f"{key} stays")
+
+    store = Keeps(tmp_path)
+    made, parts = written(store, [4, 4])
+    _, runs = joined(made, parts)
+    delete_all(store, joined_keys(runs))
+    assert len(list(store.list())) == 3

@@ -1,0 +1,99 @@
+"""The line that says how far a write is: when it is shown, where, and what it counts."""
+
+import io
+import re
+
+import pytest
+
+from smalti.catalog import publish
+from smalti.catalog.manifest import Draft
+from smalti.format import Schema
+from smalti.spark.writing import progress
+from smalti.spark.writing.progress import Reporter, TaskCount
+from smalti.testing import MemoryStore
+
+
+class Stream(io.StringIO):
+    """An error stream."""
+
+    def __init__(self, *, is_terminal):
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+    def text(self):
+        """What was shown, with the seconds, which depend on the machine, as 0."""
+        return re.sub(r"\d+ s\b", "0 s", self.getvalue())
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    for name in ("_SILENT_SECONDS", "_TERMINAL_SECONDS", "_LOG_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.0)
+
+
+def watched(stream, counts):
+    """What was shown while Spark told these counts, one after the other."""
+    left = iter(counts)
+
+    def count():
+        found = next(left, None)
+        if found is None:
+            reporter.stop()
+            return TaskCount()
+        return found
+
+    reporter = Reporter("s3://b/set", count, stream)
+    reporter.watch()
+    return reporter
+
+
+def test_a_log_has_a_line_for_each_state(at_once):
+    stream = Stream(is_terminal=False)
+    watched(stream, [TaskCount(), TaskCount(0, 4), TaskCount(3, 4)])
+    assert stream.text().splitlines()[:3] == [
+        "s3://b/set: 0 s",
+        "s3://b/set: 0 of 4 tasks done, 0 s",
+        "s3://b/set: 3 of 4 tasks done, 0 s",
+    ]
+
+
+def test_a_terminal_has_one_line_that_changes_and_is_left_at_the_end(at_once):
+    stream = Stream(is_terminal=True)
+    reporter = watched(stream, [TaskCount(10, 400), TaskCount(1, 4)])
+    reporter.close()
+    text = stream.text()
+    assert text == "\rs3://b/set: 10 of 400 tasks done, 0 s\rs3://b/set: 1 of 4 tasks done, 0 s   \n"
+
+
+def test_the_last_line_says_what_was_published(at_once):
+    stream = Stream(is_terminal=False)
+    manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
+    Reporter("s3://b/set", TaskCount, stream).finish(manifest, [])
+    assert stream.text() == "s3://b/set: version 1, 0 rows in 0 shards of 0.0 MB, 0 s\n"
+
+
+def test_what_is_done_before_three_seconds_shows_nothing():
+    stream = Stream(is_terminal=True)
+    manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
+    reporter = Reporter("s3://b/set", TaskCount, stream)
+    reporter.finish(manifest, [])
+    reporter.watch()
+    reporter.close()
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_shown_after_the_last_line(at_once):
+    """The write ends while its tasks are being counted."""
+    stream = Stream(is_terminal=False)
+    manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
+
+    def count():
+        reporter.finish(manifest, [])
+        return TaskCount(4, 4)
+
+    reporter = Reporter("s3://b/set", count, stream)
+    reporter.watch()
+    assert stream.text() == "s3://b/set: version 1, 0 rows in 0 shards of 0.0 MB, 0 s\n"

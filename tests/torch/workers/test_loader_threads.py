@@ -1,0 +1,226 @@
+"""ThreadedIterator: order, bounds, errors, and that no thread is left behind."""
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from smalti.errors import SmaltiError
+from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
+
+pytestmark = pytest.mark.torch
+
+
+def threaded(work, read, *, threads=2, ahead=4, timeout=20.0, join=20.0):
+    return ThreadedIterator(iter(work), read, ThreadOptions(threads, ahead, timeout, join))
+
+
+def loader_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("smalti-loader")]
+
+
+def wait_until(true, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def no_threads_are_left():
+    yield
+    assert loader_threads() == []
+
+
+def test_results_come_in_order_whoever_is_done_first():
+    last_is_done = threading.Event()
+
+    def first_is_last(number):
+        if number == 0:
+            assert last_is_done.wait(10)
+        if number == 3:
+            last_is_done.set()
+        return number * 10
+
+    assert list(threaded(range(9), first_is_last, threads=2)) == [0, 10, 20, 30, 40, 50, 60, 70, 80]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_everything_comes_once_for_any_number_of_threads_and_places(threads, ahead):
+    assert list(threaded(range(50), str, threads=threads, ahead=ahead)) == [str(n) for n in range(50)]
+
+
+def test_several_threads_read_at_once():
+    together = threading.Barrier(3, timeout=10)
+    assert len(list(threaded(range(3), lambda _: together.wait(), threads=3))) == 3
+
+
+def test_no_more_is_drawn_than_there_are_places():
+    drawn = []
+
+    def work():
+        for number in range(100):
+            drawn.append(number)
+            yield number
+
+    batches = threaded(work(), lambda number: number, threads=2, ahead=5)
+    assert [next(batches), next(batches)] == [0, 1]
+    wait_until(lambda: len(drawn) == 7)
+    time.sleep(0.05)
+    assert drawn == [0, 1, 2, 3, 4, 5, 6]
+    batches.close()
+
+
+def test_nothing_is_drawn_before_the_first_request():
+    drawn = []
+    batches = threaded(iter(lambda: drawn.append(1), 0), lambda item: item)
+    time.sleep(0.02)
+    assert drawn == []
+    batches.close()
+
+
+class StrangeError(Exception):
+    pass
+
+
+def test_an_error_comes_at_its_place_and_as_it_was():
+    thrown = StrangeError("number three")
+
+    def read(number):
+        if number == 3:
+            raise thrown
+        return number
+
+    batches = threaded(range(10), read)
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(StrangeError, match="number three") as caught:
+        next(batches)
+    assert caught.value is thrown
+    assert any(entry.name == "read" for entry in caught.traceback)
+
+
+def test_after_an_error_the_iteration_is_over():
+    batches = threaded([1, 0, 1], lambda number: 1 // number)
+    assert next(batches) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_an_error_while_drawing_comes_after_what_was_drawn_before():
+    def work():
+        yield 1
+        yield 2
+        raise StrangeError("no plan")
+
+    batches = threaded(work(), lambda number: number, threads=3)
+    assert [next(batches), next(batches)] == [1, 2]
+    with pytest.raises(StrangeError, match="no plan"):
+        next(batches)
+
+
+def test_closing_ends_the_threads_and_the_iteration():
+    batches = threaded(range(1000), lambda number: number, threads=3)
+    assert next(batches) == 0
+    assert len(loader_threads()) == 3
+    batches.close()
+    batches.close()
+    assert loader_threads() == []
+    assert list(batches) == []
+
+
+def test_closing_before_the_first_request_reads_nothing():
+    batches = threaded(range(3), lambda number: number)
+    batches.close()
+    assert list(batches) == []
+
+
+def test_the_end_of_the_work_ends_the_threads():
+    assert list(threaded(range(3), lambda number: number, threads=3)) == [0, 1, 2]
+    assert loader_threads() == []
+
+
+def test_garbage_collection_ends_the_threads():
+    batches = threaded(range(1000), lambda number: number)
+    next(batches)
+    batches.itself = batches
+    del batches
+    gc.collect()
+    assert loader_threads() == []
+
+
+def test_a_thread_in_the_middle_of_an_item_ends_after_it():
+    release, entered = threading.Event(), threading.Event()
+
+    def read(number):
+        if number == 1:
+            entered.set()
+            assert release.wait(20)
+        return number
+
+    batches = threaded(range(10), read, threads=1, join=0.05)
+    assert next(batches) == 0
+    assert entered.wait(10)
+    before = time.monotonic()
+    batches.close()
+    assert time.monotonic() - before < 5
+    assert len(loader_threads()) == 1
+    release.set()
+    wait_until(lambda: not loader_threads())
+
+
+def test_waiting_too_long_is_an_error_that_names_the_batch():
+    release = threading.Event()
+    batches = threaded(range(10), lambda number: number and release.wait(20), timeout=0.1)
+    assert next(batches) == 0
+    with pytest.raises(SmaltiError, match=r"batch 1 of this iteration was not ready after 0\.1 s") as caught:
+        next(batches)
+    assert (caught.value.batch, caught.value.timeout) == (1, 0.1)
+    release.set()
+    batches.close()
+
+
+def test_two_iterations_do_not_disturb_each_other():
+    one, other = threaded(range(100), lambda n: n), threaded(range(100), lambda n: -n)
+    pairs = list(zip(one, other, strict=True))
+    assert pairs == [(number, -number) for number in range(100)]
+
+
+def go_on_in_fork(batches, connection):
+    try:
+        next(batches)
+    except SmaltiError as error:
+        connection.send(str(error))
+
+
+@pytest.mark.process
+def test_a_forks_copy_of_a_running_iteration_refuses_to_go_on():
+    batches = threaded(range(100), lambda number: number)
+    next(batches)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    child = context.Process(target=go_on_in_fork, args=(batches, there))
+    child.start()
+    assert here.poll(20)
+    assert "begun before a fork" in here.recv()
+    child.join(20)
+    assert child.exitcode == 0
+    assert next(batches) == 1
+    batches.close()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_an_interpreter_that_ends_in_the_middle_of_an_iteration_ends_cleanly():
+    code = (
+        "from smalti.torch.workers.threads import *\n"
+        "batches = ThreadedIterator(iter(range(10**9)), str, ThreadOptions(3, 8, 10.0))\n"
+        "print(next(batches), next(batches))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 1\n", "")
