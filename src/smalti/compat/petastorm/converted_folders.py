@@ -122,7 +122,7 @@ class DataFramePlan:
         return cls(session, plan, is_connect, source)
 
     def equals(self, other: "DataFramePlan") -> bool:
-        """Return whether Spark can tell that both plans give the same rows."""
+        """Return whether Spark finds that both plans give the same rows."""
         if (self.session, self.is_connect) != (other.session, other.is_connect) or self.source != other.source:
             return False
         same = self.plan.sameSemantics(other.plan) if self.is_connect else self.plan.sameResult(other.plan)
