@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures shared by the tests of all packages."""
 
 import gc
 import multiprocessing
@@ -99,7 +99,7 @@ def nothing_leaves_this_machine():
 
 @pytest.fixture(autouse=True)
 def same_numbers_drawn_each_time():
-    """What a test draws from the generators of Python and torch without seeding them, it draws in every run."""
+    """Seed the global generators of Python and torch, so that every run draws the same numbers."""
     random.seed(seeds.seed_of(0))
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seeds.seed_of(0))

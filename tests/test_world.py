@@ -10,7 +10,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets the launcher's variables, and none else."""
+    """Set only these variables of a launcher."""
 
     def launch(**values):
         for name in VARIABLES:
@@ -32,7 +32,7 @@ def test_torchrun_on_two_hosts_of_four(launched):
 
 
 def test_a_local_world_size_of_one_makes_every_rank_a_host(launched):
-    """What TorchDistributor sets for all processes of a machine."""
+    """Return the variables that TorchDistributor sets for all processes of a machine."""
     launched(RANK=3, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1)
     assert detect_world() == World.flat(3, 4)
 
