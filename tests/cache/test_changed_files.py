@@ -82,6 +82,39 @@ def test_a_plain_set_that_is_rewritten_in_place_is_an_error_that_says_what_to_do
             cache.shards([0])
 
 
+@pytest.mark.parametrize("change", ["rewritten", "cut short and grown"])
+def test_a_plain_shard_whose_time_of_modification_was_put_back_is_an_error_all_the_same(plain, other, change):
+    cache, path = plain()
+    was = path.stat()
+    if change == "rewritten":
+        path.write_bytes(other)
+    else:
+        os.truncate(path, 4096)
+        os.truncate(path, was.st_size)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(ChecksumMismatch, match="changed after"):
+        cache.shards([0])
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_copy_whose_time_of_modification_was_put_back_is_fetched_again(copied, other, hashes):
+    cache, path, store = copied(hashes=hashes)
+    was = path.stat()
+    path.write_bytes(other)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_plain_shard_that_got_another_mode_or_another_link_is_read_on(plain, hashes):
+    cache, path = plain(hashes=hashes)
+    path.chmod(0o640)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    path.with_name("backup").hardlink_to(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+
+
 def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other):
     cache, path = plain()
     path.with_name("new").write_bytes(other)
