@@ -104,6 +104,14 @@ def quarantine(target: Path) -> None:
         return
 
 
+def is_put_aside(target: Path, inode: int) -> bool:
+    """Return whether the file that had this name and inode was put aside."""
+    try:
+        return target.with_name(f"{BAD_PREFIX}{target.name}").stat().st_ino == inode
+    except OSError:
+        return False
+
+
 def _escape(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 

@@ -11,10 +11,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smalti.cache.files import Verified, quarantine
+from smalti.cache.files import Verified, is_put_aside, quarantine
 from smalti.cache.wanted import Wanted
 from smalti.errors import ChecksumMismatch
 from smalti.format import AnyShard
@@ -58,11 +58,16 @@ def states_of(paths: Sequence[Path]) -> States:
 
 
 def are_changed(states: States) -> bool:
-    """Return whether any of the files is not as it was. One that was unlinked is: its map stays good."""
+    """Return whether any of the files is not as it was. One that was unlinked is: its map stays good.
+
+    One that another process put aside was changed: that process looked first, and may not have fetched it again yet.
+    """
     for state in states:
         try:
             found = os.stat(state.path)  # noqa: PTH116
         except FileNotFoundError:
+            if is_put_aside(Path(state.path), state.inode):
+                return True
             continue
         except OSError:
             return True  # whoever opens it again says why
@@ -79,6 +84,10 @@ def is_rewritten(before: States, now: States) -> bool:
         was != each and (was.device, was.inode) == (each.device, each.inode)
         for was, each in zip(before, now, strict=True)
     )
+
+
+def _without_status(states: States) -> list[FileState]:
+    return [replace(state, status_time=0) for state in states]
 
 
 class CheckBudget:
@@ -133,9 +142,10 @@ class Known:
         """Return whether a file of an open shard was changed since it was mapped."""
         return are_changed(self._states.get(shard_id, ()))
 
-    def add(self, shard_id: int, paths: Sequence[Path], states: States, *, with_status: bool) -> None:
-        """Record that these files hold the shard."""
-        self.verified.add(shard_id, paths, with_status=with_status)
+    def add(self, shard_id: int, states: States, *, is_verified: bool, with_status: bool) -> None:
+        """Record that files in these states hold the shard; when next opened, they count as verified or not."""
+        if is_verified:
+            self.verified.add(shard_id, [Path(state.path) for state in states], with_status=with_status)
         self._states[shard_id] = states
 
 
@@ -176,15 +186,17 @@ class Opening:
         """Map the files.
 
         Raises:
-            ChecksumMismatch: they were changed while they were verified.
+            ChecksumMismatch: they were changed while they were verified or mapped.
             FormatError: they are not the shard.
             OSError: a file cannot be opened.
         """
+        before = self._before or states_of(paths)
         shard = self._open_files(paths)
-        states = states_of(paths)
-        if self._before and states != self._before:
+        now = states_of(paths)
+        if _without_status(now) != _without_status(before):
             raise self._changed(self._wanted.what)
-        self._known.add(self._wanted.number, paths, states, with_status=self._with_status)
+        # As they were before: a change since then is noticed before the first batch.
+        self._known.add(self._wanted.number, before, is_verified=now == before, with_status=self._with_status)
         return shard
 
     def explained(self, error: ChecksumMismatch) -> ChecksumMismatch:
