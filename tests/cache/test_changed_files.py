@@ -5,10 +5,12 @@ import os
 import pytest
 
 from smalti.cache import ShardCache
-from smalti.cache.mapping import CheckBudget
+from smalti.cache.files import quarantine
+from smalti.cache.mapping import CheckBudget, Known, Opening
+from smalti.cache.wanted import Wanted
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch
-from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.format import Schema, ShardBuilder, ShardOptions, open_shard
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
@@ -82,6 +84,39 @@ def test_a_plain_set_that_is_rewritten_in_place_is_an_error_that_says_what_to_do
             cache.shards([0])
 
 
+@pytest.mark.parametrize("change", ["rewritten", "cut short and grown"])
+def test_a_plain_shard_whose_time_of_modification_was_put_back_is_an_error_all_the_same(plain, other, change):
+    cache, path = plain()
+    was = path.stat()
+    if change == "rewritten":
+        path.write_bytes(other)
+    else:
+        os.truncate(path, 4096)
+        os.truncate(path, was.st_size)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(ChecksumMismatch, match="changed after"):
+        cache.shards([0])
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_copy_whose_time_of_modification_was_put_back_is_fetched_again(copied, other, hashes):
+    cache, path, store = copied(hashes=hashes)
+    was = path.stat()
+    path.write_bytes(other)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_plain_shard_that_got_another_mode_or_another_link_is_read_on(plain, hashes):
+    cache, path = plain(hashes=hashes)
+    path.chmod(0o640)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    path.with_name("backup").hardlink_to(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+
+
 def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other):
     cache, path = plain()
     path.with_name("new").write_bytes(other)
@@ -123,6 +158,19 @@ def test_a_copy_that_another_process_removed_is_read_on(copied):
     assert [call.op for call in store.calls].count("fetch") == 1
 
 
+@pytest.mark.parametrize("change", ["rewritten", "cut short"])
+def test_a_copy_that_was_changed_and_put_aside_by_another_process_is_not_read_on(copied, other, change):
+    """That process was the first to notice, and fetches it again only after that."""
+    cache, path, store = copied()
+    if change == "rewritten":
+        rewrite(path, other)
+    else:
+        os.truncate(path, 4096)
+    quarantine(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
 def test_a_copy_without_hashes_that_another_process_fetched_again_is_not_fetched_once_more(copied):
     """Two processes under a limit would otherwise fetch it in turns for ever."""
     cache, path, store = copied(hashes=())
@@ -147,6 +195,35 @@ def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cac
     info = put_shard(LocalStore(tmp_path / "set"))
     with pytest.raises(ChecksumMismatch, match="changed after"):
         make_cache(Changing(tmp_path / "set"), [info]).shard(0)
+
+
+@pytest.mark.parametrize("change", ["cut short", "rewritten, with its time put back"])
+def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, change):
+    """Its states would be those after the change, which nobody would ever notice."""
+    store = LocalStore(tmp_path / "set")
+    info = put_shard(store)
+    path = tmp_path / "set" / info.raw.basename
+    known = Known(1)
+
+    def open_and_change(paths):
+        shard = open_shard(paths, info)
+        was = path.stat()
+        if change == "cut short":
+            os.truncate(path, 4096)
+        else:
+            path.write_bytes(other)
+            os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+        return shard
+
+    opening = Opening(Wanted(0, info, "shard 0"), known, open_and_change, is_copied=True)
+    assert not opening.trusted((path,))
+    if change == "cut short":
+        with pytest.raises(ChecksumMismatch, match="changed after"):
+            opening.use((path,))
+    else:
+        opening.use((path,))
+        assert known.is_changed(0)
+        assert not opening.trusted((path,))
 
 
 def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_error(tmp_path):

@@ -104,6 +104,14 @@ def quarantine(target: Path) -> None:
         return
 
 
+def is_put_aside(target: Path, inode: int) -> bool:
+    """Return whether the file that had this name and inode was put aside."""
+    try:
+        return target.with_name(f"{BAD_PREFIX}{target.name}").stat().st_ino == inode
+    except OSError:
+        return False
+
+
 def _escape(name: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 
@@ -310,31 +318,32 @@ class Verified:
         memory = mmap.mmap(-1, max(1, num_shards) * 8)
         self._marks = np.frombuffer(memory, np.uint64)
 
-    def add(self, shard_id: int, paths: Sequence[Path]) -> None:
+    def add(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> None:
         """Remembers that these files, as they are now, hold the shard."""
-        self._marks[shard_id] = _mark(paths)
+        self._marks[shard_id] = _mark(paths, with_status=with_status)
 
-    def knows(self, shard_id: int, paths: Sequence[Path]) -> bool:
+    def knows(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
         """Whether these files were verified, and have not changed since.
 
         Raises:
             OSError: a file cannot be looked at.
         """
-        return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths))
+        return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths, with_status=with_status))
 
-    def is_changed(self, shard_id: int, paths: Sequence[Path]) -> bool:
+    def is_changed(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
         """Return whether files were verified as this shard, and are not those, or not as they were, any more.
 
         Raises:
             OSError: a file cannot be looked at.
         """
-        return bool(self._marks[shard_id]) and not self.knows(shard_id, paths)
+        return bool(self._marks[shard_id]) and not self.knows(shard_id, paths, with_status=with_status)
 
 
-def _mark(paths: Sequence[Path]) -> Any:
-    """Device, inode, size and modification time of the files, as one number that is not 0."""
+def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
+    """Device, inode, size and times of the files, as one number that is not 0."""
     facts = []
     for path in paths:
         found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        facts.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        status = found.st_ctime_ns if with_status else 0
+        facts.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, status))
     return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)

@@ -1,6 +1,6 @@
 """Mapping one shard's files so that they stay what was verified; knows no stores, locks or limits.
 
-Noticing that a mapped file was changed by others, by its inode, size and modification time. Reads no contents.
+Noticing that a mapped file was changed by others, by its inode, size and times. Reads no contents.
 
 A file that is cut short under a map ends the process by SIGBUS when a page behind its new end is read, and one that is
 rewritten in place gives samples of both contents. So files are compared before each batch. What remains is a file that
@@ -11,10 +11,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smalti.cache.files import Verified, quarantine
+from smalti.cache.files import Verified, is_put_aside, quarantine
 from smalti.cache.wanted import Wanted
 from smalti.errors import ChecksumMismatch
 from smalti.format import AnyShard
@@ -37,6 +37,8 @@ class FileState:
     num_bytes: int
     time: int
     """Of the last modification, nanoseconds."""
+    status_time: int
+    """Of the last change of content or status, nanoseconds; unlike the other, no program can put it back."""
 
 
 States = tuple[FileState, ...]
@@ -51,20 +53,27 @@ def states_of(paths: Sequence[Path]) -> States:
     states = []
     for path in map(os.fspath, paths):
         found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     return tuple(states)
 
 
 def are_changed(states: States) -> bool:
-    """Return whether any of the files is not as it was. One that was unlinked is: its map stays good."""
+    """Return whether any of the files is not as it was. One that was unlinked is: its map stays good.
+
+    One that another process put aside was changed: that process looked first, and may not have fetched it again yet.
+    """
     for state in states:
         try:
             found = os.stat(state.path)  # noqa: PTH116
         except FileNotFoundError:
+            if is_put_aside(Path(state.path), state.inode):
+                return True
             continue
         except OSError:
             return True  # whoever opens it again says why
         if found.st_mtime_ns != state.time or found.st_size != state.num_bytes or found.st_ino != state.inode:
+            return True
+        if found.st_ctime_ns != state.status_time:
             return True
     return False
 
@@ -75,6 +84,10 @@ def is_rewritten(before: States, now: States) -> bool:
         was != each and (was.device, was.inode) == (each.device, each.inode)
         for was, each in zip(before, now, strict=True)
     )
+
+
+def _without_status(states: States) -> list[FileState]:
+    return [replace(state, status_time=0) for state in states]
 
 
 class CheckBudget:
@@ -129,9 +142,10 @@ class Known:
         """Return whether a file of an open shard was changed since it was mapped."""
         return are_changed(self._states.get(shard_id, ()))
 
-    def add(self, shard_id: int, paths: Sequence[Path], states: States) -> None:
-        """Record that these files hold the shard."""
-        self.verified.add(shard_id, paths)
+    def add(self, shard_id: int, states: States, *, is_verified: bool, with_status: bool) -> None:
+        """Record that files in these states hold the shard; when next opened, they count as verified or not."""
+        if is_verified:
+            self.verified.add(shard_id, [Path(state.path) for state in states], with_status=with_status)
         self._states[shard_id] = states
 
 
@@ -151,6 +165,8 @@ class Opening:
         self._wanted, self._known = wanted, known
         self._open_files, self._is_copied = open_files, is_copied
         self._before: States = ()
+        # `chmod`, a link or a backup change the status alone: what can be neither hashed nor fetched again is read on.
+        self._with_status = is_copied or bool(wanted.info.raw.hashes)
 
     def trusted(self, paths: tuple[Path, ...]) -> bool:
         """Return whether these files were verified as the shard in this run, and did not change since.
@@ -162,23 +178,25 @@ class Opening:
         number, verified = self._wanted.number, self._known.verified
         if not self._is_copied:
             self._before = states_of(paths)
-        if not self._wanted.info.raw.hashes and verified.is_changed(number, paths):
+        if not self._wanted.info.raw.hashes and verified.is_changed(number, paths, with_status=self._with_status):
             self._refuse_rewritten(paths)
-        return verified.knows(number, paths)
+        return verified.knows(number, paths, with_status=self._with_status)
 
     def use(self, paths: tuple[Path, ...]) -> AnyShard:
         """Map the files.
 
         Raises:
-            ChecksumMismatch: they were changed while they were verified.
+            ChecksumMismatch: they were changed while they were verified or mapped.
             FormatError: they are not the shard.
             OSError: a file cannot be opened.
         """
+        before = self._before or states_of(paths)
         shard = self._open_files(paths)
-        states = states_of(paths)
-        if self._before and states != self._before:
+        now = states_of(paths)
+        if _without_status(now) != _without_status(before):
             raise self._changed(self._wanted.what)
-        self._known.add(self._wanted.number, paths, states)
+        # As they were before: a change since then is noticed before the first batch.
+        self._known.add(self._wanted.number, before, is_verified=now == before, with_status=self._with_status)
         return shard
 
     def explained(self, error: ChecksumMismatch) -> ChecksumMismatch:

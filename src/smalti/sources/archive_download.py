@@ -81,6 +81,7 @@ def _chunks(reply: HTTPResponse, shown: str, max_bytes: int, deadline: TransferD
         if not chunk:
             break
         received += len(chunk)
+        deadline.progress(len(chunk))
         yield chunk
     if expected not in {None, received}:
         raise StoreError(f"{shown}: expected {expected} bytes, received {received}; try again", source=shown)
@@ -195,9 +196,10 @@ class _Web(AbstractHTTPHandler):
 
 
 class TimedSocket:
-    """The part of a socket that `http.client` uses; all that is received counts as progress of a transfer.
+    """The part of a socket that `http.client` uses; nothing is received after the deadline of a transfer.
 
-    A timeout of the socket alone would begin anew with each byte.
+    A timeout of the socket alone would begin anew with each byte. Headers are no progress, or a server that sends them
+    for ever would never be left.
     """
 
     def __init__(self, inner: socket.socket, deadline: TransferDeadline) -> None:
@@ -232,7 +234,7 @@ class _TimedReader(io.RawIOBase):
             received = self._raw.readinto(buffer) or 0
         except TimeoutError:
             raise self._deadline.error() from None
-        self._deadline.progress(received)
+        self._deadline.progress(0)
         return received
 
     def close(self) -> None:

@@ -32,9 +32,9 @@ def describe_archive(source: str) -> str:
     found = ArchiveSource.parse(source)
     if not _is_web(source):
         return found.shown
-    place, parameters, _ = unsigned_address(source).partition("?")
+    place = re.split(r"[?#]", found.shown, maxsplit=1)[0]
     # What is left of the query tells archives apart, and may be secret.
-    return f"{place}?*** ({found.digest[:12]})" if parameters else place
+    return f"{place}?*** ({found.digest[:12]})" if "?" in unsigned_address(source) else place
 
 
 def _path_of(source: str) -> str:

@@ -19,10 +19,15 @@ _SIGNED_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|code|rlke
 
 _USERS = (
     # user:password@host, with one slash too; a password may hold "/" and "@". "host:8080/a@b" has a port.
-    re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*:)(?!\d{1,5}/)[^\s'\"]+(?=@)"),
+    re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*?(?::|%3A))(?!\d{1,5}/)[^\s'\"]+(?=@|%40)", re.IGNORECASE),
     # token@host, where the part before "@" has no other meaning
-    re.compile(r"(?P<keep>\b(?:https?|s3a?|gcs|gs):/{1,2})[^/\s@'\"?#]+(?=@)", re.IGNORECASE),
+    re.compile(r"(?P<keep>\b(?:https?|s3a?|gcs|gs):/{1,2})[^/\s@'\"?#]+(?=@|%40)", re.IGNORECASE),
 )
+_ADDRESS_USER = re.compile(
+    r"(?P<keep>^(?:(?!file:///)\W*[A-Za-z][\w+.-]+:/*|//)[^/:@]*?(?::|%3A))(?!\d{1,5}/).+(?=@|%40)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""As the first of `_USERS`, for a text that is one address: slashes may be miscounted, and a password hold spaces."""
 _PATTERNS = (
     *_USERS,
     re.compile(
@@ -43,7 +48,7 @@ _SECRET_NAMES = re.compile(
     re.IGNORECASE,
 )
 
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:/|dbfs:", re.IGNORECASE)
+_SCHEME = re.compile(r"\W*(?:[A-Za-z][\w+.-]+:/|(?:dbfs|https?|s3a?|gs):)|/Volumes/", re.IGNORECASE)
 
 _SIGNATURE_PARAMETERS = frozenset(
     f"x-{vendor}-{name}"
@@ -62,7 +67,9 @@ _SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET",
     "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_PASSWORD", "IDENTITY_HEADER",
-    "MSI_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN",
+    "MSI_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
+    "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN", "ARM_CLIENT_SECRET", "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
 )  # fmt: skip
 
 
@@ -78,7 +85,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def redact_address(address: str) -> str:
     """Return the address for messages: without user, password, query and fragment, any part of which may be secret."""
-    shown = redact(address)
+    shown = redact(_ADDRESS_USER.sub(rf"\g<keep>{MASK}", address))
     if not _SCHEME.match(shown):
         return shown
     place, mark, _ = _split(shown)
@@ -87,7 +94,7 @@ def redact_address(address: str) -> str:
 
 def has_login(address: str) -> bool:
     """Return whether an address holds a password, or a user where that is no part of the address."""
-    return any(pattern.search(address) for pattern in _USERS)
+    return any(pattern.search(address) for pattern in (*_USERS, _ADDRESS_USER))
 
 
 def address_secrets(address: str) -> tuple[str, ...]:

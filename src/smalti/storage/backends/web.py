@@ -5,6 +5,7 @@ fsspec's own client calls every refused HEAD "not found", and hands out a whole 
 
 import functools
 import importlib
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,8 @@ from smalti.storage.extras import CONNECT_SECONDS, READ_SECONDS, load_extra
 
 PLAIN = "/:@!$&'()*+,;=-._~"
 """What a path may hold as it is."""
+OURS = frozenset({"Accept-Encoding", "Range"})
+"""Headers of a request that hold no login."""
 
 
 def make(options: dict[str, Any]) -> Any:
@@ -24,7 +27,28 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options with time limits, and without fsspec's caches."""
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-    return {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_leave_logins)
+    client = dict(options.get("client_kwargs") or {})
+    client["trace_configs"] = [*client.get("trace_configs", ()), trace]
+    settings = {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
+    return settings | {"client_kwargs": client}
+
+
+async def _leave_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
+    """Take the caller's headers off a request that goes on to another server; aiohttp takes off `Authorization`."""
+    if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
+        for name in set(redirect.headers) - OURS:
+            redirect.headers.popall(name)
+
+
+def is_same_server(address: str, target: str) -> bool:
+    """Return whether a target, which may be relative, is of the same scheme, host and port."""
+    url = importlib.import_module("yarl").URL
+    try:
+        return bool(url(address).join(url(target)).origin() == url(address).origin())
+    except ValueError:  # no address at all
+        return False
 
 
 @functools.cache
@@ -54,6 +78,8 @@ def web_class() -> Any:
                 body = bytes(await reply.read())
                 if ranged and reply.status != 206:
                     return body[begin:end]  # the server ignored the range
+                if ranged and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
+                    raise StoreError(f"{url}: the server gave another part of it than it was asked for", url=url)
                 return body
 
         async def _info(self, url: str, **_: Any) -> dict[str, Any]:
@@ -70,17 +96,29 @@ def web_class() -> Any:
                     return _described(url, int(total), reply.headers)
                 return _described(url, len(await reply.read()), reply.headers)
 
-        async def _ask(self, method: str, address: str, headers: dict[str, str]) -> Any:
+        async def _ask(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
             session = await self.set_session()
             options = {**self.kwargs, "allow_redirects": True}
             # Stored bytes are wanted as they are: a server that compresses on the way would change sizes and ranges.
-            sent = {"Accept-Encoding": "identity", **self._login(), **options.pop("headers", {}), **headers}
+            logins = {**self._login(), **options.pop("headers", {})}
+            sent = {"Accept-Encoding": "identity", **(logins if is_own else {}), **headers}
             return await session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
 
         async def _find(self, url: str, **_: Any) -> Any:
             raise StoreError(f"{url}: a web server cannot be listed; name the shard set itself", url=url)
 
     return WebFileSystem
+
+
+def _is_span(told: str, begin: int, end: int | None, num_bytes: int) -> bool:
+    """Return whether a body of which the server tells `bytes <first>-<last>/<total>` is what was asked for."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told)
+    if found is None:
+        return not told  # some do not say
+    first, total = found.groups()
+    if int(first) != begin or total == "*":
+        return int(first) == begin
+    return num_bytes >= min(int(total), int(total) if end is None else end) - begin
 
 
 def _described(url: str, size: int, headers: Any) -> dict[str, Any]:
