@@ -1,8 +1,9 @@
 """Images as bytes and as pixels: header checks, decoding, preparation. No stores, no Spark."""
 
+from smalti.image_headers import MAX_PIXELS
 from smalti.images.batches import decode_batch
 from smalti.images.grid import thumbnail_grid
-from smalti.images.header import MAX_PIXELS, ImageHeader, probe_image
+from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
     PreparedImage,
     decode_rgb,

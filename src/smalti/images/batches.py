@@ -19,12 +19,12 @@ from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import Pixels, decode_fast, decode_probed, is_fast, resize_square
 
 Crop = Literal["resize", "center"]
-Layout = Literal["hwc", "chw"]
+AxisOrder = Literal["hwc", "chw"]
 _DEADLINE_SECONDS = 600.0  # for the threads of one batch; a large image takes one second
 
 
 @dataclass(frozen=True)
-class Target:
+class DecodeOptions:
     """What each image of a batch becomes."""
 
     size: int
@@ -32,7 +32,7 @@ class Target:
     crop: Crop = "resize"
     """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, untouched; of an
     image with a shorter side, its centre square, resized."""
-    layout: Layout = "hwc"
+    layout: AxisOrder = "hwc"
     """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ def decode_batch(
     *,
     size: int,
     crop: Crop = "resize",
-    layout: Layout = "hwc",
+    layout: AxisOrder = "hwc",
     num_threads: int = 1,
 ) -> Pixels:
     """Encoded images as one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
@@ -61,19 +61,19 @@ def decode_batch(
     Args:
         images: JPEG, PNG, WEBP, BMP or GIF.
         size: pixels on each side.
-        crop: see `Target.crop`.
-        layout: see `Target.layout`.
+        crop: see `DecodeOptions.crop`.
+        layout: see `DecodeOptions.layout`.
         num_threads: threads that decode at the same time; the decoders release the interpreter lock.
 
     Raises:
         BadImageError: with `index`, the place of the first bad image in the batch.
     """
-    target = Target(size, crop, layout)
+    options = DecodeOptions(size, crop, layout)
     batch = _unaligned((len(images), size, size, 3) if layout == "hwc" else (len(images), 3, size, size))
     places = batch if layout == "hwc" else batch.transpose(0, 2, 3, 1)
     cuts = [len(images) * part // num_threads for part in range(num_threads + 1)]
     parts = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
-    jobs = [(images[begin:end], places[begin:end], target, begin) for begin, end in parts]
+    jobs = [(images[begin:end], places[begin:end], options, begin) for begin, end in parts]
     if len(jobs) > 1:
         threads = [_pool(os.getpid(), num_threads - 1).submit(_decode_part, *job) for job in jobs[1:]]
         _decode_part(*jobs[0])  # this thread works as well; the first part's error is the first error
@@ -89,19 +89,19 @@ def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
 
 
-def _decode_part(images: Sequence[bytes], places: Pixels, target: Target, first: int) -> None:
+def _decode_part(images: Sequence[bytes], places: Pixels, options: DecodeOptions, first: int) -> None:
     scratch, place = _Scratch(), 0
     try:
         for place, data in enumerate(images):
-            _decode_into(places[place], data, target, scratch)
+            _decode_into(places[place], data, options, scratch)
     except BadImageError as error:
         index = first + place
         raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
 
 
-def _decode_into(place: Pixels, data: bytes, target: Target, scratch: "_Scratch") -> None:
-    header, size = probe_image(data), target.size
-    crops = target.crop == "center" and min(header.width, header.height) >= size
+def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_Scratch") -> None:
+    header, size = probe_image(data), options.size
+    crops = options.crop == "center" and min(header.width, header.height) >= size
     if is_fast(header):
         least = 0 if crops else min(size, header.width, header.height)
         height, width = _decoded_size(data, header, least)

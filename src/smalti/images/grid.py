@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import BadImageError
-from smalti.images.header import exif_orientation, turn_upright
-from smalti.images.pixels import decode_rgb, encode_jpeg, resize_square
+from smalti.images.header import exif_orientation
+from smalti.images.pixels import decode_rgb, encode_jpeg, resize_square, turn_upright
 
 _GAP = 4  # pixels between two pictures
 _BACKGROUND = 245

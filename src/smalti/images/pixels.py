@@ -15,7 +15,7 @@ import simplejpeg
 from PIL import Image
 
 from smalti.errors import BadImageError
-from smalti.images.header import ImageHeader, exif_orientation, probe_image, turn_upright
+from smalti.images.header import ImageHeader, exif_orientation, probe_image
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -136,6 +136,17 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
     return image.convert("RGB")
+
+
+def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Return pixels, shape (height, width, 3), turned and mirrored as the EXIF orientation demands; a view."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
 
 
 def resize_square(pixels: Pixels, size: int) -> Pixels:

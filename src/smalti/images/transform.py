@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from smalti.errors import BadImageError, SchemaError
-from smalti.images.batches import Crop, Layout, Target, decode_batch
-
-_HEADS = {b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"}  # of the five formats that are decoded
+from smalti.images.batches import AxisOrder, Crop, DecodeOptions, decode_batch
+from smalti.images.header import may_be_image
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class DecodeImages:
     columns: tuple[str, ...] | None = None
     """Names of the columns; None for every column of bytes most of whose values begin like an image."""
     crop: Crop = "resize"
-    """`resize` or `center`; see `Target.crop`."""
-    layout: Layout = "hwc"
+    """`resize` or `center`; see `DecodeOptions.crop`."""
+    layout: AxisOrder = "hwc"
     """`hwc` for arrays of shape (n, size, size, 3), `chw` for (n, 3, size, size)."""
     num_threads: int = 1
     """Threads that decode one batch."""
@@ -36,7 +35,7 @@ class DecodeImages:
     """Loader threads may share it."""
 
     def __post_init__(self) -> None:
-        Target(self.size, self.crop, self.layout)
+        DecodeOptions(self.size, self.crop, self.layout)
         if type(self.num_threads) is not int or self.num_threads < 1:
             raise ValueError(f"`num_threads` is a number of threads from 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
@@ -81,7 +80,7 @@ def _is_bytes(values: Any) -> bool:
 
 def _is_images(values: Any) -> bool:
     """Most of them, not all: a damaged image must be an error, and not make the column another one."""
-    return _is_bytes(values) and 2 * sum(value[:2] in _HEADS for value in values) > len(values)
+    return _is_bytes(values) and 2 * sum(map(may_be_image, values)) > len(values)
 
 
 def _named(error: BadImageError, column: str, columns: Mapping[str, Any]) -> BadImageError:

@@ -21,7 +21,7 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, shape_header
 from smalti.format.encodings.casting import Array, cast_exact, little_endian
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, begins_well
+from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
 from smalti.format.encodings.images import ImageFile, Jpeg, Pil, Png
 from smalti.format.encodings.scalars import Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
@@ -188,7 +188,7 @@ def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
     heads = np.minimum(ends[1:], ends[:-1] + HEAD_BYTES)
     view = memoryview(data)
     for row, (begin, end, ended) in enumerate(zip(ends.tolist(), heads.tolist(), is_ended.tolist(), strict=False)):
-        if not ended or not begins_well(bytes(view[begin:end])):
+        if not ended or not has_good_head(bytes(view[begin:end])):
             yield row
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, is_possible, shape_header
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, begins_well
+from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
 from smalti.format.encodings.images import Jpeg
 from smalti.format.encodings.scalars import Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
@@ -93,7 +93,7 @@ def _narrow_float(codec: Scalar, code: str) -> Callable[[Any], float]:
 
 
 def _jpeg(value: bytes) -> bytes:
-    if not value.endswith(END_MARK) or not begins_well(value[:HEAD_BYTES]):
+    if not value.endswith(END_MARK) or not has_good_head(value[:HEAD_BYTES]):
         raise ValueError
     return value
 
