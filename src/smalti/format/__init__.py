@@ -26,8 +26,9 @@ from smalti.format.reading.verification import verify_file
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
 from smalti.format.text_layout import TextLayout, layout_of, text_schema
-from smalti.format.writing.builder import ShardBuilder, ShardOptions
+from smalti.format.writing.builder import ShardBuilder
 from smalti.format.writing.memory import BuiltShard, FilledShard
+from smalti.format.writing.sealing import ShardOptions
 from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [

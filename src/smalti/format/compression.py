@@ -359,8 +359,6 @@ class Brotli(_Stream):
         return packed
 
 
-__all__ = ["COMPRESSION_NAMES", "Compression", "parse_compression"]
-
 _FAMILIES: tuple[type[Compression], ...] = (Brotli, Bzip2, Gzip, Snappy, Zstandard)
 _NAMED: dict[str, Compression] = {
     **{kind.extension: kind(kind.extension, kind.default_level) for kind in _FAMILIES},

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from smalti.errors import IndexFileError
-from smalti.format.info import VERSION, ShardInfo, check_version
-from smalti.format.json_fields import Fields, fault
+from smalti.format.info import ShardInfo, check_version
+from smalti.format.json_fields import Fields, fault, is_deeper_than
+from smalti.format.sizes import VERSION
 
 
 @contextmanager
@@ -34,7 +35,6 @@ def uncollected() -> Iterator[None]:
 MAX_INDEX_BYTES = 1 << 29
 """Largest index file that is parsed: about a million shards with two hashes each."""
 _MAX_DEPTH = 64
-_NESTED = (dict, list)
 
 
 @uncollected()
@@ -98,7 +98,8 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
         raise IndexFileError(
             f"{where}: not readable JSON ({reason}); it was cut short or damaged. Write it again.", where=where
         ) from error
-    _check_depth(obj, where)
+    if is_deeper_than(obj, _MAX_DEPTH):
+        raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
     return obj
 
 
@@ -118,20 +119,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
-
-
-def _check_depth(obj: Any, where: str) -> None:
-    level, depth = ([obj] if type(obj) in _NESTED else []), 0
-    while level:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if type(parent) is dict else parent)
-            if type(item) in _NESTED
-        ]
 
 
 def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:

@@ -11,14 +11,12 @@ from smalti.format.compression import parse_compression
 from smalti.format.hashing import HASH_NAMES, hex_length
 from smalti.format.json_fields import Fields, fault
 from smalti.format.names import check_basename
-from smalti.format.schema import Schema
-from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
+from smalti.format.schema import MAX_COLUMNS, Schema
+from smalti.format.sizes import MAX_FILE_BYTES, VERSION, parse_size_limit
 from smalti.format.text_layout import TEXT_FORMATS, TextLayout, is_utf8, layout_of, parse_layout
 
-VERSION = 2
 MAX_STORED_BYTES = MAX_FILE_BYTES + (1 << 26)
 """Largest compressed file: what compression may add to data that does not compress is far less."""
-_MAX_COLUMNS = 100_000
 _SIZE_TYPES = frozenset({int, type(None)})
 _HEX = frozenset("0123456789abcdef")
 _HEX_DIGITS = {name: hex_length(name) for name in HASH_NAMES}
@@ -294,8 +292,8 @@ def _same(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries must not mean a million copies
 def _checked_schema(names: tuple[str, ...], encodings: tuple[str, ...], sizes: tuple[int | None, ...]) -> Schema:
-    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
-        raise SchemaError(f"expected 1 to {_MAX_COLUMNS} columns, each name once, found {len(names)} names.")
+    if not 1 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names):
+        raise SchemaError(f"expected 1 to {MAX_COLUMNS} columns, each name once, found {len(names)} names.")
     schema = Schema(names, encodings, sizes)
     if not all(map(is_utf8, names)):
         raise SchemaError("a column has a name that UTF-8 cannot hold.")

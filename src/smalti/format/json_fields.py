@@ -6,6 +6,7 @@ from typing import Any
 from smalti.errors import IndexFileError
 
 _MISSING = object()
+_NESTED = (dict, list)
 _TEXTS = frozenset({str})
 _MAX_SHOWN = 300  # characters of a place or an expectation: parts of both may come from the file
 
@@ -23,6 +24,21 @@ def fault(where: str, expected: str, found: object) -> IndexFileError:
         "written by an MDS writer.",
         where=where,
     )
+
+
+def is_deeper_than(value: Any, max_depth: int) -> bool:
+    """Return whether lists and dicts of a parsed JSON value are nested more than `max_depth` levels deep."""
+    level = [value] if type(value) in _NESTED else []
+    for _ in range(max_depth):
+        if not level:
+            return False
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if type(parent) is dict else parent)
+            if type(item) in _NESTED
+        ]
+    return bool(level)
 
 
 class Fields:

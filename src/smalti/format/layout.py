@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.info import VERSION, ShardInfo
+from smalti.format.encodings.encoding import Int64s
+from smalti.format.info import ShardInfo
 from smalti.format.schema import Schema
+from smalti.format.sizes import VERSION
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
@@ -46,7 +48,7 @@ def num_bytes_of_empty(info: ShardInfo) -> int:
     return 8 + len(config)
 
 
-def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
+def head_bytes(config: bytes, lengths: Int64s) -> bytes:
     """What stands in front of the samples: their number, the table of offsets, and the config.
 
     Args:
@@ -88,14 +90,17 @@ def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> Non
             )
 
 
-def read_offsets(data: memoryview, *, samples: int, what: str, num_bytes: int | None = None) -> Offsets:
+def read_offsets(
+    data: memoryview, *, samples: int, what: str, first: int | None = None, num_bytes: int | None = None
+) -> Offsets:
     """The checked table of offsets, uint32, shape (N + 1,): ordered, inside the file, covering it to its last byte.
 
     Args:
         data: The whole file, or so much of its beginning that the table is in it.
         samples: How many samples the index declares.
         what: The file's name, for messages.
-        num_bytes: Of the whole file; by default those of `data`.
+        first: Lowest offset that a sample may have; by default the end of the table.
+        num_bytes: Size of the file that the offsets point into; by default that of `data`.
 
     Raises:
         FormatError: The header contradicts the index, or the offsets are not as said.
@@ -104,16 +109,17 @@ def read_offsets(data: memoryview, *, samples: int, what: str, num_bytes: int | 
     begin = 8 + 4 * samples
     if len(data) < begin or found != samples:
         raise FormatError(
-            f"{what}: expected {samples} samples, as the index says, found {found} in {len(data)} bytes; the shard is "
+            f"{what}: expected {samples} samples, as the index says, found {found} in {len(data)} bytes; the file is "
             "cut short, or belongs to another index. Fetch it again, or run the writer again.",
             expected=samples,
             found=found,
         )
+    lowest, kind = (begin, "sample") if first is None else (first, "line")
     end = len(data) if num_bytes is None else num_bytes
     offsets: Offsets = np.frombuffer(data, OFFSET, samples + 1, offset=4)
-    if offsets[0] < begin or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] < lowest or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
         raise FormatError(
-            f"{what}: the table of sample offsets is damaged: expected rising offsets from at least {begin} to "
-            f"{end}, the end of the file. Fetch it again, or run the writer again.",
+            f"{what}: the table of {kind} offsets is damaged: expected rising offsets from at least {lowest} to "
+            f"{end}, the end of the data file. Fetch it again, or run the writer again.",
         )
     return offsets

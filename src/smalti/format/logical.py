@@ -207,7 +207,7 @@ Restore = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class _Column:
+class _LogicalColumn:
     name: str
     one: Restore | None
     """A stored value to the value that it stands for; None where that is itself."""
@@ -219,7 +219,7 @@ class _Column:
 class LogicalTypes:
     """How the samples of one shard set are given; thread-safe."""
 
-    def __init__(self, types: Mapping[str, Any], columns: tuple[_Column, ...]) -> None:
+    def __init__(self, types: Mapping[str, Any], columns: tuple[_LogicalColumn, ...]) -> None:
         """Use `parse_logical`."""
         self.types = types
         self._columns = columns
@@ -277,7 +277,7 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
     return LogicalTypes(types, needed) if needed else None
 
 
-def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _Column:
+def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _LogicalColumn:
     family = kind.get("type") if isinstance(kind, Mapping) else None
     if not isinstance(family, str):
         raise _unfit(name, kind, "expected an object with a 'type'")
@@ -289,7 +289,7 @@ def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _Column:
         one, many = _ways(family, kind, encoding)
     except SchemaError as error:
         raise _unfit(name, kind, f"{error.message} (stored as {encoding})") from error
-    return _Column(name, one, many, mask)
+    return _LogicalColumn(name, one, many, mask)
 
 
 def _ways(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Restore | None, Restore | None]:
@@ -332,11 +332,11 @@ def _booleans(stored: Any) -> Any:
     return number_type({"type": "bool"}).many(stored)
 
 
-def _is_set(column: _Column, stored: Any) -> bool:
+def _is_set(column: _LogicalColumn, stored: Any) -> bool:
     return bool(_restored(column, number_type({"type": "bool"}).one, stored))
 
 
-def _restored(column: _Column, restore: Restore, stored: Any) -> Any:
+def _restored(column: _LogicalColumn, restore: Restore, stored: Any) -> Any:
     try:
         return restore(stored)
     except _FAULTS as error:

@@ -8,6 +8,9 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.registry import num_replaced, parse_encoding
 
+MAX_COLUMNS = 100_000
+"""Most columns that the entry of a shard in an index file may have."""
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -37,6 +40,24 @@ class Schema:
                 )
         codecs = [_codec(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
         return cls(names, tuple(codec.name for codec in codecs), tuple(codec.size for codec in codecs))
+
+    def check_sample(self, sample: Mapping[str, object], row: int) -> None:
+        """Return only if the sample has exactly these columns.
+
+        Raises:
+            SchemaError: A column is missing or unknown, the first in order of names; `row` and `column` say which.
+        """
+        if not hasattr(sample, "keys"):
+            raise SchemaError(f"sample {row}: expected a dict of columns, found {type(sample).__name__}.", row=row)
+        known, found = set(self.names), set(sample.keys())
+        if found != known:
+            missing, extra = sorted(known - found), sorted(map(str, found - known))
+            raise SchemaError(
+                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly the columns "
+                "of the data set.",
+                row=row,
+                column=(missing or extra)[0],
+            )
 
     def columns(self) -> dict[str, str]:
         """Name to encoding."""

@@ -5,6 +5,8 @@ import re
 from smalti.errors import SchemaError
 from smalti.whole import whole_number
 
+VERSION = 2
+"""Version of MDS, in every index file and shard."""
 MAX_FILE_BYTES = (1 << 32) - 1
 """Largest shard file in bytes: sample offsets are uint32."""
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format.json_fields import Fields, fault
-from smalti.format.schema import Schema
+from smalti.format.schema import MAX_COLUMNS, Schema
+from smalti.format.sizes import VERSION
 
 TEXT_FORMATS = frozenset({"json", "csv", "tsv", "xsv"})
 """The values of `format` in an index file whose shards are two files: lines of text, and where each line begins."""
@@ -16,7 +17,6 @@ TEXT_ENCODINGS = ("str", "int", "float")
 """What a column of a text shard can hold."""
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 _MAX_MARK_CHARS = 16  # of a line end or a separator; any that was ever used is one or two
-_MAX_COLUMNS = 100_000
 _JSON_SPACE = frozenset(" \t\r\n")
 
 
@@ -48,7 +48,7 @@ class TextLayout:
             "hashes": list(hashes),
             "newline": self.newline,
             "size_limit": size_limit,
-            "version": 2,
+            "version": VERSION,
         }
         if self.format == "json":
             return {"columns": self.schema.columns(), **common}
@@ -114,8 +114,8 @@ def parse_layout(fields: Fields, kind: str) -> TextLayout:
         names, encodings = fields.texts("column_names"), fields.texts("column_encodings")
         if len(names) != len(encodings):
             raise fault(fields.at("column_names"), "as many names as encodings", f"{len(names)}, {len(encodings)}")
-    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
-        raise fault(fields.at("column_names"), f"1 to {_MAX_COLUMNS} names, each once", f"{len(names)} names")
+    if not 1 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names):
+        raise fault(fields.at("column_names"), f"1 to {MAX_COLUMNS} names, each once", f"{len(names)} names")
     separator = fields.text("separator") if kind == "xsv" else SEPARATORS.get(kind)
     newline = fields.text("newline")
     if not set(encodings) <= set(TEXT_ENCODINGS):

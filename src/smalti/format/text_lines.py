@@ -39,14 +39,7 @@ class Lines(ABC):
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
         """
         if len(sample) != len(self.names) or any(name not in sample for name in self.names):
-            known, given = set(self.names), set(sample)
-            missing, extra = sorted(known - given), sorted(map(str, given - known))
-            raise SchemaError(
-                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly the columns "
-                "of the data set.",
-                row=row,
-                column=(missing or extra)[0],
-            )
+            self.layout.schema.check_sample(sample, row)
         values = []
         for name, encoding in zip(self.names, self.encodings, strict=True):
             try:

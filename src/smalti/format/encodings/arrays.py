@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, kind_of
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, kind_of
 from smalti.format.sizes import MAX_FILE_BYTES
 
 DTYPE_CODES = {
@@ -65,12 +65,12 @@ class Heads:
     """The headers of many values of one element type."""
 
     dtype: "np.dtype[Any]"
-    lengths: Offsets1d
+    lengths: Int64s
     """Bytes of each header, int64, shape (n,)."""
     shapes: list[tuple[int, ...]]
 
 
-def parse_heads(data: Bytes1d, offsets: Offsets1d, dtype: "np.dtype[Any] | None") -> Heads | None:
+def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -> Heads | None:
     """The headers of all values; None where one is damaged, or where element types differ.
 
     Args:
@@ -107,15 +107,12 @@ def parse_heads(data: Bytes1d, offsets: Offsets1d, dtype: "np.dtype[Any] | None"
     return Heads(dtype, lengths, shapes)
 
 
-def _sizes(data: Bytes1d, begin: Offsets1d, mark: int) -> "np.ndarray[Any, Any]":
+def _sizes(data: Bytes1d, begin: Int64s, mark: int) -> "np.ndarray[Any, Any]":
     """The sizes that start at these bytes, unsigned, shape (rows, axes)."""
     width = 1 << (mark & 3)
     places = begin[:, None] + np.arange((mark >> 2) * width)
     sizes: np.ndarray[Any, Any] = data[places].view(f"<u{width}")
     return sizes
-
-
-__all__ = ["DTYPE_CODES", "NdArray", "shape_header"]
 
 
 class NdArray(Encoding):
@@ -186,7 +183,7 @@ class NdArray(Encoding):
         array: Array = np.frombuffer(data, dtype, offset=begin).reshape(shape).copy()
         return array
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Any:
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Any:
         """One array of shape (n, *shape) where the column's name says the shape; else a list of n arrays.
 
         All are writable. The arrays of a list are views, neighbours in one block of memory, aligned for their type.
@@ -200,7 +197,7 @@ class NdArray(Encoding):
         # Element types that differ, or a damaged value: one by one, which also finds the place and the reason.
         return super().decode_many(data, offsets) if heads is None else _views(data, offsets, heads)
 
-    def decode_block(self, data: Bytes1d, offsets: Offsets1d) -> Array | None:
+    def decode_block(self, data: Bytes1d, offsets: Int64s) -> Array | None:
         """All values as one fresh, writable array of shape (n, *shape); None where their headers are not all equal.
 
         Args:
@@ -223,7 +220,7 @@ class NdArray(Encoding):
         return rows[:, begin:].copy().view(first.dtype).reshape(count, *first.shapes[0])
 
 
-def _views(data: Bytes1d, offsets: Offsets1d, heads: Heads) -> list[Array]:
+def _views(data: Bytes1d, offsets: Int64s, heads: Heads) -> list[Array]:
     """Arrays over the values alone, moved together so that each is aligned."""
     ends = offsets[1:] - np.cumsum(heads.lengths)
     moved = np.empty(int(ends[-1]), np.uint8)

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SchemaError
-
-Array = np.ndarray[Any, Any]
+from smalti.format.encodings.encoding import Array
 
 
 def little_endian(dtype: Any) -> "np.dtype[Any]":

@@ -9,9 +9,9 @@ import numpy as np
 
 from smalti.errors import FormatError
 
+Array = np.ndarray[Any, Any]
 Bytes1d = np.ndarray[Any, "np.dtype[np.uint8]"]
-Offsets1d = np.ndarray[Any, "np.dtype[np.int64]"]
-
+Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
 
 _LONG_BYTES = 4096  # from here on, copying everything once more costs more than a view for each value
 
@@ -49,7 +49,7 @@ class Encoding(ABC):
             ValueError: `data` is damaged (FormatError is a ValueError); the caller adds the place.
         """
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Any:
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Any:
         """The values whose stored bytes stand one behind the other in `data`.
 
         Args:
@@ -66,7 +66,7 @@ class Encoding(ABC):
         return decode_each(self.decode, split(data, offsets))
 
 
-def split(data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
+def split(data: Bytes1d, offsets: Int64s) -> list[bytes]:
     """The bytes of each value; arguments as in `Encoding.decode_many`."""
     count = len(offsets) - 1
     width = int(offsets[1]) if count else 0

@@ -76,7 +76,7 @@ def _parse_pil(data: bytes, mode_bits: Mapping[str, int]) -> tuple[str, tuple[in
     return mode, (width, height), 12 + num_chars
 
 
-class ImageFile(Encoding):
+class ImageFileEncoding(Encoding):
     """An image file as it is, decoding to a PIL image whose pixels are read when first used."""
 
     is_image: ClassVar[bool] = True
@@ -129,7 +129,7 @@ class ImageFile(Encoding):
         return image
 
 
-class Jpeg(ImageFile):
+class Jpeg(ImageFileEncoding):
     """A JPEG file."""
 
     format: ClassVar[str] = "JPEG"
@@ -159,7 +159,7 @@ def _shows(data: bytes, image: Image.Image) -> bool:
         return False
 
 
-class Png(ImageFile):
+class Png(ImageFileEncoding):
     """A PNG file."""
 
     format: ClassVar[str] = "PNG"
@@ -171,7 +171,7 @@ class Png(ImageFile):
 _SIZE = np.dtype("<u4")
 
 
-class PictureList(Encoding):
+class ImageList(Encoding):
     """Any number of images, each stored as the encoding `element` stores one; decodes to a list of PIL images."""
 
     reserved = bytes(4)
@@ -237,7 +237,7 @@ class PictureList(Encoding):
         return [data[first:last] for first, last in pairwise(ends)]
 
 
-class JpegArray(PictureList):
+class JpegArray(ImageList):
     """JPEG files, at least one; decodes to a list of PIL images."""
 
     reserved = b""

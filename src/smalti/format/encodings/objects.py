@@ -12,6 +12,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
+from smalti.format.json_fields import is_deeper_than
 
 _MAX_BYTES = 1 << 26
 """A parsed value takes up to thirty times the memory of its text: 64 MiB of text are 2 GB."""
@@ -52,18 +53,9 @@ def _parse(data: bytes, **hooks: Any) -> Any:
     except RecursionError as error:
         raise _too_deep() from error
     # Hardly any value has so many brackets; only then are they followed.
-    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
-        _check_depth(value)
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and is_deeper_than(value, _MAX_DEPTH):
+        raise _too_deep()
     return value
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise _too_deep()
-        level = [item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent)]
 
 
 def _too_deep() -> FormatError:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, MAX_DIMS, NdArray
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.images import Jpeg, JpegArray, PictureList, Pil, Png
+from smalti.format.encodings.images import ImageList, Jpeg, JpegArray, Pil, Png
 from smalti.format.encodings.objects import Json, Pickle
 from smalti.format.encodings.scalars import SCALAR_NAMES, Int, Scalar
 from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
@@ -19,13 +19,29 @@ from smalti.format.sizes import MAX_FILE_BYTES
 MakeEncoding = Callable[[str, str], Encoding]
 """From the whole name in the index file, and what stands behind its first colon (or nothing), to the encoding."""
 
-# Names that MDS has, also as the part before a colon. `float` is a type of text shards.
-_TAKEN = frozenset(
-    {
-        "bytes", "str", "int", "float", "ndarray", "str_int", "str_float", "str_decimal", "pil", "jpeg", "png",
-        "jpeg_array", "jpegarray", "json", "pkl", *SCALAR_NAMES,
-    }
-)  # fmt: skip
+_BUILT_IN: dict[str, Encoding] = {
+    "bytes": Bytes("bytes"),
+    "str": Str("str"),
+    "int": Int(),
+    "str_int": StrInt("str_int"),
+    "str_float": StrFloat("str_float"),
+    "str_decimal": StrDecimal("str_decimal"),
+    "ndarray": NdArray("ndarray"),
+    "pil": Pil("pil"),
+    "jpeg": Jpeg("jpeg"),
+    "png": Png("png"),
+    "list[pil]": ImageList("list[pil]", Pil("pil")),
+    "list[jpeg]": ImageList("list[jpeg]", Jpeg("jpeg")),
+    "list[png]": ImageList("list[png]", Png("png")),
+    "jpeg_array": JpegArray("jpeg_array"),
+    "jpegarray": JpegArray("jpegarray"),
+    "json": Json("json"),
+    **{name: Scalar(name, name) for name in SCALAR_NAMES},
+}
+"""Every encoding of MDS without parameters: a new one is added here, and nowhere else."""
+_UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
+_RESERVED = frozenset({*_BUILT_IN, *_UNSAFE, "float"})  # names of MDS; `float` is a type of text shards
+_TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
 _FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 _MAX_NAME_CHARS = 1024
 
@@ -52,15 +68,15 @@ def register_encoding(name: str, make: MakeEncoding) -> None:
             "with a letter and has at most 64 characters.",
             encoding=name,
         )
-    if name in _TAKEN:
+    if name in _RESERVED:
         raise SchemaError(f"encoding {name!r} is MDS's own and cannot be replaced; choose another name.", encoding=name)
     known = _registered.setdefault(name, make)
     if known is make:
         return
     if _origin(known) is None or _origin(known) != _origin(make):
         raise SchemaError(
-            f"encoding {name!r} is registered already, by {_described(known)}; choose another name than for "
-            f"{_described(make)}, or register one of the two.",
+            f"encoding {name!r} is registered already, by {_describe(known)}; choose another name than for "
+            f"{_describe(make)}, or register one of the two.",
             encoding=name,
         )
     _registered[name] = make
@@ -74,10 +90,10 @@ def find_custom(name: str) -> Encoding | None:
         SchemaError: Its factory refuses the name, or gives something that cannot be used.
     """
     family = name.partition(":")[0]
-    if len(name) > _MAX_NAME_CHARS or family in _TAKEN or not _FAMILY.fullmatch(family):
+    if len(name) > _MAX_NAME_CHARS or family in _RESERVED or not _FAMILY.fullmatch(family):
         return None
     make = _registered.get(family)
-    return None if make is None else _made(name, make)
+    return None if make is None else _make_custom(name, make)
 
 
 def num_replaced() -> int:
@@ -86,17 +102,17 @@ def num_replaced() -> int:
 
 
 @lru_cache(maxsize=256)
-def _made(name: str, make: MakeEncoding) -> Encoding:
+def _make_custom(name: str, make: MakeEncoding) -> Encoding:
     try:
         encoding = make(name, name.partition(":")[2])
     except Exception as error:  # what a factory raises is open
         raise SchemaError(f"encoding {name!r:.80} is refused by its factory: {error}", encoding=name) from error
-    if fault := _fault(encoding, name):
-        raise SchemaError(f"encoding {name!r:.80}: {_described(make)} gave no usable encoding: {fault}.", encoding=name)
+    if fault := _find_fault(encoding, name):
+        raise SchemaError(f"encoding {name!r:.80}: {_describe(make)} gave no usable encoding: {fault}.", encoding=name)
     return encoding
 
 
-def _fault(encoding: object, name: str) -> str | None:
+def _find_fault(encoding: object, name: str) -> str | None:
     if not isinstance(encoding, Encoding):
         return f"expected a smalti.format.Encoding, found {type(encoding).__name__}"
     # Asked for with care: a constructor may have forgotten Encoding's own.
@@ -114,31 +130,8 @@ def _origin(make: MakeEncoding) -> tuple[str, str] | None:
     return None if "<" in name else (make.__module__, name)
 
 
-def _described(make: MakeEncoding) -> str:
+def _describe(make: MakeEncoding) -> str:
     return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', type(make).__name__)}"
-
-
-_NAMED: dict[str, Encoding] = {
-    "bytes": Bytes("bytes"),
-    "str": Str("str"),
-    "int": Int(),
-    "str_int": StrInt("str_int"),
-    "str_float": StrFloat("str_float"),
-    "str_decimal": StrDecimal("str_decimal"),
-    "ndarray": NdArray("ndarray"),
-    "pil": Pil("pil"),
-    "jpeg": Jpeg("jpeg"),
-    "png": Png("png"),
-    "list[pil]": PictureList("list[pil]", Pil("pil")),
-    "list[jpeg]": PictureList("list[jpeg]", Jpeg("jpeg")),
-    "list[png]": PictureList("list[png]", Png("png")),
-    "jpeg_array": JpegArray("jpeg_array"),
-    "jpegarray": JpegArray("jpegarray"),
-    "json": Json("json"),
-    **{name: Scalar(name, name) for name in SCALAR_NAMES},
-}
-_UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
-_TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
 
 
 def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
@@ -162,13 +155,13 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             encoding=name,
         )
     # Built-in names first: whoever registers one of those later changes nothing.
-    return _built_in(name) or find_custom(name) or _unknown(name)
+    return _find_built_in(name) or find_custom(name) or _unknown(name)
 
 
 @lru_cache(maxsize=1024)
-def _built_in(name: str) -> Encoding | None:
-    if name in _NAMED:
-        return _NAMED[name]
+def _find_built_in(name: str) -> Encoding | None:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
     match = _TYPED_ARRAY.fullmatch(name)
     return None if match is None else _typed_array(name, match)
 
@@ -187,7 +180,7 @@ def _typed_array(name: str, match: re.Match[str]) -> Encoding:
 
 def _unknown(name: str) -> Encoding:
     raise SchemaError(
-        f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_NAMED))}, ndarray:DTYPE[:d0,d1,...], or "
+        f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_BUILT_IN))}, ndarray:DTYPE[:d0,d1,...], or "
         "one that `register_encoding` has been told of in this process.",
         encoding=name,
     )

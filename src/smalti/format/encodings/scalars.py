@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, damaged, kind_of
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, damaged, kind_of
 
 SCALAR_NAMES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -41,7 +41,7 @@ class Scalar(Encoding):
         """A numpy scalar."""
         return np.frombuffer(data, self.dtype)[0]
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Array:
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Array:
         """An array of n numbers, for `int` too; a view of `data`."""
         size = self.dtype.itemsize
         wrong = np.diff(offsets) != size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, kind_of, split
+from smalti.format.encodings.encoding import Bytes1d, Encoding, Int64s, kind_of, split
 
 
 class Bytes(Encoding):
@@ -24,7 +24,7 @@ class Bytes(Encoding):
         """The bytes themselves."""
         return data
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> list[bytes]:
         """A list of bytes."""
         return split(data, offsets)
 
@@ -48,7 +48,7 @@ class Str(Encoding):
         """Text."""
         return data.decode("utf-8")
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[str]:
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> list[str]:
         """A list of texts."""
         whole = data.tobytes()
         if not whole.isascii():

@@ -5,18 +5,18 @@ A shuffled batch takes a few samples from each of many shards. So nothing here i
 From a batch's gathered bytes to the values that a user sees; needs neither shard nor file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.encoding import Array, Encoding, Int64s
 from smalti.format.encodings.registry import parse_encoding
 from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather, gather_into, locate
-from smalti.format.reading.mapping import Int64s, MappedFile, Source
-from smalti.format.reading.plan import ColumnPlan, ReadPlan, is_verbatim
+from smalti.format.reading.mapping import MappedFile, MappedRows
+from smalti.format.reading.plan import ColumnReadPlan, ReadPlan, is_verbatim
 from smalti.format.schema import Schema
 
 DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
@@ -89,7 +89,6 @@ def _find(codec: Encoding, values: Ragged, error: Exception) -> tuple[int, Excep
     return 0, error
 
 
-Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
 
@@ -112,7 +111,7 @@ class Picked:
 def read_batch(picked: Picked, out: Arrays | None = None) -> dict[str, Any]:
     """The samples by column; see `Shard.batch`."""
 
-    def values(source: Source, column: ColumnPlan, cells: Cells) -> Any:
+    def values(source: MappedRows, column: ColumnReadPlan, cells: Cells) -> Any:
         if column.is_verbatim:
             return copies(source, cells)
         try:
@@ -127,17 +126,29 @@ def read_batch(picked: Picked, out: Arrays | None = None) -> dict[str, Any]:
 def gather_batch(picked: Picked, columns: Sequence[str] | None = None) -> dict[str, Any]:
     """The samples by column, undecoded; see `Shard.gather`."""
     known = {column.name: column for column in picked.plan.columns}
-    unknown = [name for name in columns or () if name not in known]
-    if unknown:
-        raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}.", column=unknown[0])
+    check_known(columns or (), known)
     wanted = picked.plan.columns if columns is None else [known[name] for name in columns]
     return _read(picked, wanted, {}, lambda source, _, cells: collect(source, cells))
 
 
+def check_known(wanted: Iterable[str], known: Collection[str]) -> None:
+    """Return only if all wanted columns exist.
+
+    Raises:
+        SchemaError: There is no such column.
+    """
+    for name in wanted:
+        if name not in known:
+            raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}.", column=name)
+
+
 def _read(
-    picked: Picked, wanted: Sequence[ColumnPlan], out: Arrays, values: Callable[[Source, ColumnPlan, Cells], Any]
+    picked: Picked,
+    wanted: Sequence[ColumnReadPlan],
+    out: Arrays,
+    values: Callable[[MappedRows, ColumnReadPlan, Cells], Any],
 ) -> dict[str, Any]:
-    source = Source(picked.files, picked.which)
+    source = MappedRows(picked.files, picked.which)
     places = dict(zip(picked.plan.schema.names, locate(source, picked.rows, picked.plan.schema.sizes), strict=True))
     found: dict[str, Any] = {}
     for column in wanted:

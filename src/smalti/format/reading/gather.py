@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.encodings.encoding import split
+from smalti.format.encodings.encoding import Array, Bytes1d, Int64s, split
 from smalti.format.layout import OFFSET
-from smalti.format.reading.mapping import Bytes, Int64s, Source
+from smalti.format.reading.mapping import MappedRows
 
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """The bytes of n values: value i is `data[offsets[i]:offsets[i + 1]]`."""
 
-    data: "np.ndarray[Any, np.dtype[np.uint8]]"
+    data: Bytes1d
     """uint8, shape (total,); owned and writable."""
-    offsets: "np.ndarray[Any, np.dtype[np.int64]]"
+    offsets: Int64s
     """int64, shape (n + 1,): from 0, never falling, to `total`."""
 
     @classmethod
@@ -65,12 +65,12 @@ _MAX_VIEW_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Cells:
-    """Where the values of one column lie in `Source.data`: all inside their samples."""
+    """Where the values of one column lie in `MappedRows.data`: all inside their samples."""
 
     begin: Int64s
     """int64, shape (n,)."""
     size: "int | Int64s"
-    """Bytes of every value, or of each, shape (n,)."""
+    """Bytes1d of every value, or of each, shape (n,)."""
 
     @property
     def end(self) -> Int64s:
@@ -78,7 +78,7 @@ class Cells:
         return self.begin + self.size
 
 
-def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Cells]:
+def locate(source: MappedRows, rows: Int64s, sizes: Sequence[int | None]) -> list[Cells]:
     """The places of every column's values for these samples.
 
     Args:
@@ -111,7 +111,7 @@ def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Ce
     return cells
 
 
-def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> None:
+def _check_inside(place: Int64s, end: Int64s, source: MappedRows, rows: Int64s) -> None:
     # The end is compared on every read: the table of offsets was checked when the file was mapped, and others may
     # have written into the file since.
     bad = (place > end) | (end > source.limit)
@@ -124,7 +124,7 @@ def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> N
         )
 
 
-def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
+def gather(data: Bytes1d, begin: Int64s, size: int) -> Bytes1d:
     """The values of `size` bytes that start at these places, end to end in a fresh array of shape (n * size,).
 
     Every place must have been checked: `begin + size <= len(data)`.
@@ -140,7 +140,7 @@ def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
         begin = (begin[:, None] + np.arange(0, size, size // pieces)).reshape(-1)
     # One item at every byte, overlapping: picking from this view is a copy of exactly the wanted bytes.
     item = np.dtype((np.void, size // pieces))
-    picked: Bytes = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
+    picked: Bytes1d = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
     return picked
 
 
@@ -153,7 +153,7 @@ def _pieces(num_items: int, num_bytes: int) -> int:
     return pieces
 
 
-def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "np.dtype[Any]") -> None:
+def gather_into(data: Bytes1d, begin: Int64s, out: Array, dtype: "np.dtype[Any]") -> None:
     """Fill `out`, shape (n, ...), with the values of elements `dtype` that start at these bytes, checked as above."""
     size = dtype.itemsize * (out[:1].size if len(out) else 0)
     step = max(1, _STEP_BYTES // max(size, 1))
@@ -162,12 +162,12 @@ def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "n
         part[...] = gather(data, begin[first : first + step], size).view(dtype).reshape(part.shape)
 
 
-def _copy_each(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any]) -> None:
+def _copy_each(data: Bytes1d, begin: Int64s, out: Array) -> None:
     for row, at in zip(out, begin.tolist(), strict=True):
         row[...] = data[at : at + len(row)]
 
 
-def collect(source: Source, cells: Cells) -> Ragged:
+def collect(source: MappedRows, cells: Cells) -> Ragged:
     """The bytes of these values, end to end."""
     same = _same_size(cells)
     if same:
@@ -180,7 +180,7 @@ def collect(source: Source, cells: Cells) -> Ragged:
     return Ragged(np.frombuffer(bytearray().join([view[begin:end] for begin, end in pairs]), np.uint8), offsets)
 
 
-def copies(source: Source, cells: Cells) -> list[bytes]:
+def copies(source: MappedRows, cells: Cells) -> list[bytes]:
     """The bytes of each value."""
     same = _same_size(cells)
     if same and same < _LONG_BYTES:

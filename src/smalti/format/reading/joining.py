@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.info import ShardInfo
 from smalti.format.reading.batch import Arrays, Picked, check_out, gather_batch, read_batch
 from smalti.format.reading.gather import Ragged
-from smalti.format.reading.mapping import Int64s
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema

@@ -4,16 +4,13 @@ import mmap
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from smalti.errors import ChecksumMismatch
+from smalti.format.encodings.encoding import Bytes1d, Int64s
+from smalti.format.reading.verification import check_size
 
-Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
-Bytes = np.ndarray[Any, "np.dtype[np.uint8]"]
-
-
+_MIN_BYTES = 8  # number of samples and one offset: the smallest shard
 _ADDRESS, _SIZE = attrgetter("address"), attrgetter("size")
 
 
@@ -29,7 +26,7 @@ class MappedFile:
     def __init__(self, data: mmap.mmap, name: str) -> None:
         """Use `open`."""
         self.map = data
-        self.array: Bytes = np.frombuffer(data, np.uint8)
+        self.array: Bytes1d = np.frombuffer(data, np.uint8)
         self.address: int = self.array.__array_interface__["data"][0]
         self.size = len(data)
         self.name = name
@@ -45,14 +42,8 @@ class MappedFile:
         """
         with path.open("rb") as file:
             found = file.seek(0, 2)
-            if found != num_bytes or found < 8:
-                raise ChecksumMismatch(
-                    f"{path}: expected {max(num_bytes, 8)} bytes, found {found}; it is incomplete or belongs "
-                    "to another index. Fetch it again, or run the writer again.",
-                    expected=num_bytes,
-                    found=found,
-                    hash="size",
-                )
+            check_size(found, num_bytes, what=str(path))
+            check_size(found, max(found, _MIN_BYTES), what=str(path))
             return cls(mmap.mmap(file.fileno(), found, access=mmap.ACCESS_READ), name)
 
     @classmethod
@@ -68,7 +59,7 @@ class MappedFile:
             return cls(mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ), name)
 
 
-class Source:
+class MappedRows:
     """The mapped files that a batch is read from, and in which of them each row of the batch lies.
 
     With several files, `data` begins at the lowest of their addresses and reaches over all of them: whatever lies
@@ -87,7 +78,7 @@ class Source:
         """
         self.files = files
         self.which = which
-        self.data: Bytes = files[0].array
+        self.data: Bytes1d = files[0].array
         self.base: Int64s | int = 0
         """Where each row's file begins in `data`."""
         self.limit: Int64s | int = files[0].size

@@ -19,7 +19,7 @@ _plans: "dict[tuple[Schema, bool, int], ReadPlan]" = {}
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
+class ColumnReadPlan:
     """How the values of one column are found and what they become."""
 
     name: str
@@ -39,7 +39,7 @@ class ReadPlan:
     """A schema made ready for reading; one object for equal schemas, by which batches see that shards are alike."""
 
     schema: Schema
-    columns: tuple[ColumnPlan, ...]
+    columns: tuple[ColumnReadPlan, ...]
     steps: tuple[tuple[str, Encoding, Callable[[bytes], Any], int | None], ...]
     """Name, encoding, decoder and size of each column, for single samples."""
     head_bytes: int
@@ -80,14 +80,14 @@ def _make_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
     )
 
 
-def _column(name: str, codec: Encoding, size: int | None) -> ColumnPlan:
+def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     if isinstance(codec, Scalar):
         dtype = codec.dtype
     elif isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
         dtype, shape = codec.dtype, codec.shape
-    return ColumnPlan(name, codec, size, dtype, shape, is_verbatim(codec))
+    return ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec))
 
 
 def is_verbatim(codec: Encoding) -> bool:

@@ -10,12 +10,14 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from smalti.errors import FormatError
+from smalti.format.encodings.encoding import Array
 from smalti.format.hashing import FIRST_BYTES
 from smalti.format.info import ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
 from smalti.format.reading.batch import DECODER_ERRORS, Arrays, Picked, damaged, gather_batch, read_batch
 from smalti.format.reading.mapping import MappedFile
 from smalti.format.reading.plan import ReadPlan, read_plan
+from smalti.format.reading.selection import check_rows
 from smalti.format.reading.stored import StoredSamples
 
 _BEGIN_AND_END = struct.Struct("<2I").unpack_from
@@ -124,7 +126,7 @@ class Shard:
             begin = after
         return sample
 
-    def batch(self, indices: "np.ndarray[Any, Any]", *, out: Arrays | None = None) -> dict[str, Any]:
+    def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:
         """The samples at `indices`, by column, in that order.
 
         Args:
@@ -144,7 +146,7 @@ class Shard:
         """
         return read_batch(self._pick(indices), out)
 
-    def gather(self, indices: "np.ndarray[Any, Any]", columns: Sequence[str] | None = None) -> dict[str, Any]:
+    def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """The samples at `indices`, by column, undecoded: what processes send each other.
 
         Args:
@@ -188,13 +190,9 @@ class Shard:
             raise ValueError(f"shard {self.info.raw.basename} is closed")
         return file
 
-    def _pick(self, indices: "np.ndarray[Any, Any]") -> Picked:
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
-            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
-        return Picked([self.mapped()], np.zeros(len(wanted), np.int64), wanted.astype(np.int64), self.plan)
+    def _pick(self, indices: Array) -> Picked:
+        rows = check_rows(indices, self._len, self.info.raw.basename)
+        return Picked([self.mapped()], np.zeros(len(rows), np.int64), rows.astype(np.int64), self.plan)
 
     def _too_short(self, number: int) -> FormatError:
         return FormatError(

@@ -1,13 +1,11 @@
 """Samples as they lie in a shard: to be copied into another one, or hashed, without being decoded."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import hash_rows
-
-Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
 
 
 @dataclass(frozen=True, eq=False)

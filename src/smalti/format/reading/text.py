@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError
+from smalti.errors import FormatError
+from smalti.format.encodings.encoding import Array
 from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.layout import OFFSET, Offsets, compare_config
-from smalti.format.reading.batch import check_out
+from smalti.format.layout import Offsets, compare_config, read_offsets
+from smalti.format.reading.batch import check_known, check_out
 from smalti.format.reading.gather import Ragged
+from smalti.format.reading.selection import check_rows
 from smalti.format.reading.stored import StoredSamples
+from smalti.format.reading.verification import check_size
 from smalti.format.text_layout import TextLayout
 from smalti.format.text_lines import make_lines
 
-Array = np.ndarray[Any, Any]
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
 
 
@@ -58,10 +60,17 @@ class TextShard:
         if layout is None or meta_info is None:
             raise FormatError(f"{data_path}: its index entry is that of an {info.format} shard, not of a text shard.")
         with meta_path.open("rb") as file:
-            meta = file.read(meta_info.num_bytes + 1)
-        _check_size(meta_path, len(meta), meta_info)
+            check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
+            file.seek(0)
+            meta = file.read(meta_info.num_bytes)
         data = _map(data_path, info.raw)
-        offsets = _read_offsets(meta, info, what=str(meta_path))
+        offsets = read_offsets(
+            memoryview(meta),
+            samples=info.samples,
+            what=str(meta_path),
+            first=0,  # the header in front of the first line is compared below
+            num_bytes=info.raw.num_bytes,
+        )
         if check_config:
             compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=str(meta_path))
         _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=str(data_path))
@@ -103,7 +112,7 @@ class TextShard:
             SchemaError: An array of `out` cannot hold its column.
             ValueError: The shard is closed.
         """
-        found = self._columns(self._rows(indices))
+        found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
         columns: dict[str, Any] = {}
         for name, encoding in zip(self._lines.names, self._lines.encodings, strict=True):
             values = _numbers(encoding, found[name])
@@ -126,11 +135,7 @@ class TextShard:
         """
         encodings = self.info.schema.columns()
         chosen = encodings if columns is None else columns
-        unknown = [name for name in chosen if name not in encodings]
-        if unknown:
-            raise SchemaError(
-                f"there is no column {unknown[0]!r}; the columns are {', '.join(encodings)}.", column=unknown[0]
-            )
+        check_known(chosen, encodings)
         found = self.batch(indices)
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
 
@@ -147,15 +152,6 @@ class TextShard:
     def close(self) -> None:
         """Let go of the file; reads that are under way finish."""
         self._data = None
-
-    def _rows(self, indices: Array) -> list[int]:
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
-            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
-        rows: list[int] = wanted.tolist()
-        return rows
 
     def _columns(self, rows: list[int]) -> dict[str, list[Any]]:
         data = self._data
@@ -178,39 +174,9 @@ class TextShard:
 
 def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":
     with path.open("rb") as file:
-        _check_size(path, file.seek(0, 2), info)
+        check_size(file.seek(0, 2), info.num_bytes, what=str(path))
         # A shard without samples may be an empty file, and that cannot be mapped.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.num_bytes else b""
-
-
-def _check_size(path: Path, found: int, info: FileInfo) -> None:
-    if found != info.num_bytes:
-        raise ChecksumMismatch(
-            f"{path}: expected {info.num_bytes} bytes, found another number; it is incomplete or belongs to another "
-            "index. Fetch it again, or run the writer again.",
-            expected=info.num_bytes,
-            found=found,
-            hash="size",
-        )
-
-
-def _read_offsets(meta: bytes, info: ShardInfo, *, what: str) -> Offsets:
-    """The checked table of offsets, uint32, shape (N + 1,): rising, ending where the data file ends."""
-    found = int.from_bytes(meta[:4], "little")
-    if len(meta) < 8 + 4 * info.samples or found != info.samples:
-        raise FormatError(
-            f"{what}: expected {info.samples} samples, as the index says, found {found} in {len(meta)} bytes; the "
-            "meta file is cut short, or belongs to another index. Fetch it again, or run the writer again.",
-            expected=info.samples,
-            found=found,
-        )
-    offsets: Offsets = np.frombuffer(meta, OFFSET, info.samples + 1, offset=4).copy()
-    if offsets[-1] != info.raw.num_bytes or (offsets[1:] < offsets[:-1]).any():
-        raise FormatError(
-            f"{what}: the table of line offsets is damaged: expected rising offsets up to {info.raw.num_bytes}, the "
-            "end of the data file. Fetch it again, or run the writer again."
-        )
-    return offsets
 
 
 def _check_lines(data: Array, offsets: Offsets, layout: TextLayout, *, what: str) -> None:

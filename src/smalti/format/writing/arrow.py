@@ -19,10 +19,10 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, shape_header
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Encoding
 from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
-from smalti.format.encodings.images import ImageFile, Jpeg, Pil, Png
+from smalti.format.encodings.images import ImageFileEncoding, Jpeg, Pil, Png
 from smalti.format.encodings.scalars import Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.layout import OFFSET
@@ -69,10 +69,10 @@ def _plain_value(value: Any, kind: pa.DataType) -> Any:
     return [_plain_value(item, kind.value_type) for item in value]
 
 
-Stored: TypeAlias = "Array | pa.LargeBinaryArray"
+StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
 
 
-def encode_column(codec: Encoding, array: pa.Array) -> Stored:
+def encode_column(codec: Encoding, array: pa.Array) -> StoredColumn:
     """The stored values: uint8, shape (rows, size), for a fixed-size encoding; else a large_binary array without nulls.
 
     Raises:
@@ -163,7 +163,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _image_files(codec: ImageFile, array: pa.Array) -> pa.LargeBinaryArray:
+def _image_files(codec: ImageFileEncoding, array: pa.Array) -> pa.LargeBinaryArray:
     stored = _binary(array)
     doubtful = _doubtful_jpegs(stored) if isinstance(codec, Jpeg) else range(len(stored))
     row = 0
@@ -177,7 +177,7 @@ def _image_files(codec: ImageFile, array: pa.Array) -> pa.LargeBinaryArray:
 
 def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
     """The rows that need a closer look."""
-    ends = np.frombuffer(stored.buffers()[1], np.int64, len(stored) + 1, offset=8 * stored.offset)
+    ends = _offsets(stored)
     content = stored.buffers()[2]
     if content is None:
         yield from range(len(stored))
@@ -192,7 +192,7 @@ def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
             yield row
 
 
-def _one_by_one(codec: Encoding, values: Sequence[Any]) -> Stored:
+def _one_by_one(codec: Encoding, values: Sequence[Any]) -> StoredColumn:
     stored: list[bytes] = []
     try:
         stored.extend(check_stored(codec.encode(value), codec.size) for value in values)
@@ -203,7 +203,7 @@ def _one_by_one(codec: Encoding, values: Sequence[Any]) -> Stored:
     return np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), codec.size)
 
 
-def _arrays(codec: NdArray, array: pa.Array) -> Stored:
+def _arrays(codec: NdArray, array: pa.Array) -> StoredColumn:
     if isinstance(array.type, pa.FixedShapeTensorType):
         return _tensors(codec, array.to_numpy_ndarray())
     if _is_binary(array.type) and codec.shape is None:
@@ -305,12 +305,10 @@ def _from_parts(data: Array, ends: Array) -> pa.LargeBinaryArray:
 
 
 def _join_parts(*parts: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    import pyarrow.compute as pc
-
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
-def _tensors(codec: NdArray, values: Array) -> Stored:
+def _tensors(codec: NdArray, values: Array) -> StoredColumn:
     if codec.shape is None:
         return _one_by_one(codec, list(values))
     if codec.dtype is None or values.shape[1:] != codec.shape:
@@ -318,7 +316,7 @@ def _tensors(codec: NdArray, values: Array) -> Stored:
     return _rows_of_bytes(cast_exact(values, codec.dtype))
 
 
-_COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], Stored]] = {
+_COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], StoredColumn]] = {
     Scalar: _scalars,
     Int: _scalars,
     Bytes: lambda _, array: _binary(array),
@@ -335,7 +333,7 @@ _STRIP_BYTES = 1 << 20  # stays in a processor's cache between being put togethe
 class EncodedRows:
     """The samples of one batch, checked, column by column; put together strip by strip."""
 
-    def __init__(self, count: int, columns: list[Stored]) -> None:
+    def __init__(self, count: int, columns: list[StoredColumn]) -> None:
         self._columns = columns
         variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
         fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
@@ -378,7 +376,7 @@ def encode_batch(
             f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
             row=first_row,
         )
-    columns: list[Stored] = []
+    columns: list[StoredColumn] = []
     try:
         for name, codec in zip(schema.names, codecs, strict=True):
             columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
@@ -392,7 +390,7 @@ def encode_batch(
     return EncodedRows(batch.num_rows, columns)
 
 
-def _checked_lengths(column: Stored) -> Stored:
+def _checked_lengths(column: StoredColumn) -> StoredColumn:
     if not isinstance(column, np.ndarray):
         lengths = _lengths(column)
         if int(lengths.max()) > MAX_FILE_BYTES:
@@ -400,11 +398,11 @@ def _checked_lengths(column: Stored) -> Stored:
     return column
 
 
-def _rows_of(column: Stored, begin: int, end: int) -> Stored:
+def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
     return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
 
 
-def _join(columns: list[Stored]) -> memoryview:
+def _join(columns: list[StoredColumn]) -> memoryview:
     lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
     if lengths:
         head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
@@ -417,8 +415,8 @@ def _join(columns: list[Stored]) -> memoryview:
     return _content(pc.binary_join_element_wise(*arrays, empty))
 
 
-def _side_by_side(columns: list[Stored]) -> list[Stored]:
-    parts: list[Stored] = []
+def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
+    parts: list[StoredColumn] = []
     run: list[Array] = []
     for column in [*columns, None]:
         if isinstance(column, np.ndarray):

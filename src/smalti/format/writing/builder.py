@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smalti.errors import SchemaError
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.writing.memory import FilledShard, FillingShard, ShardMemory, SpareMemory
 from smalti.format.writing.rows import LongWay, short_way
-from smalti.format.writing.sealing import FilledMds, Lengths, Sealer, ShardOptions
+from smalti.format.writing.sealing import FilledMds, MdsSealer, ShardOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +41,7 @@ class ShardCutter:
         """Bytes, counting 4 more for every sample, that the open shard still takes; negative after a large sample."""
         return (self._limit or MAX_FILE_BYTES) - self._size
 
-    def push(self, lengths: "np.ndarray[Any, np.dtype[np.int64]]", *, first_row: int = 0) -> list[int]:
+    def push(self, lengths: Int64s, *, first_row: int = 0) -> list[int]:
         """The rows of this batch before which a shard ends, in order; 0 ends the shard that was open.
 
         Args:
@@ -87,8 +88,6 @@ class ShardCutter:
             )
 
 
-__all__ = ["ShardBuilder", "ShardOptions"]
-
 _BLOCK_BYTES = 1 << 20  # makes what is done per block cheap, and stays in a processor's cache
 
 
@@ -117,7 +116,7 @@ class ShardBuilder:
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
         """
-        self._sealer = Sealer.of(schema, options)
+        self._sealer = MdsSealer.of(schema, options)
         self.schema = schema
         self._codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
         # Single samples wait here, encoded, until they fill a block.
@@ -125,7 +124,7 @@ class ShardBuilder:
         self._block_room = 0
         self._unusual = _Unusual(LongWay(schema, self._codecs), self._block)
         self._encode = short_way(schema, self._codecs, self._unusual)
-        overhead, limit = 8 + len(self._sealer.config), self._sealer.size_limit
+        overhead, limit = 8 + len(self._sealer.config), self._sealer.files.size_limit
         self._cutter = ShardCutter(overhead, limit)
         least = sum(4 if size is None else size for size in schema.sizes)
         self._memory = ShardMemory(overhead + 4 * ((limit or MAX_FILE_BYTES) // (least + 4) + 1), limit, spare)
@@ -166,7 +165,7 @@ class ShardBuilder:
         self._push(rows.lengths, rows.strips)
         return self._release()
 
-    def add_encoded(self, lengths: Lengths, data: memoryview) -> list[FilledShard]:
+    def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
         """Take samples in as they lie in a shard of the same schema, and return the shards that were completed.
 
         Nothing is decoded or checked: the shard was, when it was opened (`Shard.stored_samples`).
@@ -225,14 +224,14 @@ class ShardBuilder:
                 "shard has lost some; make a new one, and write again."
             )
 
-    def _push(self, lengths: Lengths, strips: Callable[[int, int], Iterable[memoryview]]) -> None:
+    def _push(self, lengths: Int64s, strips: Callable[[int, int], Iterable[memoryview]]) -> None:
         self._check_whole()
         cuts = self._cutter.push(lengths, first_row=self._unusual.samples)
         self._is_torn = True
         self._fill(lengths, cuts, strips)
         self._is_torn = False
 
-    def _fill(self, lengths: Lengths, cuts: list[int], strips: Callable[[int, int], Iterable[memoryview]]) -> None:
+    def _fill(self, lengths: Int64s, cuts: list[int], strips: Callable[[int, int], Iterable[memoryview]]) -> None:
         self._unusual.samples += len(lengths)
         begin = 0
         for number, end in enumerate([*cuts, len(lengths)]):

@@ -9,10 +9,11 @@ What a builder hands to the threads that store shards: a filled shard, and the f
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from smalti.format.encodings.encoding import Bytes1d
 from smalti.format.hashing import Buffer
 from smalti.format.info import ShardInfo
 
@@ -20,20 +21,18 @@ _START_BYTES = 1 << 27  # address space, most of it never touched; larger shards
 _MAX_FRONT_BYTES = 1 << 25
 _MAX_SPARE = 2
 
-Memory = np.ndarray[Any, "np.dtype[np.uint8]"]
-
 
 class SpareMemory:
     """Memory of shards that are stored, kept for later ones; of one builder, or of several in turn."""
 
     def __init__(self) -> None:
-        self._pieces: deque[Memory] = deque(maxlen=_MAX_SPARE)
+        self._pieces: deque[Bytes1d] = deque(maxlen=_MAX_SPARE)
 
-    def keep(self, memory: Memory) -> None:
+    def keep(self, memory: Bytes1d) -> None:
         """Take a piece that nobody can see any more; on any thread."""
         self._pieces.append(memory)
 
-    def take(self, num_bytes: int) -> Memory:
+    def take(self, num_bytes: int) -> Bytes1d:
         """At least so many bytes, touched before if there are any such."""
         while True:
             try:
@@ -47,7 +46,7 @@ class SpareMemory:
 class FillingShard:
     """The bytes of the samples of one shard, in order, behind room for `front` bytes."""
 
-    def __init__(self, memory: Memory, front: int) -> None:
+    def __init__(self, memory: Bytes1d, front: int) -> None:
         self._memory = memory
         self._front = front
         self._end = front
@@ -73,7 +72,7 @@ class FillingShard:
         self._check_open()
         return memoryview(self._memory[self._front : self._end])
 
-    def close(self, head: bytes) -> tuple[Memory, Memory]:
+    def close(self, head: bytes) -> tuple[Bytes1d, Bytes1d]:
         """`head` and the samples, together, and the memory that they lie in; nothing can be appended any more.
 
         Raises:

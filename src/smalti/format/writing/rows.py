@@ -141,6 +141,7 @@ class LongWay:
     """Samples to bytes through the encodings; every refusal names its column and sample."""
 
     def __init__(self, schema: Schema, codecs: tuple[Encoding, ...]) -> None:
+        self._schema = schema
         self._columns = list(zip(schema.names, codecs, strict=True))
         self._names = frozenset(schema.names)
         self._pack_lengths = struct.Struct(f"<{schema.sizes.count(None)}I").pack
@@ -155,16 +156,8 @@ class LongWay:
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
         """
-        if not hasattr(sample, "keys"):
-            raise SchemaError(f"sample {row}: expected a dict of columns, found {type(sample).__name__}.", row=row)
-        if sample.keys() != self._names:
-            missing, extra = sorted(self._names - sample.keys()), sorted(map(str, sample.keys() - self._names))
-            raise SchemaError(
-                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly "
-                "the columns of the data set.",
-                row=row,
-                column=(missing or extra)[0],
-            )
+        if not hasattr(sample, "keys") or sample.keys() != self._names:
+            self._schema.check_sample(sample, row)
         lengths: list[int] = []
         parts: list[bytes] = []
         try:

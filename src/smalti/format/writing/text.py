@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.compression import Compression, parse_compression
-from smalti.format.hashing import check_hash_names, digest_bytes, hash_each
-from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
+from smalti.format.hashing import hash_each
+from smalti.format.info import ShardInfo
+from smalti.format.layout import OFFSET
+from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.text_layout import TextLayout, encode_config
 from smalti.format.text_lines import make_lines
-from smalti.format.writing.builder import ShardOptions
 from smalti.format.writing.memory import BuiltShard, FilledShard
+from smalti.format.writing.sealing import FileOptions, ShardOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,9 +36,10 @@ class TextShardBuilder:
         layout.check_writable()
         self.schema = layout.schema
         self._lines = make_lines(layout)
-        self._sealer = _Sealer.of(layout, options)
+        self._layout = layout
+        self._files = FileOptions.of(options)
         self._room = MAX_FILE_BYTES - len(layout.header)
-        self._limit = min(self._sealer.size_limit or MAX_FILE_BYTES, self._room)
+        self._limit = min(self._files.size_limit or MAX_FILE_BYTES, self._room)
         self._pending: list[bytes] = []
         self._size = 0
         self._num_shards = 0
@@ -88,77 +89,57 @@ class TextShardBuilder:
                 f"one sample of more than {self._room} bytes does not fit a shard, whose offsets are 32 bit. Split it.",
                 row=self._num_samples,
             )
-        if self._sealer.size_limit is None and self._size + sum(map(len, lines)) > self._room:
+        if self._files.size_limit is None and self._size + sum(map(len, lines)) > self._room:
             raise SchemaError(
                 f"one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit offsets cannot address; "
                 'give a `size_limit` such as "64mb".'
             )
 
     def _take(self) -> FilledShard:
-        shard = _Filled(self._sealer, self._num_shards, self._pending)
+        shard = FilledText(self._layout, self._files, self._num_shards, self._pending)
         self._pending, self._size = [], 0
         self._num_shards += 1
         return shard
 
 
 @dataclass(frozen=True)
-class _Sealer:
-    """Everything about finished files that does not change from shard to shard."""
+class FilledText:
+    """The lines of one shard."""
 
     layout: TextLayout
-    compression: Compression | None
-    hashes: tuple[str, ...]
-    size_limit: int | None
+    files: FileOptions
+    number: int
+    """Counts the shards of one builder from 0."""
+    lines: list[bytes]
 
-    @classmethod
-    def of(cls, layout: TextLayout, options: ShardOptions) -> "_Sealer":
-        hashes, limit = check_hash_names(options.hashes), parse_size_limit(options.size_limit)
-        return cls(layout, parse_compression(options.compression), hashes, limit)
+    def row_hash(self) -> int:
+        """Return the sum of the hashes of its lines, with their ends."""
+        return hash_each(self.lines)
 
-    def __call__(self, number: int, lines: list[bytes]) -> BuiltShard:
-        layout, text = self.layout, self.compression.text if self.compression else None
+    def seal(self) -> BuiltShard:
+        """Return the finished shard: data file and meta file."""
+        layout, files, lines = self.layout, self.files, self.lines
         begins = np.zeros(len(lines) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)), out=begins[1:])
-        table = (begins + len(layout.header)).astype("<u4").tobytes()
-        config = encode_config(layout.config(compression=text, hashes=self.hashes, size_limit=self.size_limit))
-        name = f"shard.{number:05}.{layout.format}"
-        raw, zipped, data = self._file(name, b"".join([layout.header, *lines]))
-        meta, zip_meta, about = self._file(f"{name}.meta", len(lines).to_bytes(4, "little") + table + config)
+        table = (begins + len(layout.header)).astype(OFFSET).tobytes()
+        config = layout.config(compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit)
+        name = f"shard.{self.number:05}.{layout.format}"
+        raw, zipped, data = files.finish(name, b"".join([layout.header, *lines]))
+        meta, zip_meta, stored_meta = files.finish(
+            f"{name}.meta", len(lines).to_bytes(4, "little") + table + encode_config(config)
+        )
         info = ShardInfo(
             layout.schema,
             len(lines),
             raw,
             zipped,
-            text,
-            self.hashes,
-            self.size_limit,
+            files.compression_name,
+            files.hashes,
+            files.size_limit,
             format=layout.format,
             meta=meta,
             zip_meta=zip_meta,
             newline=layout.newline,
             separator=layout.separator,
         )
-        return BuiltShard(info, (data, about))
-
-    def _file(self, name: str, data: bytes) -> tuple[FileInfo, FileInfo | None, bytes]:
-        raw = FileInfo(name, len(data), digest_bytes(data, self.hashes))
-        if self.compression is None:
-            return raw, None, data
-        small = self.compression.compress(data)
-        zipped = FileInfo(f"{name}.{self.compression.extension}", len(small), digest_bytes(small, self.hashes))
-        return raw, zipped, small
-
-
-@dataclass(frozen=True)
-class _Filled:
-    sealer: _Sealer
-    number: int
-    lines: list[bytes]
-
-    def row_hash(self) -> int:
-        """The sum of the hashes of its lines, with their ends."""
-        return hash_each(self.lines)
-
-    def seal(self) -> BuiltShard:
-        """The finished shard."""
-        return self.sealer(self.number, self.lines)
+        return BuiltShard(info, (data, stored_meta))
