@@ -1,4 +1,8 @@
-"""Images as bytes and as pixels: header checks, decoding, preparation. No stores, no Spark."""
+"""Encoded images and their pixels: header checks, decoding, preparation for training, a transform of batches.
+
+Nothing here needs a store, Spark or torch. Read `pixels` first (one image), then `batches` (many), then `transform`
+(the columns of a batch). What the format needs of image headers too stands in `smalti.image_headers`.
+"""
 
 from smalti.image_headers import MAX_PIXELS
 from smalti.images.batches import decode_batch

@@ -1,6 +1,6 @@
-"""A batch of encoded images as one array: each is decoded straight into its place where that can be.
+"""Decoding of a batch of encoded images into one array.
 
-Knows no columns; those are `smalti.images.transform`'s.
+Columns are the business of `smalti.images.transform`, single images that of `smalti.images.pixels`.
 """
 
 import os
@@ -20,18 +20,18 @@ from smalti.images.pixels import Pixels, decode_fast, decode_probed, is_fast, re
 
 Crop = Literal["resize", "center"]
 AxisOrder = Literal["hwc", "chw"]
-_DEADLINE_SECONDS = 600.0  # for the threads of one batch; a large image takes one second
+_DEADLINE_SECONDS = 600.0  # for the threads of one batch; decoding a large image takes about one second
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """What each image of a batch becomes."""
+    """The size, crop and axes that each image of a batch is brought to."""
 
     size: int
     """Pixels on each side."""
     crop: Crop = "resize"
-    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, untouched; of an
-    image with a shorter side, its centre square, resized."""
+    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, not resized; if
+    the image has a shorter side, its centre square, resized."""
     layout: AxisOrder = "hwc"
     """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
 
@@ -52,11 +52,11 @@ def decode_batch(
     layout: AxisOrder = "hwc",
     num_threads: int = 1,
 ) -> Pixels:
-    """Encoded images as one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
+    """Decode images into one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
 
-    A JPEG whose pixels, as stored or scaled while decoding, are what is wanted is decoded straight into its place.
-    Decoding is made for training: colours that a JPEG stores at half its size are not interpolated. EXIF orientation
-    is not applied.
+    A JPEG that needs no resizing, as stored or after scaled decoding, is decoded straight into its place in the array.
+    Decoding is tuned for training: colours that a JPEG stores at half the resolution are not interpolated. EXIF
+    orientation is not applied.
 
     Args:
         images: JPEG, PNG, WEBP, BMP or GIF.
@@ -76,7 +76,7 @@ def decode_batch(
     jobs = [(images[begin:end], places[begin:end], options, begin) for begin, end in parts]
     if len(jobs) > 1:
         threads = [_pool(os.getpid(), num_threads - 1).submit(_decode_part, *job) for job in jobs[1:]]
-        _decode_part(*jobs[0])  # this thread works as well; the first part's error is the first error
+        _decode_part(*jobs[0])  # this thread decodes as well; the error of the lowest part is raised first
         for thread in threads:
             thread.result(timeout=_DEADLINE_SECONDS)
     elif jobs:
@@ -85,7 +85,7 @@ def decode_batch(
 
 
 @lru_cache(maxsize=8)
-def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork inherits no threads
+def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - the key: a fork inherits no threads
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
 
 
@@ -125,28 +125,28 @@ def _decoded_size(data: bytes, header: ImageHeader, least: int) -> tuple[int, in
 
 
 def _window(pixels: Pixels, size: int) -> Pixels:
-    """The middle `size` x `size` pixels; a view."""
+    """Return the middle `size` x `size` pixels; a view."""
     top, left = (pixels.shape[0] - size) // 2, (pixels.shape[1] - size) // 2
     return pixels[top : top + size, left : left + size]
 
 
 class _Scratch:
-    """Room for an image that is larger than its place; used again for the next one, while it is in the core's cache."""
+    """Buffer for an image that is larger than its place, reused for the next one while it is in the core's cache."""
 
     def __init__(self) -> None:
-        self._room = np.empty(0, np.uint8)
+        self._buffer = np.empty(0, np.uint8)
 
     def pixels(self, height: int, width: int) -> Pixels:
-        if self._room.size < height * width * 3:
-            self._room = _unaligned((height * width * 3,))
-        return self._room[: height * width * 3].reshape(height, width, 3)
+        if self._buffer.size < height * width * 3:
+            self._buffer = _unaligned((height * width * 3,))
+        return self._buffer[: height * width * 3].reshape(height, width, 3)
 
 
 def _unaligned(shape: tuple[int, ...]) -> Pixels:
-    """An array that does not begin at a multiple of 32 bytes.
+    """Return an array that does not begin at a multiple of 32 bytes.
 
-    At one, libjpeg-turbo writes past the core's caches, and then whoever reads the pixels next waits for memory:
-    decoding alone was measured 15 % slower.
+    At such an address libjpeg-turbo uses stores that bypass the core's caches, and the next reader of the pixels waits
+    for memory: decoding alone was measured 15 % slower.
     """
     num_bytes = int(np.prod(shape))
     room = np.empty(num_bytes + 32, np.uint8)

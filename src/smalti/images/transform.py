@@ -1,4 +1,4 @@
-"""`DecodeImages`: a transform of batches that turns columns of encoded images into arrays of pixels."""
+"""`DecodeImages`, a transform of batches that turns columns of encoded images into arrays of pixels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from smalti.images.header import may_be_image
 
 @dataclass(frozen=True)
 class DecodeImages:
-    """Columns of encoded images become uint8 arrays of pixels; all other columns stay as they are.
+    """A transform that decodes columns of encoded images into uint8 arrays; other columns stay as they are.
 
         StreamingDataset(remote=..., transform=DecodeImages(size=224, crop="center"))
 
-    Decoding is libjpeg-turbo's, at its fastest settings, and Pillow's for what that cannot read; see `decode_batch`.
+    Images are decoded by libjpeg-turbo, at its fastest settings, and by Pillow where that cannot read them; see
+    `decode_batch`.
     """
 
     size: int
@@ -30,9 +31,9 @@ class DecodeImages:
     """Threads that decode one batch."""
 
     on_batches: ClassVar[bool] = True
-    """Takes columns, not samples."""
+    """It is called with the columns of a batch, not with single samples."""
     thread_safe: ClassVar[bool] = True
-    """Loader threads may share it."""
+    """Loader threads may share one object."""
 
     def __post_init__(self) -> None:
         DecodeOptions(self.size, self.crop, self.layout)
@@ -42,7 +43,7 @@ class DecodeImages:
             raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma behind it.")
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch whose image columns are arrays of pixels.
+        """Return the batch with its image columns as arrays of pixels.
 
         Raises:
             BadImageError: an image does not decode; `column` and `index`, its place in the batch, say which, and
@@ -50,16 +51,16 @@ class DecodeImages:
             SchemaError: a column that was named is not there, or holds no bytes.
         """
         found = dict(columns)
-        for name in self._chosen(columns):
+        for name in self._image_columns(columns):
             try:
                 found[name] = decode_batch(
                     columns[name], size=self.size, crop=self.crop, layout=self.layout, num_threads=self.num_threads
                 )
             except BadImageError as error:  # noqa: PERF203 - a batch has few columns
-                raise _named(error, name, columns) from error
+                raise _with_place(error, name, columns) from error
         return found
 
-    def _chosen(self, columns: Mapping[str, Any]) -> list[str]:
+    def _image_columns(self, columns: Mapping[str, Any]) -> list[str]:
         if self.columns is None:
             return [name for name, values in columns.items() if _is_images(values)]
         for name in self.columns:
@@ -79,11 +80,11 @@ def _is_bytes(values: Any) -> bool:
 
 
 def _is_images(values: Any) -> bool:
-    """Most of them, not all: a damaged image must be an error, and not make the column another one."""
+    """Return whether most values begin like an image: a damaged one is an error of an image column."""
     return _is_bytes(values) and 2 * sum(map(may_be_image, values)) > len(values)
 
 
-def _named(error: BadImageError, column: str, columns: Mapping[str, Any]) -> BadImageError:
+def _with_place(error: BadImageError, column: str, columns: Mapping[str, Any]) -> BadImageError:
     facts = error.facts | {"column": column}
     where = f"column {column!r}"
     if "_sample_id" in columns:
