@@ -85,6 +85,14 @@ def _codec(name: str, encoding: str, *, allow_unsafe_types: bool) -> Encoding:
         raise SchemaError(f"column {name!r:.80}: {error.message}", column=name, encoding=encoding) from error
 
 
+def refused_value(error: SchemaError, *, column: str, encoding: str, row: int) -> SchemaError:
+    """Return the error for a value that does not fit its column, with the place that the encoding does not know."""
+    return SchemaError(
+        f"column {column!r} ({encoding}), sample {row}: {error.message}",
+        **{**error.facts, "column": column, "row": row},
+    )
+
+
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise SchemaError(f"a column's name must be text and not empty, found {name!r:.80}.")

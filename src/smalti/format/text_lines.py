@@ -10,6 +10,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import kind_of
+from smalti.format.schema import refused_value
 from smalti.format.text_layout import TextLayout
 
 # With these characters alone, `int` and `float` take plain numbers only: no 1_000, no spaces, no foreign digits.
@@ -45,7 +46,7 @@ class Lines(ABC):
             try:
                 values.append(plain_value(encoding, sample[name]))
             except SchemaError as error:  # noqa: PERF203 - the place of the fault is known only here
-                raise self._refusal(name, row, error.message) from error
+                raise self._refused(name, row, error) from error
         return self._line(values, row)
 
     @abstractmethod
@@ -66,9 +67,8 @@ class Lines(ABC):
         bits = [value.bit_length() if isinstance(value, int) else 0 for value in values]
         return self.names[bits.index(max(bits))]
 
-    def _refusal(self, name: str, row: int, reason: str) -> SchemaError:
-        encoding = self.encodings[self.names.index(name)]
-        return SchemaError(f"column {name!r} ({encoding}), sample {row}: {reason}", column=name, row=row)
+    def _refused(self, name: str, row: int, error: SchemaError) -> SchemaError:
+        return refused_value(error, column=name, encoding=self.encodings[self.names.index(name)], row=row)
 
 
 def make_lines(layout: TextLayout) -> Lines:
@@ -108,11 +108,13 @@ class JsonLines(Lines):
     def _line(self, values: list[Any], row: int) -> bytes:
         for name, value in zip(self.names, values, strict=True):
             if isinstance(value, float) and not math.isfinite(value):
-                raise self._refusal(name, row, "a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
+                raise self._refused(
+                    name, row, SchemaError("a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
+                )
         try:
             text = self._write(dict(zip(self.names, values, strict=True)))
         except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
-            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
         return (text + self.layout.newline).encode("ascii")
 
     def decode(self, lines: list[str]) -> list[list[Any]]:
@@ -163,7 +165,7 @@ class SeparatedLines(Lines):
         try:
             texts = [str(value) for value in values]
         except ValueError as error:  # as for JSON
-            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
         text = separator.join(texts)
         # One comparison for everything, also for separators of several characters that form across two values.
         if newline in text or text.split(separator) != texts:
@@ -177,7 +179,7 @@ class SeparatedLines(Lines):
             found = separator.join(texts).split(separator)
             bad = [n for n, text, got in zip(self.names, texts, found, strict=False) if text != got]
         reason = "holds the separator or the line end, and such lines have no quotes; use `JSONWriter` or `MDSWriter`."
-        raise self._refusal((bad or self.names)[0], row, f"the text {reason}")
+        raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
 
     def decode(self, lines: list[str]) -> list[list[Any]]:
         """The values of lines with exactly as many values as columns, each a plain number where it must be one."""

@@ -27,9 +27,9 @@ from smalti.format import (
     open_shard,
     register_encoding,
 )
-from smalti.format.reading.batch import Picked, read_batch
+from smalti.format.reading.batch import RowSelection, read_batch
 from smalti.format.reading.gather import gather
-from smalti.format.reading.mapping import _Memory
+from smalti.format.reading.mapping import _AddressRange
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
 from tests.format.text_sets import one_shard, paths
@@ -206,7 +206,7 @@ def test_values_beyond_two_gigabytes_come_whole(tmp_path):
 
 def test_values_wider_than_numpy_can_count_over_a_huge_span_are_copied_too():
     data = np.arange(1 << 18, dtype=np.uint8)
-    memory = _Memory(data.__array_interface__["data"][0], 1 << 46, ())
+    memory = _AddressRange(data.__array_interface__["data"][0], 1 << 46, ())
     found = gather(np.asarray(memory), np.array([5, 0]), 1 << 17)
     assert found.reshape(2, -1)[:, 0].tolist() == [5, 0]
 
@@ -219,7 +219,7 @@ def test_numbers_of_the_other_byte_order_become_this_machine_s(tmp_path):
     zero = np.zeros(1, np.int64)
     out = {"v": np.zeros((1, 2), np.int16)}
     for filled in (None, out):
-        batch = read_batch(Picked([shard.mapped()], zero, zero, plan), filled)
+        batch = read_batch(RowSelection([shard.mapped()], zero, zero, plan), filled)
         assert batch["n"].tolist() == [1 << 24]
         assert batch["v"].tolist() == [[256, 512]]
         assert batch["n"].dtype.isnative

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import Encoding, Schema, ShardBuilder, ShardOptions, parse_encoding
-from smalti.format.writing.rows import LongWay, short_way
+from smalti.format.writing.rows import CheckedEncoder, make_fast_encoder
 from tests.format.columns import COLUMNS, NAMES, image_bytes, json_values
 
 NO_HASH = ShardOptions(hashes=(), size_limit=None)
@@ -53,8 +53,8 @@ ANYTHING = st.one_of(
 def ways(columns):
     """The short way, which answers None for what it leaves to the long one, and the long way."""
     schema = Schema.from_columns(columns)
-    long_way = LongWay(schema, schema.codecs())
-    return short_way(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
+    long_way = CheckedEncoder(schema, schema.codecs())
+    return make_fast_encoder(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
 
 
 @settings(max_examples=400)
@@ -156,7 +156,7 @@ def test_text_of_a_users_class_is_stored_as_the_text_it_is_whatever_stands_besid
     codecs = schema.codecs()
     by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
     for number in (1.0, 1):  # the second is no plain float, and sends the sample the long way
-        encode = short_way(schema, codecs, lambda sample: LongWay(schema, codecs).encode(sample, row=0))
+        encode = make_fast_encoder(schema, codecs, lambda sample: CheckedEncoder(schema, codecs).encode(sample, row=0))
         assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
 
 
@@ -210,8 +210,8 @@ class Halves(Encoding):
 def test_value_of_another_size_than_its_encoding_says_is_refused():
     schema = Schema(("x", "y"), ("halves", "int"), (4, 8))
     codecs = (Halves(), parse_encoding("int"))
-    long_way = LongWay(schema, codecs)
-    short = short_way(schema, codecs, lambda _: None)
+    long_way = CheckedEncoder(schema, codecs)
+    short = make_fast_encoder(schema, codecs, lambda _: None)
     assert short({"x": 2, "y": 1}) == bytes(4) + b"\x01" + bytes(7)
     assert short({"x": 1, "y": 1}) is None
     with pytest.raises(SchemaError, match="says 4 bytes for every value, and gave 3"):
@@ -240,9 +240,9 @@ class HugeEncoding(Encoding):
 
 def test_value_of_four_gigabytes_is_refused_with_its_column():
     schema, codecs = Schema(("x", "y"), ("huge", "int"), (None, 8)), (HugeEncoding(), parse_encoding("int"))
-    assert short_way(schema, codecs, lambda _: None)({"x": True, "y": 1}) is None
+    assert make_fast_encoder(schema, codecs, lambda _: None)({"x": True, "y": 1}) is None
     with pytest.raises(SchemaError, match="4 GiB") as caught:
-        LongWay(schema, codecs).encode({"x": True, "y": 1}, row=3)
+        CheckedEncoder(schema, codecs).encode({"x": True, "y": 1}, row=3)
     assert (caught.value.column, caught.value.row) == ("x", 3)
 
 

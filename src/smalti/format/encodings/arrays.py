@@ -4,9 +4,8 @@
     ndarray:DTYPE                                [shape header] [values]
     ndarray:DTYPE:d0,d1,...                                     [values]      fixed size
 
-Shape header: one byte `ndim << 2 | k`, then ndim sizes of 1 << k bytes each, k the smallest that holds the largest.
-
-What stands in front of an array's values: its element type and its shape, one at a time or many at once. Pure.
+Shape header: one byte `ndim << 2 | k`, then ndim sizes of 1 << k bytes each, k the smallest that holds the largest
+size.
 """
 
 from dataclasses import dataclass
@@ -30,12 +29,12 @@ MAX_DIMS = 63
 
 
 def is_possible(shape: tuple[int, ...]) -> bool:
-    """Whether an array of a shard can have the shape; an axis may be empty, and the others are bounded all the same."""
+    """Return whether an array in a shard can have the shape; empty axes are allowed, the others are still bounded."""
     return 1 <= len(shape) <= MAX_DIMS and prod(max(size, 1) for size in shape) <= MAX_FILE_BYTES
 
 
 def shape_header(shape: tuple[int, ...]) -> bytes:
-    """The bytes in front of the values that say the shape."""
+    """Return the bytes in front of the values that hold the shape."""
     width = 0
     while max(shape) >> (8 << width):
         width += 1
@@ -43,10 +42,10 @@ def shape_header(shape: tuple[int, ...]) -> bytes:
 
 
 def parse_shape(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
-    """The shape whose header starts at byte `begin`, and where the header ends.
+    """Parse the shape header that starts at byte `begin`; return the shape and where the header ends.
 
     Raises:
-        FormatError: The header is cut off, or the shape is none that is ever written.
+        FormatError: The header is cut off, or no writer produces such a shape.
     """
     if len(data) <= begin:
         raise FormatError("the shape of an array is missing.")
@@ -71,12 +70,12 @@ class Heads:
 
 
 def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -> Heads | None:
-    """The headers of all values; None where one is damaged, or where element types differ.
+    """Parse the headers of all values; None if one is damaged, or if element types differ.
 
     Args:
         data: As for `Encoding.decode_many`.
         offsets: As there; at least one value.
-        dtype: The element type; None where a code in front of each shape says it.
+        dtype: The element type; None if a code in front of each shape declares it.
     """
     begin, end = offsets[:-1], offsets[1:]
     num_code_bytes = 1 if dtype is None else 0
@@ -108,7 +107,7 @@ def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -
 
 
 def _sizes(data: Bytes1d, begin: Int64s, mark: int) -> "np.ndarray[Any, Any]":
-    """The sizes that start at these bytes, unsigned, shape (rows, axes)."""
+    """Return the sizes that start at these bytes, unsigned, shape (rows, axes)."""
     width = 1 << (mark & 3)
     places = begin[:, None] + np.arange((mark >> 2) * width)
     sizes: np.ndarray[Any, Any] = data[places].view(f"<u{width}")
@@ -124,9 +123,9 @@ class NdArray(Encoding):
         super().__init__(name, prod(shape) * self.dtype.itemsize if self.dtype and shape else None)
 
     def encode(self, value: Any) -> bytes:
-        """The array in C order, little-endian; a list is taken where the column's name says the element type.
+        """Encode an array in C order, little-endian; a list is accepted if the column's name has the element type.
 
-        Stored bytes are taken where their header tells that they are such a value; no header, no bytes.
+        Stored bytes are accepted if their header shows that they are such a value; without a header, they are refused.
         """
         if isinstance(value, bytes) and self.shape is None:
             return self._checked(value)
@@ -168,7 +167,7 @@ class NdArray(Encoding):
             raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {shape}.")
 
     def decode(self, data: bytes) -> Array:
-        """A fresh array."""
+        """Return a fresh array."""
         dtype, begin = self.dtype, 0
         if dtype is None:
             if not data or data[0] not in DTYPES:
@@ -184,9 +183,9 @@ class NdArray(Encoding):
         return array
 
     def decode_many(self, data: Bytes1d, offsets: Int64s) -> Any:
-        """One array of shape (n, *shape) where the column's name says the shape; else a list of n arrays.
+        """Return one array of shape (n, *shape) if the column's name has the shape; else a list of n arrays.
 
-        All are writable. The arrays of a list are views, neighbours in one block of memory, aligned for their type.
+        All are writable. The arrays of a list are aligned views of one block of memory.
         """
         if len(offsets) < 2 and self.shape is None:
             return []
@@ -194,11 +193,11 @@ class NdArray(Encoding):
         if block is not None:
             return block if self.shape is not None else list(block)
         heads = parse_heads(data, offsets, self.dtype) if self.shape is None else None
-        # Element types that differ, or a damaged value: one by one, which also finds the place and the reason.
+        # Different element types, or a damaged value: decode one by one, which also finds the place and the reason.
         return super().decode_many(data, offsets) if heads is None else _views(data, offsets, heads)
 
     def decode_block(self, data: Bytes1d, offsets: Int64s) -> Array | None:
-        """All values as one fresh, writable array of shape (n, *shape); None where their headers are not all equal.
+        """Return all values as one fresh array of shape (n, *shape); None if their headers are not all equal.
 
         Args:
             data: As for `decode_many`.
@@ -221,11 +220,11 @@ class NdArray(Encoding):
 
 
 def _views(data: Bytes1d, offsets: Int64s, heads: Heads) -> list[Array]:
-    """Arrays over the values alone, moved together so that each is aligned."""
+    """Copy the values, without their headers, into one block of memory, and return aligned views of it."""
     ends = offsets[1:] - np.cumsum(heads.lengths)
     moved = np.empty(int(ends[-1]), np.uint8)
     source, target, begin = memoryview(data), memoryview(moved), 0
-    # One by one: as fast as a mask over short values, and many times faster over long ones.
+    # A copy per value: as fast as a mask for short values, and many times faster for long ones.
     firsts, lasts = (offsets[:-1] + heads.lengths).tolist(), offsets[1:].tolist()
     for first, last, end in zip(firsts, lasts, ends.tolist(), strict=True):
         target[begin:end] = source[first:last]

@@ -1,6 +1,6 @@
-"""From the name of an encoding to the encoding: what MDS knows, and what users have registered.
+"""The registry of encodings: from a name in an index file to the encoding, built in or registered by the user.
 
-Encodings that users bring and register in this process; none is ever found by itself. How to: docs/encodings.md.
+No encoding is ever discovered by itself. How to write one: docs/encodings.md.
 """
 
 import re
@@ -17,7 +17,7 @@ from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrIn
 from smalti.format.sizes import MAX_FILE_BYTES
 
 MakeEncoding = Callable[[str, str], Encoding]
-"""From the whole name in the index file, and what stands behind its first colon (or nothing), to the encoding."""
+"""Makes an encoding from the whole name in the index file and the text after its first colon (or empty)."""
 
 _BUILT_IN: dict[str, Encoding] = {
     "bytes": Bytes("bytes"),
@@ -38,7 +38,7 @@ _BUILT_IN: dict[str, Encoding] = {
     "json": Json("json"),
     **{name: Scalar(name, name) for name in SCALAR_NAMES},
 }
-"""Every encoding of MDS without parameters: a new one is added here, and nowhere else."""
+"""Every encoding of MDS without parameters, by name; a new one is added here, and nowhere else."""
 _UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
 _RESERVED = frozenset({*_BUILT_IN, *_UNSAFE, "float"})  # names of MDS; `float` is a type of text shards
 _TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
@@ -46,7 +46,7 @@ _FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 _MAX_NAME_CHARS = 1024
 
 _registered: dict[str, MakeEncoding] = {}
-_replaced: dict[str, int] = {}
+_num_replacements: dict[str, int] = {}
 
 
 def register_encoding(name: str, make: MakeEncoding) -> None:
@@ -54,11 +54,11 @@ def register_encoding(name: str, make: MakeEncoding) -> None:
 
     Args:
         name: Lower-case letters, digits, `_`, `.` and `-`, starting with a letter, at most 64 characters.
-        make: Called with the whole name and with the text behind the first colon (empty without one), and gives the
+        make: Called with the whole name and with the text after the first colon (empty without one); returns the
             encoding, whose `name` must be the whole name. A class whose constructor takes the two will do.
 
     Raises:
-        SchemaError: The name is one of MDS's own or not as said, or another factory has it. Registering the same one
+        SchemaError: The name is one of MDS's own or malformed, or another factory has it. Registering the same factory
             again, as a module that is imported twice or a notebook cell that is run twice does, is allowed: the newest
             definition counts.
     """
@@ -80,14 +80,14 @@ def register_encoding(name: str, make: MakeEncoding) -> None:
             encoding=name,
         )
     _registered[name] = make
-    _replaced[name] = _replaced.get(name, 0) + 1
+    _num_replacements[name] = _num_replacements.get(name, 0) + 1
 
 
 def find_custom(name: str) -> Encoding | None:
-    """The registered encoding that `name` asks for, or None.
+    """Return the registered encoding for `name`, or None.
 
     Raises:
-        SchemaError: Its factory refuses the name, or gives something that cannot be used.
+        SchemaError: Its factory refuses the name, or returns something that cannot be used.
     """
     family = name.partition(":")[0]
     if len(name) > _MAX_NAME_CHARS or family in _RESERVED or not _FAMILY.fullmatch(family):
@@ -97,8 +97,8 @@ def find_custom(name: str) -> Encoding | None:
 
 
 def num_replaced() -> int:
-    """How often a registered factory gave way to a newer definition; for those who keep what `find_custom` gave."""
-    return sum(_replaced.values())
+    """Return how often a factory was replaced by a newer definition; part of the key for caches of encodings."""
+    return sum(_num_replacements.values())
 
 
 @lru_cache(maxsize=256)
@@ -115,7 +115,7 @@ def _make_custom(name: str, make: MakeEncoding) -> Encoding:
 def _find_fault(encoding: object, name: str) -> str | None:
     if not isinstance(encoding, Encoding):
         return f"expected a smalti.format.Encoding, found {type(encoding).__name__}"
-    # Asked for with care: a constructor may have forgotten Encoding's own.
+    # `getattr` with defaults: a constructor may not have called Encoding's own.
     found, size = getattr(encoding, "name", None), getattr(encoding, "size", "nothing")
     if found != name:
         return f"expected an encoding of that name, found {found!r:.80}"
@@ -125,7 +125,7 @@ def _find_fault(encoding: object, name: str) -> str | None:
 
 
 def _origin(make: MakeEncoding) -> tuple[str, str] | None:
-    """Where the factory is defined; None where that does not tell one from another."""
+    """Return where the factory is defined; None if that does not identify it (a lambda or a local function)."""
     name = getattr(make, "__qualname__", "<")
     return None if "<" in name else (make.__module__, name)
 
@@ -135,11 +135,11 @@ def _describe(make: MakeEncoding) -> str:
 
 
 def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
-    """The encoding called `name`, such as `"int"`, `"jpeg"` or `"ndarray:float32:3,224,224"`.
+    """Return the encoding called `name`, such as `"int"`, `"jpeg"` or `"ndarray:float32:3,224,224"`.
 
     Args:
         name: As in an index file.
-        allow_unsafe_types: Whether pickled columns, which run code when they are read, are wanted.
+        allow_unsafe_types: Whether pickled columns, which run code when they are read, are allowed.
 
     Raises:
         SchemaError: Unknown, or unsafe and not allowed.
@@ -154,7 +154,7 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             "or pass `allow_unsafe_types=True` to read data whose writer you trust.",
             encoding=name,
         )
-    # Built-in names first: whoever registers one of those later changes nothing.
+    # Built-in names come first: registering an encoding cannot change them.
     return _find_built_in(name) or find_custom(name) or _unknown(name)
 
 
@@ -181,6 +181,6 @@ def _typed_array(name: str, match: re.Match[str]) -> Encoding:
 def _unknown(name: str) -> Encoding:
     raise SchemaError(
         f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_BUILT_IN))}, ndarray:DTYPE[:d0,d1,...], or "
-        "one that `register_encoding` has been told of in this process.",
+        "one that was registered in this process with `register_encoding`.",
         encoding=name,
     )

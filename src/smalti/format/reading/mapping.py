@@ -1,4 +1,4 @@
-"""Mapped files, and several of them as one run of bytes, so that one numpy call gathers from all. Knows no contents."""
+"""Mapped files, and several of them as one array of bytes, so that one numpy call gathers from all of them."""
 
 import mmap
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ _ADDRESS, _SIZE = attrgetter("address"), attrgetter("size")
 
 
 class MappedFile:
-    """A file's bytes in memory, read-only; unmapped when nobody refers to this or to `array` any more.
+    """A file's bytes in memory, read-only; unmapped when the last reference to this or to `array` is gone.
 
-    The file may be unlinked at any time. It must not be cut short by others: like every reader of a map, the process
-    would get SIGBUS.
+    The file may be unlinked at any time. It must not be truncated by another process: as with every memory map, the
+    process would get SIGBUS.
     """
 
     __slots__ = ("address", "array", "map", "name", "size")
@@ -30,7 +30,7 @@ class MappedFile:
         self.address: int = self.array.__array_interface__["data"][0]
         self.size = len(data)
         self.name = name
-        """For messages."""
+        """Name for messages."""
 
     @classmethod
     def open(cls, path: Path, *, num_bytes: int, name: str) -> "MappedFile":
@@ -48,7 +48,7 @@ class MappedFile:
 
     @classmethod
     def open_first(cls, path: Path, *, num_bytes: int, name: str) -> "MappedFile | None":
-        """Map this many bytes of a file that grows; None as long as it is shorter.
+        """Map the first `num_bytes` of a file that is being written; None while it is shorter.
 
         Raises:
             OSError: It cannot be opened.
@@ -60,11 +60,11 @@ class MappedFile:
 
 
 class MappedRows:
-    """The mapped files that a batch is read from, and in which of them each row of the batch lies.
+    """The mapped files that a batch is read from, and the file that each row of the batch lies in.
 
-    With several files, `data` begins at the lowest of their addresses and reaches over all of them: whatever lies
-    between them in this process's memory too. So everything that is read must lie in [base, limit) of its row, and
-    the caller checks that, in 64 bit, before it reads.
+    With several files, `data` begins at the lowest of their addresses and reaches over all of them, including whatever
+    lies between them in this process's memory. So every byte that is read must lie in [base, limit) of its row; the
+    caller checks that, in 64 bit, before it reads.
     """
 
     __slots__ = ("base", "data", "files", "limit", "which")
@@ -80,25 +80,25 @@ class MappedRows:
         self.which = which
         self.data: Bytes1d = files[0].array
         self.base: Int64s | int = 0
-        """Where each row's file begins in `data`."""
+        """Begin of each row's file in `data`."""
         self.limit: Int64s | int = files[0].size
-        """Where it ends."""
+        """End of each row's file in `data`, exclusive."""
         if len(files) > 1:
             begins = np.fromiter(map(_ADDRESS, files), np.int64, len(files))
             ends = begins + np.fromiter(map(_SIZE, files), np.int64, len(files))
             lowest = int(begins.min())
-            self.data = np.asarray(_Memory(lowest, int(ends.max()) - lowest, files))
+            self.data = np.asarray(_AddressRange(lowest, int(ends.max()) - lowest, files))
             self.base = (begins - lowest)[which]
             self.limit = (ends - lowest)[which]
 
     def maps(self) -> list[mmap.mmap]:
-        """The map that each row lies in."""
+        """Return the map that each row lies in."""
         maps = [file.map for file in self.files]
         return maps * len(self.which) if len(maps) == 1 else [maps[place] for place in self.which.tolist()]
 
 
-class _Memory:
-    """What numpy asks for to make a read-only array over addresses; the array keeps it, and so the files, alive."""
+class _AddressRange:
+    """A read-only range of addresses for numpy; the array made from it keeps the files mapped."""
 
     def __init__(self, address: int, num_bytes: int, files: Sequence[MappedFile]) -> None:
         self.files = files

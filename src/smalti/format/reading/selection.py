@@ -1,4 +1,4 @@
-"""The forms in which samples are asked for: a number, a slice, lists and arrays of numbers. Knows no shards."""
+"""Indexing: integers, slices, lists and arrays of sample numbers, checked. Knows no shards."""
 
 import operator
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from smalti.format.encodings.encoding import Array
 
 
 def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
-    """What `get` returns for a number, or lists of it for more than one, nested as `at` is.
+    """Return what `get` returns for an integer, or lists of it for more than one, nested as `at` is.
 
     Args:
-        at: An integer, negative ones count from the end; a slice; a list, maybe of lists; an array of integers.
-        size: How many there are.
+        at: An integer, negative ones count from the end; a slice; a list, perhaps of lists; an array of integers.
+        size: Number of samples.
         get: Takes a number in [0, size).
         what: The thing that is indexed, for messages.
 

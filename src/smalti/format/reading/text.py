@@ -1,4 +1,4 @@
-"""Reading one uncompressed text shard (JSONL, CSV, TSV, XSV): the data file through a memory map, the meta file whole.
+"""Reading one uncompressed text shard (JSONL, CSV, TSV, XSV): the data file mapped, the meta file in memory.
 
 The meta file: uint32 N | uint32 offset, into the data file, of each line, and of the end | config as JSON
 """
@@ -29,7 +29,7 @@ _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
 class TextShard:
     """The samples of one text shard; read-only and thread-safe, with the same methods as `Shard`.
 
-    Nothing that it returns refers to the files afterwards: they may be unlinked, and the shard closed, at any time.
+    Results never refer to the files: they may be unlinked, and the shard closed, at any time.
     """
 
     def __init__(self, data: "mmap.mmap | bytes", offsets: Offsets, info: ShardInfo, layout: TextLayout) -> None:
@@ -43,7 +43,7 @@ class TextShard:
 
     @classmethod
     def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, *, check_config: bool = False) -> "TextShard":
-        """Map the data file, read the meta file, and check one against the other and both against the index.
+        """Map the data file, read the meta file, and check them against each other and against the index.
 
         Args:
             data_path: The file as `info.raw` describes it.
@@ -80,7 +80,7 @@ class TextShard:
         return self._len
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Sample `index` as column to value (str, int or float); negative numbers count from the end.
+        """Return sample `index` as column to value (str, int or float); negative numbers count from the end.
 
         Raises:
             IndexError: No such sample.
@@ -96,15 +96,15 @@ class TextShard:
         return {name: values[0] for name, values in columns.items()}
 
     def batch(self, indices: Array, *, out: Mapping[str, Array] | None = None) -> dict[str, Any]:
-        """The samples at `indices`, by column, in that order.
+        """Return the samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
             out: Arrays of shape (n,) to write columns of numbers into; such a column is returned as that array.
 
         Returns:
-            Column to values: float64 or int64 of shape (n,), else a list of n values: text, or integers of which one
-            does not fit 64 bits.
+            Column to values: float64 or int64 of shape (n,), else a list of n values: text, or integers if one of them
+                does not fit 64 bits.
 
         Raises:
             IndexError: A number outside the shard.
@@ -124,7 +124,7 @@ class TextShard:
         return columns
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """The same as `batch`, with text as UTF-8 bytes in one `Ragged` where it can be, to be sent to a process.
+        """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
 
         Args:
             indices: As for `batch`.
@@ -140,7 +140,7 @@ class TextShard:
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
 
     def stored_samples(self) -> StoredSamples:
-        """The lines of the samples with their ends, as they lie in the file.
+        """Return the lines of the samples with their ends, as stored.
 
         Raises:
             ValueError: The shard is closed.
@@ -150,7 +150,7 @@ class TextShard:
         return StoredSamples(memoryview(self._data), self._offsets.astype(np.int64))
 
     def close(self) -> None:
-        """Let go of the file; reads that are under way finish."""
+        """Release the file; concurrent reads finish."""
         self._data = None
 
     def _columns(self, rows: list[int]) -> dict[str, list[Any]]:
@@ -175,7 +175,7 @@ class TextShard:
 def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":
     with path.open("rb") as file:
         check_size(file.seek(0, 2), info.num_bytes, what=str(path))
-        # A shard without samples may be an empty file, and that cannot be mapped.
+        # A shard without samples may be an empty file, which cannot be mapped.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.num_bytes else b""
 
 
@@ -200,7 +200,7 @@ def _numbers(encoding: str, values: list[Any]) -> Any:
         try:
             return np.array(values, np.int64)
         except OverflowError:
-            return values  # Python integers beyond 64 bits, which the format allows
+            return values  # Python integers beyond 64 bits are allowed by the format
     return values
 
 
@@ -208,4 +208,4 @@ def _ragged(values: list[str]) -> Any:
     try:
         return Ragged.from_values([value.encode("utf-8") for value in values])
     except UnicodeEncodeError:
-        return values  # JSON can hold halves of surrogate pairs, which UTF-8 cannot
+        return values  # JSON can hold unpaired surrogates, UTF-8 cannot

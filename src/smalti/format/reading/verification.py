@@ -1,4 +1,4 @@
-"""Comparing a local file with what the index says about it: size and every checksum. Fetches nothing."""
+"""Comparison of a local file with its entry in the index: size and every checksum. Fetches nothing."""
 
 from io import FileIO
 from pathlib import Path
@@ -7,7 +7,9 @@ from smalti.errors import ChecksumMismatch
 from smalti.format.hashing import Hasher, compare_digests, new_hash
 from smalti.format.info import FileInfo
 
-_CHUNK_BYTES = 1 << 18  # one buffer that stays in the core's cache: 14 GB/s where fresh ones of a megabyte gave 4
+_CHUNK_BYTES = (
+    1 << 18
+)  # one buffer that stays in the core's cache: 14 GB/s, against 4 GB/s with fresh ones of a megabyte
 
 
 def check_size(found: int, expected: int, *, what: str) -> None:

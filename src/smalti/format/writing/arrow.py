@@ -1,12 +1,8 @@
-"""Arrow record batches to stored samples, column by column: bytes equal to those of one sample at a time.
+"""Arrow record batches to stored samples, column by column, with the bytes that `rows` gives sample by sample.
 
-A column becomes rows of bytes (fixed size) or a binary Arrow array; neighbouring fixed columns are laid side by side,
-and one concatenation in Arrow's C++ puts the samples together. Only this and the two `arrow_*` modules of the format
-need pyarrow, so they are imported when first used.
-
-One Arrow column to the stored bytes of its values, for each encoding; lossless, or refused with the row.
-
-Arrow values as plain Python values, for the encodings that have no column-wise form; maps become objects.
+Each column is encoded on its own: to rows of bytes (fixed size) or to a binary Arrow array. Neighbouring fixed columns
+are laid side by side, and one concatenation in Arrow's C++ assembles the samples. Encodings without a function in
+`_COLUMN_WISE` encode value by value. Only this module of the format needs pyarrow; it is imported when first used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +22,15 @@ from smalti.format.encodings.images import ImageFileEncoding, Jpeg, Pil, Png
 from smalti.format.encodings.scalars import Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.layout import OFFSET
-from smalti.format.schema import Schema
+from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import MAX_FILE_BYTES, check_stored
 
 
 def plain_values(array: pa.Array) -> list[Any]:
-    """Every value as Python has it; a map becomes a dict.
+    """Return every value as a Python object; a map becomes a dict.
 
     Raises:
-        SchemaError: A map has a key twice; `row` says where.
+        SchemaError: A map has a key twice; `row` is its row.
     """
     values: list[Any] = array.to_pylist()
     if not _has_map(array.type):
@@ -73,24 +69,24 @@ StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
 
 
 def encode_column(codec: Encoding, array: pa.Array) -> StoredColumn:
-    """The stored values: uint8, shape (rows, size), for a fixed-size encoding; else a large_binary array without nulls.
+    """Encode a column: uint8, shape (rows, size), for a fixed-size encoding; else a large_binary array without nulls.
 
     Raises:
-        SchemaError: A null, another type than the encoding takes, or a value that does not fit; `row` says where.
+        SchemaError: A null, another type than the encoding takes, or a value that does not fit; `row` is its place.
     """
     array = _plain(array)
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise SchemaError("a null cannot be stored; fill it or drop the row before writing.", row=row)
-    # Exact types: an encoding that a user derived from one of these has its own idea of `encode`.
+    # Exact types: a user's subclass of one of these may override `encode`.
     kind = type(codec)
     if kind in _COLUMN_WISE:
         return _COLUMN_WISE[kind](codec, array)
-    return _one_by_one(codec, _binary(array).to_pylist() if kind is Pil else plain_values(array))
+    return _encode_each(codec, _binary(array).to_pylist() if kind is Pil else plain_values(array))
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Without dictionary, run-end and extension wrapping, which say how values are kept and not what they are."""
+    """Remove dictionary, run-end and extension types, which only change how the values are represented."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array.type, pa.FixedShapeTensorType):
@@ -138,7 +134,7 @@ def _binary(array: pa.Array) -> pa.LargeBinaryArray:
 def _as_large_binary(array: pa.Array) -> pa.LargeBinaryArray:
     try:
         return array.cast(pa.large_binary())
-    except pa.ArrowNotImplementedError as error:  # older versions of Arrow cannot cast their view types
+    except pa.ArrowNotImplementedError as error:  # older versions of Arrow cannot cast view types
         raise SchemaError(f"this pyarrow cannot convert {array.type}; cast it before writing.", row=0) from error
 
 
@@ -147,7 +143,7 @@ def _text(array: pa.Array) -> pa.LargeBinaryArray:
         raise SchemaError(f"expected text, found Arrow type {array.type}.", row=0)
     stored = _as_large_binary(array)
     try:
-        # Arrow believes that text is UTF-8 until it is asked to look.
+        # Arrow does not validate UTF-8 unless binary is cast to text.
         stored.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         row = next(i for i, value in enumerate(stored) if not _is_utf8(value.as_py()))
@@ -165,18 +161,18 @@ def _is_utf8(data: bytes) -> bool:
 
 def _image_files(codec: ImageFileEncoding, array: pa.Array) -> pa.LargeBinaryArray:
     stored = _binary(array)
-    doubtful = _doubtful_jpegs(stored) if isinstance(codec, Jpeg) else range(len(stored))
+    suspect_rows = _suspect_jpegs(stored) if isinstance(codec, Jpeg) else range(len(stored))
     row = 0
     try:
-        for row in doubtful:
+        for row in suspect_rows:
             codec.check(stored[row].as_py())
     except SchemaError as error:
         raise SchemaError(error.message, row=row) from error
     return stored
 
 
-def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
-    """The rows that need a closer look."""
+def _suspect_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
+    """Yield the rows that a cheap check of head and end mark does not accept."""
     ends = _offsets(stored)
     content = stored.buffers()[2]
     if content is None:
@@ -192,7 +188,7 @@ def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
             yield row
 
 
-def _one_by_one(codec: Encoding, values: Sequence[Any]) -> StoredColumn:
+def _encode_each(codec: Encoding, values: Sequence[Any]) -> StoredColumn:
     stored: list[bytes] = []
     try:
         stored.extend(check_stored(codec.encode(value), codec.size) for value in values)
@@ -207,12 +203,12 @@ def _arrays(codec: NdArray, array: pa.Array) -> StoredColumn:
     if isinstance(array.type, pa.FixedShapeTensorType):
         return _tensors(codec, array.to_numpy_ndarray())
     if _is_binary(array.type) and codec.shape is None:
-        return _one_by_one(codec, array.to_pylist())  # stored already: `encode` looks at what they hold
+        return _encode_each(codec, array.to_pylist())  # stored already: `encode` checks them
     if not _is_list(array.type):
         raise SchemaError(f"expected lists of numbers, found Arrow type {array.type}.", row=0)
     if codec.shape is not None and codec.dtype is not None:
-        return _rows_of_bytes(cast_exact(_regular(array, codec.shape), codec.dtype))
-    return _free(codec, array)
+        return _rows_of_bytes(cast_exact(_fixed_shape_numbers(array, codec.shape), codec.dtype))
+    return _encode_any_shapes(codec, array)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -226,8 +222,8 @@ def _list_lengths(array: pa.Array) -> Array:
     return lengths
 
 
-def _regular(array: pa.Array, shape: tuple[int, ...]) -> Array:
-    """All numbers of lists that are nested as `shape` says: shape (rows, *shape)."""
+def _fixed_shape_numbers(array: pa.Array, shape: tuple[int, ...]) -> Array:
+    """Return all numbers of lists that are nested as `shape` says: shape (rows, *shape)."""
     rows, per_row = len(array), 1
     for size in shape:
         if not _is_list(array.type):
@@ -253,9 +249,9 @@ def _refuse_inner_nulls(array: pa.Array, ends: Array) -> None:
         )
 
 
-def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
-    """Lists of any sizes: a header for each, and the numbers as they lie in Arrow's buffer."""
-    numbers, shapes = _flat(array)
+def _encode_any_shapes(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
+    """Encode lists of any sizes: a header for each, and the numbers as they lie in Arrow's buffer."""
+    numbers, shapes = _flatten(array)
     if codec.dtype is None and numbers.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"arrays of {numbers.dtype.name} cannot be stored; cast them before writing.", row=0)
     ends = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
@@ -265,13 +261,13 @@ def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
         raise SchemaError(error.message, row=_row_of(int(error.facts["row"]), ends)) from error
     code = b"" if codec.dtype else bytes([DTYPE_CODES[numbers.dtype.name]])
     width = numbers.dtype.itemsize
-    if len(shapes) and (shapes == shapes[0]).all():  # nearly always, and a fraction of the work
+    if len(shapes) and (shapes == shapes[0]).all():  # the usual case, and a fraction of the work
         head_bytes = np.frombuffer(code + shape_header(tuple(shapes[0].tolist())), np.uint8)
         rows = _rows_of_bytes(numbers.reshape(len(shapes), -1))
         whole = np.concatenate([np.broadcast_to(head_bytes, (len(rows), len(head_bytes))), rows], axis=1)
         return _from_parts(whole.reshape(-1), np.arange(len(rows) + 1) * whole.shape[1])
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-    which = which.reshape(-1)  # numpy 2.0 gives it another axis
+    which = which.reshape(-1)  # numpy 2.0 returns it with another axis
     heads = [code + shape_header(tuple(shape)) for shape in kinds.tolist()]
     head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[which])])
     head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in which]), np.uint8), head_ends)
@@ -279,8 +275,8 @@ def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
     return _join_parts(head, body)
 
 
-def _flat(array: pa.Array) -> tuple[Array, Array]:
-    """All numbers of lists that are nested evenly, and the shape of each row: int64, shape (rows, axes)."""
+def _flatten(array: pa.Array) -> tuple[Array, Array]:
+    """Return all numbers of evenly nested lists, and the shape of each row: int64, shape (rows, axes)."""
     counts = np.ones(len(array), np.int64)
     sizes: list[Array] = []
     while _is_list(array.type):
@@ -310,7 +306,7 @@ def _join_parts(*parts: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 
 def _tensors(codec: NdArray, values: Array) -> StoredColumn:
     if codec.shape is None:
-        return _one_by_one(codec, list(values))
+        return _encode_each(codec, list(values))
     if codec.dtype is None or values.shape[1:] != codec.shape:
         raise SchemaError(f"expected arrays of shape {codec.shape}, found {values.shape[1:]}.", row=0)
     return _rows_of_bytes(cast_exact(values, codec.dtype))
@@ -327,11 +323,11 @@ _COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], StoredColumn]] = {
 }
 
 
-_STRIP_BYTES = 1 << 20  # stays in a processor's cache between being put together and being copied on
+_STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
 
 class EncodedRows:
-    """The samples of one batch, checked, column by column; put together strip by strip."""
+    """The encoded columns of one batch, assembled into samples strip by strip."""
 
     def __init__(self, count: int, columns: list[StoredColumn]) -> None:
         self._columns = columns
@@ -343,7 +339,7 @@ class EncodedRows:
             self.lengths += values
 
     def strips(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The bytes of samples [begin, end), in order, in pieces of a good size for copying."""
+        """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
         while begin < end:
             stop = min(end, begin + self._rows_per_strip(begin))
             yield _join([_rows_of(column, begin, stop) for column in self._columns])
@@ -357,7 +353,7 @@ class EncodedRows:
 def encode_batch(
     schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
 ) -> EncodedRows:
-    """The samples of a batch.
+    """Encode the samples of a batch.
 
     Args:
         schema: The columns to write; the batch has exactly these, in any order.
@@ -381,12 +377,9 @@ def encode_batch(
         for name, codec in zip(schema.names, codecs, strict=True):
             columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
     except SchemaError as error:
-        # The number of columns done is the place of the one that failed.
+        # The number of encoded columns is the place of the one that failed.
         name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
-        raise SchemaError(
-            f"column {name!r} ({schema.encodings[len(columns)]}), sample {row}: {error.message}",
-            **{**error.facts, "column": name, "row": row},
-        ) from error
+        raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
     return EncodedRows(batch.num_rows, columns)
 
 
@@ -448,5 +441,4 @@ def _as_binary(rows: Array) -> pa.LargeBinaryArray:
     count, width = rows.shape
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
     data = np.ascontiguousarray(rows).reshape(-1)
-    buffers: list[Any] = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
+    return _from_parts(data, ends)

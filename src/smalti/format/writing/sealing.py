@@ -17,11 +17,11 @@ from smalti.format.writing.memory import BuiltShard, FillingShard, ShardMemory
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What the user chooses about shard files."""
+    """The user's choices about shard files."""
 
     compression: str | None = None
-    """`"zstd"`, `"zstd:7"`, or another name that MDS has, such as `"br:5"`; None stores shards as they are, ready to be
-    mapped."""
+    """`"zstd"`, `"zstd:7"`, or another name that MDS has, such as `"br:5"`; None stores shards uncompressed, ready to
+    be mapped."""
     hashes: tuple[str, ...] = ("xxh3_64",)
     """Checksums to record for every file."""
     size_limit: int | str | None = 1 << 26
@@ -120,15 +120,15 @@ class FilledMds:
     """Bytes of each sample, int64, shape (N,)."""
     samples: FillingShard
     memory: ShardMemory
-    """Where the samples lie."""
+    """The memory that the samples lie in."""
 
     def row_hash(self) -> int:
-        """The sum of the hashes of its samples; before `seal`."""
+        """Return the sum of the hashes of its samples; before `seal`."""
         ends = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=ends[1:])
         return hash_rows(self.samples.content, ends)
 
     def seal(self) -> BuiltShard:
-        """The finished shard; called once."""
+        """Return the finished shard; called once."""
         head = head_bytes(self.sealer.config, self.lengths)
         return self.sealer.seal(self.number, len(self.lengths), self.memory.close(self.samples, head))

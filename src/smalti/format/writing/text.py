@@ -1,4 +1,4 @@
-"""From samples to whole JSONL, CSV, TSV or XSV shards in memory: lines, and a meta file that says where each begins."""
+"""`TextShardBuilder`: from samples to whole JSONL, CSV, TSV or XSV shards in memory, each with its meta file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TextShardBuilder:
     """Cuts samples into shards called `shard.00000.csv`, `shard.00001.csv`, ...; not thread-safe.
 
-    The same samples and options give the same bytes, those of MosaicML's writer; only its empty first shard, where the
-    very first sample exceeds the size limit, is left out.
+    The same samples and options give the same bytes, those of MosaicML's writer; only its empty first shard, written if
+    the very first sample exceeds the size limit, is left out.
     """
 
     def __init__(self, layout: TextLayout, options: ShardOptions) -> None:
@@ -46,19 +46,19 @@ class TextShardBuilder:
         self._num_samples = 0
 
     def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
-        """Take one sample in, and return the shard that it completed, if any.
+        """Add one sample, and return the shard that it completed, if any.
 
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
-                sample in this builder, say where. The sample is not taken in.
+                sample in this builder, say where. The sample is not added.
         """
         return self._push([self._lines.encode(sample, self._num_samples)])
 
     def add_batch(self, batch: "pa.RecordBatch | pa.Table") -> list[FilledShard]:
-        """Take every row of a batch in, and return the shards that it completed.
+        """Add every row of a batch, and return the shards that it completed.
 
         Raises:
-            SchemaError: As in `add`; no row of the batch is taken in.
+            SchemaError: As in `add`; no row of the batch is added.
         """
         names = batch.schema.names
         if len(set(names)) != len(names):
@@ -67,14 +67,14 @@ class TextShardBuilder:
         return self._push([encode(sample, row) for row, sample in enumerate(batch.to_pylist(), start=first)])
 
     def finish(self) -> list[FilledShard]:
-        """The last shard, if any sample waits for it; the builder can go on afterwards, with the next shard."""
+        """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
         return [self._take()] if self._pending else []
 
     def _push(self, lines: list[bytes]) -> list[FilledShard]:
         self._check_fits(lines)
         filled: list[FilledShard] = []
         for line in lines:
-            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has a sample at least.
+            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has at least one sample.
             if self._pending and self._size + len(line) > self._limit:
                 filled.append(self._take())
             self._pending.append(line)
@@ -83,7 +83,7 @@ class TextShardBuilder:
         return filled
 
     def _check_fits(self, lines: list[bytes]) -> None:
-        """Refuse, before anything is taken in, what would give a data file of more than 4 GiB."""
+        """Raise, before anything is added, if a data file would exceed 4 GiB."""
         if max(map(len, lines), default=0) > self._room:
             raise SchemaError(
                 f"one sample of more than {self._room} bytes does not fit a shard, whose offsets are 32 bit. Split it.",
