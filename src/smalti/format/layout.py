@@ -1,4 +1,4 @@
-"""Where things lie in a shard file: the bytes around the samples, written and checked. Knows no encodings.
+"""The layout of an MDS shard file: the bytes around the samples, written and checked. Knows no encodings.
 
 uint32 N | uint32 offset of each sample, and of the end | config as JSON | samples back to back
 """
@@ -17,16 +17,16 @@ from smalti.format.sizes import VERSION
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
-_OF_SAMPLES = frozenset(
+_SAMPLE_KEYS = frozenset(
     {"column_encodings", "column_names", "column_sizes", "columns", "format", "newline", "separator"}
 )
-"""Keys of a shard's description that say how its samples are read."""
+"""Keys of a shard's config that determine how its samples are read."""
 _MAX_CONFIG_BYTES = 1 << 26
-_MOST_TOLD = 200  # characters of a value in a message
+_MAX_SHOWN_CHARS = 200  # characters of a value in a message
 
 
 def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> bytes:
-    """The description that stands inside every shard, as MosaicML writes it."""
+    """Return the config, the JSON description that stands inside every shard, as MosaicML writes it."""
     config = {
         "column_encodings": schema.encodings,
         "column_names": schema.names,
@@ -49,10 +49,10 @@ def num_bytes_of_empty(info: ShardInfo) -> int:
 
 
 def head_bytes(config: bytes, lengths: Int64s) -> bytes:
-    """What stands in front of the samples: their number, the table of offsets, and the config.
+    """Return the bytes in front of the samples: their number, the table of offsets, and the config.
 
     Args:
-        config: What `config_bytes` gives.
+        config: The result of `config_bytes`.
         lengths: Bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
@@ -62,14 +62,14 @@ def head_bytes(config: bytes, lengths: Int64s) -> bytes:
 
 
 def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> None:
-    """Return only if the description inside a shard says of its samples what its index entry says.
+    """Return only if the config inside a shard describes its samples as its index entry does.
 
-    For shards that Smalti wrote, where both come from one place: if they differ, the index was changed, or is that of
-    other shards. MosaicML's reader ignores this description, and other writers put there what they like.
+    For shards that Smalti wrote, where both have one origin: a difference means that the index was changed, or belongs
+    to other shards. MosaicML's reader ignores the config, and other writers may store anything there.
 
     Args:
-        config: The description, JSON.
-        entry: The index entry; only what it says of the samples is compared.
+        config: The config inside the shard, JSON.
+        entry: The index entry; only its description of the samples is compared.
         what: The file's name, for messages.
 
     Raises:
@@ -79,13 +79,13 @@ def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> Non
         found = json.loads(config) if len(config) <= _MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError):
         found = None
-    said = found if isinstance(found, dict) else {}
-    for key in sorted(_OF_SAMPLES & entry.keys()):
-        if said.get(key) != entry[key]:
+    own = found if isinstance(found, dict) else {}
+    for key in sorted(_SAMPLE_KEYS & entry.keys()):
+        if own.get(key) != entry[key]:
             raise FormatError(
-                f"{what}: its index entry says {key} {entry[key]!s:.{_MOST_TOLD}}, and the shard itself "
-                f"{said.get(key)!s:.{_MOST_TOLD}}; the index was changed, or belongs to other shards. Restore it, or "
-                "run the writer again.",
+                f"{what}: its index entry says {key} {entry[key]!s:.{_MAX_SHOWN_CHARS}}, and the shard itself "
+                f"{own.get(key)!s:.{_MAX_SHOWN_CHARS}}; the index was changed, or belongs to other shards. Restore it, "
+                "or run the writer again.",
                 key=key,
             )
 
@@ -93,17 +93,17 @@ def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> Non
 def read_offsets(
     data: memoryview, *, samples: int, what: str, first: int | None = None, num_bytes: int | None = None
 ) -> Offsets:
-    """The checked table of offsets, uint32, shape (N + 1,): ordered, inside the file, covering it to its last byte.
+    """Return the checked table of offsets, uint32, shape (N + 1,): rising, from `first` to the end of the file.
 
     Args:
-        data: The whole file, or so much of its beginning that the table is in it.
-        samples: How many samples the index declares.
+        data: The whole file, or enough of its beginning to hold the table.
+        samples: Number of samples that the index declares.
         what: The file's name, for messages.
         first: Lowest offset that a sample may have; by default the end of the table.
         num_bytes: Size of the file that the offsets point into; by default that of `data`.
 
     Raises:
-        FormatError: The header contradicts the index, or the offsets are not as said.
+        FormatError: The header contradicts the index, or the offsets are damaged.
     """
     found = int.from_bytes(data[:4], "little")
     begin = 8 + 4 * samples

@@ -46,7 +46,7 @@ class DecodeImages:
         """Return the batch with its image columns as arrays of pixels.
 
         Raises:
-            BadImageError: an image does not decode; `column` and `index`, its place in the batch, say which, and
+            BadImageError: an image does not decode; `column` and `index`, its place in the batch, are attributes, and
                 `sample_id` when the batch has ids.
             SchemaError: a column that was named is not there, or holds no bytes.
         """

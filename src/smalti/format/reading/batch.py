@@ -30,7 +30,7 @@ def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe
         allow_unsafe_types: Whether columns that run code when they are read are allowed.
 
     Raises:
-        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.
         SchemaError: A column whose encoding is refused.
     """
     encodings = schema.columns()  # used for `Ragged` values only: numbers in text shards have other encodings
@@ -56,7 +56,7 @@ def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[i
         where: Names a row of the batch, for the message.
 
     Raises:
-        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.
     """
     try:
         return codec.decode_many(values.data, values.offsets)
@@ -129,13 +129,13 @@ def gather_batch(picked: RowSelection, columns: Sequence[str] | None = None) -> 
     return _read(picked, wanted, {}, lambda source, _, cells: collect(source, cells))
 
 
-def check_known(wanted: Iterable[str], known: Collection[str]) -> None:
-    """Return only if every column in `wanted` exists.
+def check_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Return only if every column of `names` exists.
 
     Raises:
         SchemaError: There is no such column.
     """
-    for name in wanted:
+    for name in names:
         if name not in known:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}.", column=name)
 

@@ -139,7 +139,7 @@ class ShardBuilder:
 
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
-                sample in this builder, say where. The sample is not added.
+                sample in this builder, are attributes. The sample is not added.
         """
         data = self._encode(sample)
         room = self._block_room - len(data) - 4

@@ -153,7 +153,7 @@ class CheckedEncoder:
             row: The number of the sample, for messages.
 
         Raises:
-            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
+            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` are attributes.
         """
         if not hasattr(sample, "keys") or sample.keys() != self._names:
             self._schema.check_sample(sample, row)

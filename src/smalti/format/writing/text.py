@@ -50,7 +50,7 @@ class TextShardBuilder:
 
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
-                sample in this builder, say where. The sample is not added.
+                sample in this builder, are attributes. The sample is not added.
         """
         return self._push([self._lines.encode(sample, self._num_samples)])
 
