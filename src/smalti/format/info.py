@@ -133,28 +133,21 @@ class ShardInfo:
             entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
             config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
             return {**config, **entry}
-        return {
-            "column_encodings": list(self.schema.encodings),
-            "column_names": list(self.schema.names),
-            "column_sizes": list(self.schema.sizes),
-            "compression": self.compression,
-            "format": "mds",
-            "hashes": list(self.hash_names),
-            "size_limit": self.size_limit,
-            "version": VERSION,
-            **entry,
-        }
+        config = mds_config(
+            self.schema, compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit
+        )
+        return {**config, **entry}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str) -> "ShardInfo":
-        """A checked entry; keys that it does not know are ignored.
+        """Parse and check an entry; unknown keys are ignored.
 
         Args:
             obj: Parsed JSON.
-            where: The place it comes from, such as `index.json: $.shards[3]`.
+            where: Its place, such as `index.json: $.shards[3]`.
 
         Raises:
-            IndexFileError: Anything in it is missing, of another type, out of range, contradictory or unsafe.
+            IndexFileError: A value is missing, of another type, out of range, contradictory or unsafe.
         """
         fields = Fields(obj, where)
         check_version(fields)
@@ -223,11 +216,27 @@ class ShardInfo:
     def with_names(self, rename: Callable[[str], str]) -> "ShardInfo":
         """Return the same shard with every file's name passed through `rename`."""
 
-        def moved(info: FileInfo | None) -> FileInfo | None:
+        def renamed(info: FileInfo | None) -> FileInfo | None:
             return None if info is None else replace(info, basename=rename(info.basename))
 
         raw = replace(self.raw, basename=rename(self.raw.basename))
-        return replace(self, raw=raw, zip=moved(self.zip), meta=moved(self.meta), zip_meta=moved(self.zip_meta))
+        return replace(self, raw=raw, zip=renamed(self.zip), meta=renamed(self.meta), zip_meta=renamed(self.zip_meta))
+
+
+def mds_config(
+    schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None
+) -> dict[str, Any]:
+    """Return the description that index entry and shard share, with the keys that MosaicML's reader takes."""
+    return {
+        "column_encodings": list(schema.encodings),
+        "column_names": list(schema.names),
+        "column_sizes": list(schema.sizes),
+        "compression": compression,
+        "format": "mds",
+        "hashes": list(hashes),
+        "size_limit": size_limit,
+        "version": VERSION,
+    }
 
 
 def check_version(fields: Fields) -> None:

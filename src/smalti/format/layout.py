@@ -11,9 +11,8 @@ import numpy as np
 
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Int64s
-from smalti.format.info import ShardInfo
+from smalti.format.info import ShardInfo, mds_config
 from smalti.format.schema import Schema
-from smalti.format.sizes import VERSION
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
@@ -27,16 +26,7 @@ _MAX_SHOWN_CHARS = 200  # characters of a value in a message
 
 def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> bytes:
     """Return the config, the JSON description that stands inside every shard, as MosaicML writes it."""
-    config = {
-        "column_encodings": schema.encodings,
-        "column_names": schema.names,
-        "column_sizes": schema.sizes,
-        "compression": compression,
-        "format": "mds",
-        "hashes": hashes,
-        "size_limit": size_limit,
-        "version": VERSION,
-    }
+    config = mds_config(schema, compression=compression, hashes=hashes, size_limit=size_limit)
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 

@@ -17,6 +17,8 @@ from smalti.format.reading.mapping import MappedFile, MappedRows
 from smalti.format.reading.plan import ColumnReadPlan, ReadPlan, is_verbatim
 from smalti.format.schema import Schema
 
+Arrays = Mapping[str, Array]
+"""Arrays of the caller to fill, by column."""
 DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
 """Errors that decoders raise on damaged bytes."""
 
@@ -87,9 +89,6 @@ def _find_damaged(codec: Encoding, values: Ragged, error: Exception) -> tuple[in
     return 0, error
 
 
-Arrays = Mapping[str, Array]
-
-
 @dataclass(frozen=True)
 class RowSelection:
     """The samples of a batch: which rows of which mapped shards of one schema."""
@@ -106,27 +105,27 @@ class RowSelection:
         return f"{self.files[int(self.which[row])].name}, sample {int(self.rows[row])}"
 
 
-def read_batch(picked: RowSelection, out: Arrays | None = None) -> dict[str, Any]:
+def read_batch(selection: RowSelection, out: Arrays | None = None) -> dict[str, Any]:
     """Read and decode the samples by column; see `Shard.batch`."""
 
     def values(source: MappedRows, column: ColumnReadPlan, cells: Cells) -> Any:
         if column.is_verbatim:
             return copies(source, cells)
         try:
-            return decode_column(column.name, column.codec, collect(source, cells), picked.where)
+            return decode_column(column.name, column.codec, collect(source, cells), selection.where)
         except FormatError as error:
-            error.facts["sample"] = int(picked.rows[error.row])
+            error.facts["sample"] = int(selection.rows[error.row])
             raise
 
-    return _read(picked, picked.plan.columns, out or {}, values)
+    return _read(selection, selection.plan.columns, out or {}, values)
 
 
-def gather_batch(picked: RowSelection, columns: Sequence[str] | None = None) -> dict[str, Any]:
+def gather_batch(selection: RowSelection, columns: Sequence[str] | None = None) -> dict[str, Any]:
     """Read the samples by column, undecoded; see `Shard.gather`."""
-    known = {column.name: column for column in picked.plan.columns}
+    known = {column.name: column for column in selection.plan.columns}
     check_known(columns or (), known)
-    wanted = picked.plan.columns if columns is None else [known[name] for name in columns]
-    return _read(picked, wanted, {}, lambda source, _, cells: collect(source, cells))
+    wanted = selection.plan.columns if columns is None else [known[name] for name in columns]
+    return _read(selection, wanted, {}, lambda source, _, cells: collect(source, cells))
 
 
 def check_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -141,25 +140,27 @@ def check_known(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _read(
-    picked: RowSelection,
+    selection: RowSelection,
     wanted: Sequence[ColumnReadPlan],
     out: Arrays,
     values: Callable[[MappedRows, ColumnReadPlan, Cells], Any],
 ) -> dict[str, Any]:
-    source = MappedRows(picked.files, picked.which)
-    places = dict(zip(picked.plan.schema.names, locate(source, picked.rows, picked.plan.schema.sizes), strict=True))
+    source = MappedRows(selection.files, selection.which)
+    places = dict(
+        zip(selection.plan.schema.names, locate(source, selection.rows, selection.plan.schema.sizes), strict=True)
+    )
     found: dict[str, Any] = {}
     for column in wanted:
         cells = places[column.name]
         if column.dtype is None:
             found[column.name] = values(source, column, cells)
         elif column.name in out:
-            array = check_out(out[column.name], column.name, (len(picked.rows), *column.shape), column.dtype)
+            array = check_out(out[column.name], column.name, (len(selection.rows), *column.shape), column.dtype)
             gather_into(source.data, cells.begin, array, column.dtype)
             found[column.name] = array
         else:
             stored = gather(source.data, cells.begin, column.size or 0)
-            found[column.name] = _native(stored, column.dtype).reshape(len(picked.rows), *column.shape)
+            found[column.name] = _native(stored, column.dtype).reshape(len(selection.rows), *column.shape)
     return found
 
 

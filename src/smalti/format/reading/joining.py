@@ -72,9 +72,9 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
         SchemaError: Two of the shards have different columns or encodings; or as `Shard.batch` says.
         ValueError: One of the shards is closed.
     """
-    picked = _select_rows(shards, which, rows)
-    if picked is not None:
-        return read_batch(picked, out)
+    selection = _select_rows(shards, which, rows)
+    if selection is not None:
+        return read_batch(selection, out)
     return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
 
 
@@ -96,9 +96,9 @@ def gather_of(
     shards: Sequence[AnyShard], which: Int64s, rows: Int64s, columns: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return samples of several shards undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
-    picked = _select_rows(shards, which, rows)
-    if picked is not None:
-        return gather_batch(picked, columns)
+    selection = _select_rows(shards, which, rows)
+    if selection is not None:
+        return gather_batch(selection, columns)
     return _merged(shards, which, lambda shard, places: shard.gather(rows[places], columns))
 
 

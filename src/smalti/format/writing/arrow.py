@@ -25,47 +25,127 @@ from smalti.format.layout import OFFSET
 from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import MAX_FILE_BYTES, check_stored
 
+StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
+"""The stored values of a column: uint8, shape (rows, size), or a large_binary array."""
+_STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
-def plain_values(array: pa.Array) -> list[Any]:
-    """Return every value as a Python object; a map becomes a dict.
+
+class EncodedRows:
+    """The encoded columns of one batch, assembled into samples strip by strip."""
+
+    def __init__(self, count: int, columns: list[StoredColumn]) -> None:
+        self._columns = columns
+        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
+        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
+        """Bytes of each sample, int64, shape (rows,)."""
+        for values in variable:
+            self.lengths += values
+
+    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
+        while begin < end:
+            stop = min(end, begin + self._rows_per_strip(begin))
+            yield _join([_rows_of(column, begin, stop) for column in self._columns])
+            begin = stop
+
+    def _rows_per_strip(self, begin: int) -> int:
+        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
+        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
+
+
+def encode_batch(
+    schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
+) -> EncodedRows:
+    """Encode the samples of a batch.
+
+    Args:
+        schema: The columns to write; the batch has exactly these, in any order.
+        codecs: Their encodings.
+        batch: At least one row.
+        first_row: Number of the first row, for messages.
 
     Raises:
-        SchemaError: A map has a key twice; `row` is its row.
+        SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.
     """
-    values: list[Any] = array.to_pylist()
-    if not _has_map(array.type):
-        return values
-    plain: list[Any] = []
+    names = batch.schema.names
+    if sorted(names) != sorted(schema.names):
+        missing, extra = sorted(set(schema.names) - set(names)), sorted(set(names) - set(schema.names))
+        raise SchemaError(
+            f"batch at row {first_row}: missing columns {missing}, unknown columns {extra}, and {len(names)} "
+            f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
+            row=first_row,
+        )
+    columns: list[StoredColumn] = []
     try:
-        plain.extend(_plain_value(value, array.type) for value in values)
+        for name, codec in zip(schema.names, codecs, strict=True):
+            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
     except SchemaError as error:
-        raise SchemaError(error.message, row=len(plain)) from error
-    return plain
+        # The number of encoded columns is the place of the one that failed.
+        name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
+        raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
+    return EncodedRows(batch.num_rows, columns)
 
 
-def _children(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(i).type for i in range(kind.num_fields)]
+def _checked_lengths(column: StoredColumn) -> StoredColumn:
+    if not isinstance(column, np.ndarray):
+        lengths = _lengths(column)
+        if int(lengths.max()) > MAX_FILE_BYTES:
+            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
+    return column
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pt.is_map(kind) or any(_has_map(child) for child in _children(kind))
+def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
+    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
 
 
-def _plain_value(value: Any, kind: pa.DataType) -> Any:
-    if value is None or not _has_map(kind):
-        return value
-    if pt.is_map(kind):
-        obj = {key: _plain_value(item, kind.item_type) for key, item in value}
-        if len(obj) != len(value):
-            raise SchemaError("a map has a key twice, which JSON cannot hold.")
-        return obj
-    if pt.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return {field.name: _plain_value(value[field.name], field.type) for field in fields}
-    return [_plain_value(item, kind.value_type) for item in value]
+def _join(columns: list[StoredColumn]) -> memoryview:
+    lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+    if lengths:
+        head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
+        columns = [head, *columns]
+    parts = _side_by_side(columns)
+    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
+        return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
+    arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
+    empty = pa.scalar(b"", pa.large_binary())
+    return _content(pc.binary_join_element_wise(*arrays, empty))
 
 
-StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
+def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
+    parts: list[StoredColumn] = []
+    run: list[Array] = []
+    for column in [*columns, None]:
+        if isinstance(column, np.ndarray):
+            run.append(column)
+            continue
+        if run:
+            parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
+            run = []
+        if column is not None:
+            parts.append(column)
+    return parts
+
+
+def _offsets(column: pa.LargeBinaryArray) -> Array:
+    offsets: Array = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, offset=8 * column.offset)
+    return offsets
+
+
+def _lengths(column: pa.LargeBinaryArray) -> Array:
+    return np.diff(_offsets(column))
+
+
+def _content(column: pa.LargeBinaryArray) -> memoryview:
+    offsets, data = _offsets(column), column.buffers()[2]
+    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
+
+
+def _as_binary(rows: Array) -> pa.LargeBinaryArray:
+    count, width = rows.shape
+    ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
+    data = np.ascontiguousarray(rows).reshape(-1)
+    return _from_parts(data, ends)
 
 
 def encode_column(codec: Encoding, array: pa.Array) -> StoredColumn:
@@ -312,6 +392,45 @@ def _tensors(codec: NdArray, values: Array) -> StoredColumn:
     return _rows_of_bytes(cast_exact(values, codec.dtype))
 
 
+def plain_values(array: pa.Array) -> list[Any]:
+    """Return every value as a Python object; a map becomes a dict.
+
+    Raises:
+        SchemaError: A map has a key twice; `row` is its row.
+    """
+    values: list[Any] = array.to_pylist()
+    if not _has_map(array.type):
+        return values
+    plain: list[Any] = []
+    try:
+        plain.extend(_plain_value(value, array.type) for value in values)
+    except SchemaError as error:
+        raise SchemaError(error.message, row=len(plain)) from error
+    return plain
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pt.is_map(kind) or any(_has_map(child) for child in _children(kind))
+
+
+def _plain_value(value: Any, kind: pa.DataType) -> Any:
+    if value is None or not _has_map(kind):
+        return value
+    if pt.is_map(kind):
+        obj = {key: _plain_value(item, kind.item_type) for key, item in value}
+        if len(obj) != len(value):
+            raise SchemaError("a map has a key twice, which JSON cannot hold.")
+        return obj
+    if pt.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return {field.name: _plain_value(value[field.name], field.type) for field in fields}
+    return [_plain_value(item, kind.value_type) for item in value]
+
+
 _COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], StoredColumn]] = {
     Scalar: _scalars,
     Int: _scalars,
@@ -321,124 +440,3 @@ _COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], StoredColumn]] = {
     Jpeg: _image_files,
     Png: _image_files,
 }
-
-
-_STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
-
-
-class EncodedRows:
-    """The encoded columns of one batch, assembled into samples strip by strip."""
-
-    def __init__(self, count: int, columns: list[StoredColumn]) -> None:
-        self._columns = columns
-        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
-        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
-        """Bytes of each sample, int64, shape (rows,)."""
-        for values in variable:
-            self.lengths += values
-
-    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
-        """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
-        while begin < end:
-            stop = min(end, begin + self._rows_per_strip(begin))
-            yield _join([_rows_of(column, begin, stop) for column in self._columns])
-            begin = stop
-
-    def _rows_per_strip(self, begin: int) -> int:
-        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
-        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
-
-
-def encode_batch(
-    schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
-) -> EncodedRows:
-    """Encode the samples of a batch.
-
-    Args:
-        schema: The columns to write; the batch has exactly these, in any order.
-        codecs: Their encodings.
-        batch: At least one row.
-        first_row: Number of the first row, for messages.
-
-    Raises:
-        SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.
-    """
-    names = batch.schema.names
-    if sorted(names) != sorted(schema.names):
-        missing, extra = sorted(set(schema.names) - set(names)), sorted(set(names) - set(schema.names))
-        raise SchemaError(
-            f"batch at row {first_row}: missing columns {missing}, unknown columns {extra}, and {len(names)} "
-            f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
-            row=first_row,
-        )
-    columns: list[StoredColumn] = []
-    try:
-        for name, codec in zip(schema.names, codecs, strict=True):
-            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
-    except SchemaError as error:
-        # The number of encoded columns is the place of the one that failed.
-        name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
-        raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
-    return EncodedRows(batch.num_rows, columns)
-
-
-def _checked_lengths(column: StoredColumn) -> StoredColumn:
-    if not isinstance(column, np.ndarray):
-        lengths = _lengths(column)
-        if int(lengths.max()) > MAX_FILE_BYTES:
-            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
-    return column
-
-
-def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
-    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
-
-
-def _join(columns: list[StoredColumn]) -> memoryview:
-    lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-    if lengths:
-        head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
-        columns = [head, *columns]
-    parts = _side_by_side(columns)
-    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
-        return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
-    arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    empty = pa.scalar(b"", pa.large_binary())
-    return _content(pc.binary_join_element_wise(*arrays, empty))
-
-
-def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
-    parts: list[StoredColumn] = []
-    run: list[Array] = []
-    for column in [*columns, None]:
-        if isinstance(column, np.ndarray):
-            run.append(column)
-            continue
-        if run:
-            parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
-            run = []
-        if column is not None:
-            parts.append(column)
-    return parts
-
-
-def _offsets(column: pa.LargeBinaryArray) -> Array:
-    offsets: Array = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, offset=8 * column.offset)
-    return offsets
-
-
-def _lengths(column: pa.LargeBinaryArray) -> Array:
-    return np.diff(_offsets(column))
-
-
-def _content(column: pa.LargeBinaryArray) -> memoryview:
-    offsets, data = _offsets(column), column.buffers()[2]
-    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
-
-
-def _as_binary(rows: Array) -> pa.LargeBinaryArray:
-    count, width = rows.shape
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
-    data = np.ascontiguousarray(rows).reshape(-1)
-    return _from_parts(data, ends)

@@ -125,8 +125,10 @@ class ShardBuilder:
         self._encode = make_fast_encoder(schema, self._codecs, self._fallback)
         overhead, limit = 8 + len(self._sealer.config), self._sealer.files.size_limit
         self._cutter = ShardCutter(overhead, limit)
-        least = sum(4 if size is None else size for size in schema.sizes)
-        self._memory = ShardMemory(overhead + 4 * ((limit or MAX_FILE_BYTES) // (least + 4) + 1), limit, spare)
+        min_sample_bytes = sum(4 if size is None else size for size in schema.sizes)
+        self._memory = ShardMemory(
+            overhead + 4 * ((limit or MAX_FILE_BYTES) // (min_sample_bytes + 4) + 1), limit, spare
+        )
         self._filling: FillingShard | None = None
         self._lengths = array("q")
         self._num_shards = 0
@@ -162,7 +164,7 @@ class ShardBuilder:
         rows = encode_batch(self.schema, self._codecs, batch, first_row=self._fallback.next_row)
         self._end_block()
         self._push(rows.lengths, rows.strips)
-        return self._release()
+        return self._pop_ready()
 
     def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
         """Add samples as stored in a shard of the same schema, and return the shards that were completed.
@@ -183,16 +185,16 @@ class ShardBuilder:
         if len(lengths):
             self._end_block()
             self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
-        return self._release()
+        return self._pop_ready()
 
     def finish(self) -> list[FilledShard]:
         """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
         self._end_block()
         self._check_complete()
         self._cutter.close()
-        self._take()
+        self._finish_shard()
         self._open_block()
-        return self._release()
+        return self._pop_ready()
 
     def _add_to_next_block(self, data: bytes) -> list[FilledShard]:
         self._end_block()
@@ -202,7 +204,7 @@ class ShardBuilder:
         else:
             # It ends the shard, or is large, or exceeds any shard: then the error is raised by its own call.
             self._push(np.array([len(data)], np.int64), lambda *_: (memoryview(data),))
-        return self._release()
+        return self._pop_ready()
 
     def _end_block(self) -> None:
         if self._block:
@@ -239,18 +241,18 @@ class ShardBuilder:
                     self._filling.append(data)
                 self._lengths.frombytes(lengths[begin:end].tobytes())
             if number < len(cuts):
-                self._take()
+                self._finish_shard()
             begin = end
         self._open_block()
 
-    def _take(self) -> None:
+    def _finish_shard(self) -> None:
         if self._filling is not None:
             lengths = np.frombuffer(self._lengths, np.int64)
             self._ready.append(FilledMds(self._sealer, self._num_shards, lengths, self._filling, self._memory))
             self._filling, self._lengths = None, array("q")
             self._num_shards += 1
 
-    def _release(self) -> list[FilledShard]:
+    def _pop_ready(self) -> list[FilledShard]:
         ready, self._ready = self._ready, []
         return ready
 
