@@ -185,7 +185,7 @@ def test_values_that_stand_for_themselves_cost_nothing(types):
 )
 def test_a_stored_value_that_stands_for_nothing_is_named(kind, encoding, stored, row):
     types = parse_logical({"x": kind}, {"x": encoding})
-    with pytest.raises(FormatError, match="column 'x': what is stored is no value of its logical type") as caught:
+    with pytest.raises(FormatError, match="column 'x': a stored value is not a value of its logical type") as caught:
         types.batch({"x": stored})
     assert caught.value.column == "x"
     assert caught.value.sample == row

@@ -71,7 +71,7 @@ def test_a_shard_that_was_stored_has_the_hash_of_what_was_written(tmp_path):
     assert (len(stored), stored.row_hash()) == (20, expected)
     assert (stored[:7].row_hash() + stored[7:].row_hash()) % MODULUS == expected
     assert len(stored[20:]) == len(stored[30:]) == 0
-    with pytest.raises(ValueError, match="follow each other"):
+    with pytest.raises(ValueError, match="consecutive samples"):
         stored[::2]
 
 
@@ -111,7 +111,7 @@ def test_samples_that_are_copied_give_the_shards_that_writing_them_gives(tmp_pat
 
 def test_lengths_that_are_not_those_of_the_data_are_refused():
     builder = ShardBuilder(SCHEMA, ShardOptions())
-    with pytest.raises(SchemaError, match="lengths make 7 bytes, found 8"):
+    with pytest.raises(SchemaError, match="lengths add up to 7 bytes, found 8"):
         builder.add_encoded(np.array([3, 4]), memoryview(b"12345678"))
     assert builder.add_encoded(np.zeros(0, np.int64), memoryview(b"")) == []
     assert builder.finish() == []

@@ -128,7 +128,7 @@ def test_a_gif_whose_frame_is_larger_than_its_header_says_is_refused():
     data = save(quadrants(64, 48), "GIF")
     small = data[:6] + b"\x01\0\x01\0" + data[10:]
     assert probe_image(small).width == 1
-    with pytest.raises(BadImageError, match="GIF header declares 1x1 pixels, and there are 64x48"):
+    with pytest.raises(BadImageError, match="GIF header declares 1x1 pixels, but the image has 64x48"):
         decode_rgb(small)
 
 

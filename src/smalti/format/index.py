@@ -124,8 +124,8 @@ def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:
             first = seen.setdefault(name, i)
             if first != i:
                 raise IndexFileError(
-                    f"{where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; every shard may stand "
-                    "there once. Merge the index files again.",
+                    f"{where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; each shard may be "
+                    "listed once. Merge the index files again.",
                     where=where,
                     name=name,
                 )

@@ -36,7 +36,7 @@ class Schema:
             other = folded.setdefault(name.casefold(), name)
             if other != name:
                 raise SchemaError(
-                    f"columns {other!r:.80} and {name!r:.80} differ in case alone; rename one.", column=name
+                    f"columns {other!r:.80} and {name!r:.80} differ only in case; rename one.", column=name
                 )
         codecs = [_parse_column(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
         return cls(names, tuple(codec.name for codec in codecs), tuple(codec.size for codec in codecs))

@@ -27,7 +27,7 @@ def parse_byte_count(value: int | str, *, what: str) -> int:
     if isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise SchemaError(f'{what}: {value!r} is no byte count; write for example 67108864 or "64mb".')
+            raise SchemaError(f'{what}: {value!r} is not a byte count; write for example 67108864 or "64mb".')
         digits, unit = match.groups()
         factor = _UNITS[(unit or "").lower()]
         return int(digits) * factor if digits.isdigit() else int(float(digits) * factor)
@@ -61,7 +61,7 @@ def check_stored(data: bytes, size: int | None) -> bytes:
         SchemaError: It has another size, which only an encoding registered by the user can cause, or it is too large.
     """
     if size is not None and len(data) != size:
-        raise SchemaError(f"the encoding says {size} bytes for every value, and gave {len(data)}; correct it.")
+        raise SchemaError(f"the encoding declares {size} bytes for every value, but returned {len(data)}; correct it.")
     if len(data) > MAX_FILE_BYTES:
         raise SchemaError("a value of 4 GiB and more does not fit a shard.")
     return data

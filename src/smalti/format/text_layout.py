@@ -75,7 +75,7 @@ class TextLayout:
         if self.separator is not None:
             for name in self.schema.names:
                 if self.newline in name or self.separator in name:
-                    raise SchemaError(f"column {name!r}: the name holds the separator or the line end.", column=name)
+                    raise SchemaError(f"column {name!r}: the name contains the separator or the line end.", column=name)
             if self.separator.join(self.schema.names).split(self.separator) != list(self.schema.names):
                 raise SchemaError("`separator`: the names of the columns cannot be told apart with it; use another.")
 
@@ -154,7 +154,7 @@ def _mark_problem(kind: str, newline: Any, separator: Any) -> str | None:
         if not isinstance(mark, str) or not least <= len(mark) <= _MAX_MARK_CHARS or not is_utf8(mark):
             return f"`{what}`: expected a text of {least} to {_MAX_MARK_CHARS} characters."
     if separator is not None and (separator in newline or newline in separator):
-        return "`separator` and `newline` must not hold each other: lines could not be told apart."
+        return "`separator` and `newline` must not contain each other: lines could not be told apart."
     return None
 
 

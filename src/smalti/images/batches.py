@@ -37,7 +37,7 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"`size` is a number of pixels from 1, found {self.size!r}.")
+            raise ValueError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
         if self.crop not in {"resize", "center"}:
             raise ValueError(f'`crop` is "resize" or "center", found {self.crop!r}.')
         if self.layout not in {"hwc", "chw"}:

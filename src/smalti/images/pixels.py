@@ -115,8 +115,8 @@ def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) 
         with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
             if image.size != (header.width, header.height):  # a GIF's first frame makes Pillow's canvas grow
                 raise BadImageError(
-                    f"{header.format} header declares {header.width}x{header.height} pixels, and there are "
-                    f"{image.width}x{image.height}: the file is damaged, or made to take memory; replace it",
+                    f"{header.format} header declares {header.width}x{header.height} pixels, but the image has "
+                    f"{image.width}x{image.height}: the file is damaged, or crafted to exhaust memory; replace it",
                     num_bytes=len(data),
                     format=header.format,
                 )

@@ -38,9 +38,9 @@ class DecodeImages:
     def __post_init__(self) -> None:
         DecodeOptions(self.size, self.crop, self.layout)
         if type(self.num_threads) is not int or self.num_threads < 1:
-            raise ValueError(f"`num_threads` is a number of threads from 1, found {self.num_threads!r}.")
+            raise ValueError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
-            raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma behind it.")
+            raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma after it.")
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with its image columns as arrays of pixels.

@@ -214,7 +214,7 @@ def test_value_of_another_size_than_its_encoding_says_is_refused():
     short = make_fast_encoder(schema, codecs, lambda _: None)
     assert short({"x": 2, "y": 1}) == bytes(4) + b"\x01" + bytes(7)
     assert short({"x": 1, "y": 1}) is None
-    with pytest.raises(SchemaError, match="says 4 bytes for every value, and gave 3"):
+    with pytest.raises(SchemaError, match="declares 4 bytes for every value, but returned 3"):
         long_way.encode({"x": 1, "y": 1}, row=0)
 
 

@@ -141,7 +141,7 @@ class NdArray(Encoding):
         try:
             self.decode(data)
         except FormatError as error:
-            raise SchemaError(f"expected a numpy array, found bytes that hold none: {error}") from error
+            raise SchemaError(f"expected a numpy array, found bytes that are not one: {error}") from error
         return data
 
     def _as_array(self, value: Any) -> Array:
@@ -156,7 +156,7 @@ class NdArray(Encoding):
         if self.dtype is not None and array.dtype.name != self.dtype.name:
             raise SchemaError(f"expected an array of {self.dtype.name}, found {array.dtype.name}.")
         if np.ma.isMaskedArray(array) and np.ma.is_masked(array):
-            raise SchemaError("a masked array with hidden elements cannot be stored; fill them first.")
+            raise SchemaError("a masked array with masked elements cannot be stored; fill them first.")
         self._check_shape(array.shape)
         return array
 
@@ -238,7 +238,7 @@ def _from_list(value: list[Any] | tuple[Any, ...]) -> Array:
     try:
         array = np.array(value)
     except (ValueError, OverflowError) as error:
-        raise SchemaError("a nested list of uneven lengths is no array.") from error
+        raise SchemaError("a nested list of uneven lengths is not an array.") from error
     if array.dtype.kind not in "biuf" and array.size:
         raise SchemaError("expected a list of numbers that fit 64 bits, found something else in it.")
     if array.dtype.kind == "f":

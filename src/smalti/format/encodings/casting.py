@@ -41,7 +41,7 @@ def cast_exact(values: Array, dtype: Any) -> Array:
         row = int(np.argmin(good.reshape(len(good), -1).all(axis=1))) if good.ndim else 0
         raise SchemaError(
             f"a value of type {values.dtype.name} cannot be stored as {wanted.name} without loss; change the column's "
-            "encoding, or cast on purpose before writing.",
+            "encoding, or cast explicitly before writing.",
             row=row,
         )
     return out

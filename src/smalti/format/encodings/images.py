@@ -212,7 +212,7 @@ class ImageList(Encoding):
         try:
             images = self._split(data)
         except BadImageError as error:
-            raise SchemaError(f"expected a list of images, found bytes that hold none: {error}") from error
+            raise SchemaError(f"expected a list of images, found bytes that are not one: {error}") from error
         for place, image in enumerate(images):
             self._image(image, place)
         return data

@@ -89,7 +89,7 @@ def _explain_difference(value: Any, path: str) -> None:
         for item in value:
             _explain_difference(item, f"{path}[*]")
     elif json.loads(json.dumps(value)) != value:
-        raise SchemaError(f"{kind_of(value)} at {path} does not come back from JSON as it was.")
+        raise SchemaError(f"{kind_of(value)} at {path} would be changed by JSON.")
 
 
 class Pickle(Encoding):
@@ -118,7 +118,7 @@ def _checked(data: bytes) -> bytes:
         for _, _, place in pickletools.genops(data):  # stops at the opcode that ends a pickle
             last = place or 0
     except Exception as error:  # for damaged data it raises more than it documents
-        raise SchemaError("expected an object, or the bytes of a pickle; these bytes are none.") from error
+        raise SchemaError("expected an object, or the bytes of a pickle; these bytes are not a pickle.") from error
     if last + 1 != len(data):
         raise SchemaError("expected an object, or the bytes of a pickle; something follows its end.")
     return data

@@ -108,7 +108,9 @@ def _make_custom(name: str, make: MakeEncoding) -> Encoding:
     except Exception as error:  # what a factory raises is open
         raise SchemaError(f"encoding {name!r:.80} is refused by its factory: {error}", encoding=name) from error
     if fault := _find_fault(encoding, name):
-        raise SchemaError(f"encoding {name!r:.80}: {_describe(make)} gave no usable encoding: {fault}.", encoding=name)
+        raise SchemaError(
+            f"encoding {name!r:.80}: {_describe(make)} returned no usable encoding: {fault}.", encoding=name
+        )
     return encoding
 
 

@@ -54,7 +54,9 @@ def check_rows(indices: Array, size: int, what: str) -> Array:
     """
     rows = np.asarray(indices)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise IndexError(f"expected a row of sample numbers, found {rows.dtype} of shape {rows.shape}")
+        raise IndexError(
+            f"expected a one-dimensional array of sample numbers, found {rows.dtype} of shape {rows.shape}"
+        )
     if rows.size and not (rows.min() >= 0 and rows.max() < size):
         raise IndexError(f"samples {rows.min()} to {rows.max()} of {size} in {what}")
     return rows

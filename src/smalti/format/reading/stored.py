@@ -24,7 +24,7 @@ class StoredSamples:
         """Return the samples of a slice with step 1."""
         begin, end, step = rows.indices(len(self))
         if step != 1:
-            raise ValueError(f"expected samples that follow each other, found a step of {step}")
+            raise ValueError(f"expected consecutive samples, found a step of {step}")
         return StoredSamples(self.data, self.ends[begin : max(begin, end) + 1])
 
     @property

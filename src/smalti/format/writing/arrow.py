@@ -366,7 +366,7 @@ def _flatten(array: pa.Array) -> tuple[Array, Array]:
         uneven = size[owners] != lengths
         if uneven.any():
             raise SchemaError(
-                "a nested list of uneven lengths is no array; the column can be stored as json.",
+                "a nested list of uneven lengths is not an array; the column can be stored as json.",
                 row=int(owners[np.argmax(uneven)]),
             )
         sizes.append(size)

@@ -181,7 +181,7 @@ class ShardBuilder:
         ends = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
         if ends[-1] != len(data):
-            raise SchemaError(f"the samples' lengths make {ends[-1]} bytes, found {len(data)}")
+            raise SchemaError(f"the samples' lengths add up to {ends[-1]} bytes, found {len(data)}")
         if len(lengths):
             self._end_block()
             self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
