@@ -117,7 +117,7 @@ def test_damaged_lists_are_refused(name):
             codec.encode(data)
 
 
-def test_millions_of_empty_images_end_at_the_first():
+def test_list_of_millions_of_empty_images_is_refused_at_the_first():
     data = u32(0, 1_000_000) + bytes(4_000_000)
     for name in LISTS:
         with pytest.raises(BadImageError):
