@@ -28,8 +28,8 @@ from smalti.catalog.retention import markers
 from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict, SmaltiError
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder, parse_byte_count
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import MODULUS
-from smalti.format.writing.sealing import Lengths
 from smalti.storage import Place, Store, open_store
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
@@ -99,7 +99,7 @@ class SmallShards:
 class LineBuilder(TextShardBuilder):
     """Cuts lines of text into shards as they lie in others of the same dialect."""
 
-    def add_encoded(self, lengths: Lengths, data: memoryview) -> list[FilledShard]:
+    def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
         """Take lines in with their ends, and return the shards that were completed; as `ShardBuilder.add_encoded`."""
         ends = np.concatenate(([0], np.cumsum(lengths))).tolist()
         return self._push([bytes(data[begin:end]) for begin, end in itertools.pairwise(ends)])

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardInfo
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
-from smalti.format.writing.sealing import Lengths
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class ShardUploader:
             self._queue.note(error)
             raise
 
-    def write_encoded(self, lengths: Lengths, data: memoryview) -> None:
+    def write_encoded(self, lengths: Int64s, data: memoryview) -> None:
         """Take samples in as they lie in a shard of the same schema; see `ShardBuilder.add_encoded`.
 
         Raises:

@@ -31,7 +31,7 @@ from smalti.catalog.manifest import Manifest
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.format import ShardInfo, emit_index
-from smalti.format.info import VERSION
+from smalti.format.sizes import VERSION
 from smalti.storage import Store
 from smalti.storage.store import Tagged
 
