@@ -14,6 +14,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -30,8 +31,11 @@ from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, load_strict
+from smalti.storage import Store
 
 TABLE_VERSION = 1
+MAX_TABLE_BYTES = 1 << 30
+"""About five million shards."""
 TEXT_TABLE_VERSION = 2
 _COLUMNS: dict[str, type] = {
     "schema": Numbers, "partition": Words, "samples": Numbers, "raw_name": Texts, "raw_bytes": Numbers,
@@ -107,6 +111,24 @@ def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
     """
     data, state = map_file(path)
     return ShardTable(_content(data, where, sha256, partial(_mapped_again, path, where, sha256, state)))
+
+
+def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
+    """Load a shard table from a store: a local file is mapped, any other object is fetched.
+
+    Raises:
+        StoreNotFound: there is no such object.
+        IndexFileError: it is larger than `MAX_TABLE_BYTES`; or as for `parse_table`.
+    """
+    where = store.locate(key)
+    num_bytes = store.size(key)
+    if num_bytes > MAX_TABLE_BYTES:
+        raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
+    path = store.local_path(key)
+    if path is not None:
+        with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
+            return map_table(path, sha256=sha256, where=where)
+    return parse_table(store.get(key), sha256=sha256, where=where)
 
 
 def _unpickled(data: bytes, where: str) -> TableContent:
