@@ -182,7 +182,7 @@ def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_d
     for _ in range(3):
         publish(store, make_draft(store, 3), mode="overwrite")
     tag(store, "best", 1)
-    with pytest.raises(CommitConflict, match="somebody else moved this tag"):
+    with pytest.raises(CommitConflict, match="another process moved this tag"):
         tag(store, "best", 3, move=True)
     assert tags(store) == {"best": 2}
 

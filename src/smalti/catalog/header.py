@@ -63,7 +63,7 @@ class _JsonField:
     member: type | None = None
     """Type of the members of a list, where it is checked."""
     is_optional: bool = False
-    """Whether the field is absent where it is empty, as in headers that are older than the field."""
+    """True if the field is left out when it is empty, as in headers that are older than the field."""
 
     def accepts(self, value: Any) -> bool:
         """Return whether a parsed value has this form."""

@@ -51,7 +51,7 @@ class Annotations:
     lineage: Mapping[str, Any] = field(default_factory=dict)
     """The origin of the data, as JSON."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else that the writer wants to keep, as JSON."""
+    """Any other data of the writer, as JSON."""
     logical: Mapping[str, Any] = field(default_factory=dict)
     """Logical types of columns by name (docs/types.md); empty where the stored values are the values."""
     row_hash: str = ""
@@ -69,7 +69,7 @@ class VersionInfo(VersionFacts):
     num_bytes: int
     """Bytes of all shards as stored."""
     is_expired: bool = False
-    """Whether a vacuum has removed the shards, so that the version cannot be opened."""
+    """True if a vacuum has removed the shards, so that the version cannot be opened."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,12 +38,12 @@ class Newest:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another program than Smalti wrote the index file."""
+        """True if another program than Smalti wrote the index file."""
         return self.index is not None and self.extra is None and not self.index.is_empty
 
     @property
     def is_split_folder(self) -> bool:
-        """Whether this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
+        """True if this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
         return self.extra is not None and self.extra.get("split") is not None
 
 

@@ -45,9 +45,9 @@ class UploadOptions:
     timeout_seconds: float = 900.0
     """Longest wait for one shard to be stored, seconds."""
     hash_rows: bool = False
-    """Whether the threads also compute the row hash of the samples: 0.2 microseconds per sample."""
+    """True if the threads also compute the row hash of the samples: 0.2 microseconds per sample."""
     is_synced: bool = True
-    """Whether a put makes the object durable; if False, the caller must call `sync` of the stores for each object."""
+    """True if a put makes the object durable; if False, the caller must call `sync` of the stores for each object."""
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ class WriterOptions:
     retry: int = 2
     """Attempts per upload, at least 1."""
     progress_bar: bool = False
-    """Whether to show stored shards and bytes on the error stream."""
+    """True to show stored shards and bytes on the error stream."""
     storage_options: Mapping[str, Any] | None = None
     """For the file system of the URL."""
     metadata: Mapping[str, Any] | None = None
     """Kept with the version; JSON."""
     row_hash: bool = False
-    """Whether the version gets a row hash; about 0.2 microseconds per sample."""
+    """True if the version gets a row hash; about 0.2 microseconds per sample."""
     mode: Mode | None = None
     """`create` if there must be no set yet, `overwrite` or `append` to publish a new version of a set; by default what
     `exist_ok` implies."""

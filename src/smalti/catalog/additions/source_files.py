@@ -1,4 +1,4 @@
-"""The source file of each sample of a version, so that an incremental run can tell which files are new or changed.
+"""The source file of each sample of a version, so that an incremental run can find new and changed files.
 
 Stored as a compressed Arrow file next to the shards: a row for each run of samples of one file in one shard, in sample
 order, and a row without a shard for each file without samples. A million files of one image each take some 20 MB.

@@ -36,7 +36,7 @@ class _IndexFile:
     """Its folder below the root, which is also that of its shards; "" is the root."""
     store: Store
     key: str
-    """Where it is read: below the root, or as a copy on this machine."""
+    """Its key in `store`, which is the root or the folder of local copies."""
 
     @property
     def where(self) -> str:

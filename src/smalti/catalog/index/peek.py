@@ -31,7 +31,7 @@ class IndexSummary:
     regular: RegularIndex | None = None
     """The shards of a large file whose entries are all alike."""
     is_empty: bool = False
-    """Whether the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
+    """True if the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
 
 
 def peek_index(store: Store) -> IndexSummary | None:

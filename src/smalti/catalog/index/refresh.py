@@ -5,8 +5,8 @@ ones, whose shards still exist; the next publisher brings them up to date. Index
 entry by entry through a temporary file.
 
 Intended behaviour of replacing one, on a store with conditional puts; anything else is a bug:
-1. The present file is read first. If it is of a newer version, ours is obsolete, which is no error.
-2. Ours is put only if the file that was read is still there (`put_if_match`), or there is still none
+1. The present file is read first. If it shows a newer version, the new file is obsolete, which is no error.
+2. The new file is put only if the file that was read is still there (`put_if_match`), or there is still none
    (`put_if_absent`). Otherwise: again from 1.
 3. So a publisher that is suspended between reading and putting, or whose put arrives late, never replaces a newer one.
 

@@ -41,7 +41,7 @@ SYSTEM = PublishingClock()
 
 
 def commit(store: Store, header: Header, clock: PublishingClock) -> Header | None:
-    """Create the version; return its header if it is ours, or None if another writer was first.
+    """Create the version; return its header, or None if another writer was first.
 
     Raises:
         CommitUnknown: the store no longer answers, and the commit may or may not have taken effect.
@@ -54,7 +54,7 @@ def commit(store: Store, header: Header, clock: PublishingClock) -> Header | Non
         try:
             store.put_if_absent(key, payload)
         except StoreExists:
-            pass  # another writer's, or ours: an earlier put may have taken effect although its reply was lost
+            pass  # created by another writer or by us: an earlier put may have taken effect although its reply was lost
         except StoreAuthError as error:  # this put was refused, so it cannot have taken effect
             if may_land:
                 raise _unknown(store, header) from error

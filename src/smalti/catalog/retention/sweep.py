@@ -33,7 +33,7 @@ class VersionCase:
     is_newest: bool
     is_tagged: bool
     is_expired: bool
-    """Whether an earlier vacuum has removed it."""
+    """True if an earlier vacuum has removed it."""
     superseded: float | None
     """Time when the next version was published, by the store's clock; None if that was after the listing."""
     cutoff: float

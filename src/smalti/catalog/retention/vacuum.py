@@ -271,7 +271,7 @@ def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, in
 def _unfinished(store: Store) -> list[UnfinishedUpload] | None:
     try:
         return list(store.unfinished_uploads())
-    except StoreError:  # not every S3-compatible store lists them, nor for all credentials; the report says so
+    except StoreError:  # not every S3-compatible store lists them, nor for all credentials
         return None
 
 
