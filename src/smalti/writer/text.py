@@ -40,26 +40,22 @@ class TextWriter(VersionWriter):
 
         Args:
             columns: Name to encoding: `"str"`, `"int"` or `"float"`.
-            out: As for `MDSWriter`, like every argument from `keep_local` on; `size_limit` counts the lines only.
+            out: As for `MDSWriter`, like all arguments below but `newline`.
             newline: Ends each line.
-            keep_local: With (local, remote), whether the set is written to the local folder as well.
-            compression: Of data and meta files, such as `"zstd:7"`, or None.
-            hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
-            size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
-            exist_ok: MosaicML's name for `mode="overwrite"`.
-            max_workers: Shards that are sealed and uploaded at the same time.
-            retry: Attempts per upload, at least 1.
-            progress_bar: Whether to show stored shards and bytes on the error stream.
-            storage_options: For the file system of the URL.
-            metadata: Kept with the version; JSON.
-            mode: `"create"`, `"overwrite"` or `"append"`.
+            keep_local: See `MDSWriter`.
+            compression: Of data and meta files.
+            hashes: Of data and meta files.
+            size_limit: Of the lines, without the meta file.
+            exist_ok: See `MDSWriter`.
+            max_workers: See `MDSWriter`.
+            retry: See `MDSWriter`.
+            progress_bar: See `MDSWriter`.
+            storage_options: See `MDSWriter`.
+            metadata: See `MDSWriter`.
+            mode: See `MDSWriter`.
 
         Raises:
-            SchemaError: a column or option is invalid, or `append` to a set with other columns.
-            DatasetExists: there is a set already and the mode is `create`, or Smalti did not write the set.
-            StoreError: `out` cannot be read.
-            ValueError: `retry` or `max_workers` is below 1, or the mode is unknown or contradicts `exist_ok` or
-                `keep_local`.
+            Errors as for `MDSWriter`.
         """
         schema = text_schema(columns)
         layout = layout_of(self._format, schema, newline, self._separator)

@@ -328,13 +328,7 @@ class ShardUploader:
             raise
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
-        """Add every row of an Arrow batch or table, column by column; otherwise as `write`.
-
-        Tables are added batch by batch, and batches of more than 64 MiB in parts, so that memory is bounded.
-
-        Raises:
-            SchemaError: a row does not match the schema; no row of its batch or part was added.
-        """
+        """Add every row of an Arrow batch or table; see `VersionWriter.write_batch`. Otherwise as `write`."""
         try:
             for part in _parts(batch):
                 for shard in self._add_batch(part):

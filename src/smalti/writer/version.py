@@ -28,30 +28,18 @@ Writer = TypeVar("Writer", bound="VersionWriter")
 
 @dataclass(frozen=True)
 class WriterOptions:
-    """The options that all writers share: those of MosaicML's writers, and Smalti's own."""
+    """The options that all writers share, with the names and meanings of the arguments of `MDSWriter`."""
 
     out: Place | tuple[Place, Place]
-    """A local folder or a URL; or both as (local, remote)."""
     keep_local: bool = False
-    """With (local, remote), whether the set is written to the local folder as well."""
     exist_ok: bool = False
-    """MosaicML's name for `mode="overwrite"`."""
     max_workers: int | None = None
-    """Shards that are hashed, compressed and uploaded at the same time, each in memory; by default the number of cores
-    plus 4, at most 8."""
     retry: int = 2
-    """Attempts per upload, at least 1."""
     progress_bar: bool = False
-    """True to show stored shards and bytes on the error stream."""
     storage_options: Mapping[str, Any] | None = None
-    """For the file system of the URL."""
     metadata: Mapping[str, Any] | None = None
-    """Kept with the version; JSON."""
     row_hash: bool = False
-    """True if the version gets a row hash; about 0.2 microseconds per sample."""
     mode: Mode | None = None
-    """`create` if there must be no set yet, `overwrite` or `append` to publish a new version of a set; by default what
-    `exist_ok` implies."""
 
     def chosen_mode(self) -> Mode:
         """Return the mode that `mode` and `exist_ok` name.

@@ -13,11 +13,12 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from smalti.catalog.manifest import num_bytes_of
+from smalti.catalog.header import Header
+from smalti.catalog.manifest import Draft, Manifest, num_bytes_of
 from smalti.catalog.table.arrow import emit_table, load_table
 from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.shard_table import ShardTable, sizes_of
@@ -29,6 +30,7 @@ from smalti.storage import Store
 COLUMNS = "columns"
 SOURCES = "sources"
 Entries = Sequence[Mapping[str, Any]]
+Version = Header | Manifest
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -83,22 +85,6 @@ class ColumnsEntry:
         return found
 
 
-class HasSidecars(Protocol):
-    """A `Draft`, as far as this module needs it."""
-
-    @property
-    def sidecars(self) -> Entries:
-        """The entries for data next to the shards."""
-
-
-class VersionWithSidecars(HasSidecars, Protocol):
-    """A `Header` or `Manifest`, as far as this module needs it."""
-
-    @property
-    def version(self) -> int:
-        """The number of the version."""
-
-
 def columns_of(sidecars: Entries, *, where: str = "version header") -> tuple[ColumnsEntry, ...]:
     """Return the entries of added columns, in the order in which they were added.
 
@@ -113,7 +99,7 @@ def sources_of(sidecars: Entries) -> Mapping[str, Any] | None:
     return next((entry for entry in sidecars if entry.get("kind") == SOURCES), None)
 
 
-def sidecars_after(parent: VersionWithSidecars | None, draft: HasSidecars, mode: str) -> tuple[Mapping[str, Any], ...]:
+def sidecars_after(parent: Version | None, draft: Draft, mode: str) -> tuple[Mapping[str, Any], ...]:
     """Return the sidecars of the version that publishing `draft` after `parent` creates.
 
     Raises:
@@ -126,7 +112,7 @@ def sidecars_after(parent: VersionWithSidecars | None, draft: HasSidecars, mode:
     return tuple(entry for entry in parent.sidecars if entry.get("kind") == SOURCES)
 
 
-def check_no_added_columns(parent: VersionWithSidecars) -> None:
+def check_no_added_columns(parent: Version) -> None:
     """Check that rows can be appended to the version.
 
     Raises:

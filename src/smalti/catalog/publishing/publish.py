@@ -220,8 +220,8 @@ def _version_of_write(header: Header | None, write_id: str) -> int | None:
 def _already_published(store: Store, newest: Header | None, draft: Draft, *, is_first: bool) -> Manifest | None:
     """Return the version of this write if it is published already; else check that it can be published.
 
-    The stored shards are checked in the first attempt only. They cannot disappear later: a vacuum that removes them
-    publishes first, and the next attempt then finds the write id among the fenced ones.
+    The stored shards are checked in the first attempt only. They cannot disappear unnoticed after that: a vacuum that
+    removes them publishes first, so that the commit fails and the next attempt finds the write id fenced.
     """
     known = _version_of_write(newest, draft.write_id)
     if newest is not None and known is not None:

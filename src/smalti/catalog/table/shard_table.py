@@ -54,7 +54,7 @@ class TableContent:
         return self.columns.numbers["samples"].values
 
     def read(self, begin: int, end: int) -> list[ShardInfo]:
-        """Return the shards of rows [begin, end). They are checked again: the file may have changed since it was opened.
+        """Return the shards of rows [begin, end). They are checked again: the file may have changed since.
 
         Raises:
             IndexFileError: a row is invalid.
