@@ -11,7 +11,7 @@ from smalti.errors import SchemaError, StoreError
 from smalti.format import BuiltShard, FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter, ShardUploader, UploadOptions
-from smalti.writer.progress import Progress
+from smalti.writer.progress import UploadProgress
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)
@@ -211,7 +211,7 @@ def test_shards_of_a_batch_are_bounded_too():
 
 
 def test_plain_line_of_progress_without_tqdm(capsys):
-    progress = Progress(make_bar=lambda: None)
+    progress = UploadProgress(make_bar=lambda: None)
     progress.close()
     assert capsys.readouterr().err == ""
     for number in range(3):

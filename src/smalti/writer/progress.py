@@ -1,4 +1,4 @@
-"""A bar on the error stream that counts stored shards and bytes; asked for by the user, and shown nowhere else."""
+"""The progress bar of writers, for `progress_bar=True`: stored shards and bytes, on the error stream."""
 
 import importlib
 import sys
@@ -9,17 +9,17 @@ from typing import Any
 
 from smalti.format import ShardInfo
 
-_PAUSE_SECONDS = 0.1  # between two lines: a terminal shows no more, and a log keeps them all
+_PAUSE_SECONDS = 0.1  # between two plain lines, so that logs stay short
 
 
-class Progress:
-    """Shards and stored bytes so far: tqdm's bar where tqdm is installed, else a plain line. Thread-safe."""
+class UploadProgress:
+    """A display of stored shards and bytes: a tqdm bar if tqdm is installed, else a plain line. Thread-safe."""
 
     def __init__(self, *, make_bar: Callable[[], Any] | None = None) -> None:
-        """Show nothing before the first shard.
+        """Create the display; it is shown from the first shard on.
 
         Args:
-            make_bar: What gives a bar with the methods of tqdm's, or None; by default tqdm's, where it is installed.
+            make_bar: Returns an object with the methods of a tqdm bar, or None; by default a tqdm bar if installed.
         """
         self._lock = threading.Lock()
         self._make_bar = make_bar or _tqdm
@@ -43,7 +43,7 @@ class Progress:
                 self._write("")
 
     def close(self) -> None:
-        """Show the last state, and leave the line."""
+        """Show the final state, and end the line."""
         with self._lock:
             if self._bar is not None:
                 self._bar.close()
