@@ -16,7 +16,7 @@ from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError
 from smalti.format import Schema
 from smalti.storage import Store, open_store
-from smalti.writer.progress import Progress
+from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class VersionWriter:
                 check_append(store, newest, schema)
         for store in self._stores:
             markers.begin(store, self._write_id)
-        self._progress = Progress() if options.progress_bar else None
+        self._progress = UploadProgress() if options.progress_bar else None
         self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
         self._uploader = ShardUploader(
             self._stores[0],
