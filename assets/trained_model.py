@@ -17,16 +17,12 @@ from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
+from smalti.torch.train.config import LAUNCHERS
 
 
-class Launcher(Enum):
-    """Which processes train; the library writes `spark_local` as `spark-local`."""
-
-    default = "default"
-    inline = "inline"
-    processes = "processes"
-    spark_local = "spark_local"
-    spark = "spark"
+# The library's launchers; names of Dagster's enums have no hyphens.
+_NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
+Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[misc]  # mypy expects a literal
 
 
 class TrainedModelConfig(dg.Config):

@@ -1,16 +1,64 @@
-"""What a training run is asked to do, and what it hands back: frozen values that go through JSON. Nothing here acts."""
+"""The configuration of a training run, its result, and the table of launchers.
+
+Configurations and results are frozen values that go through JSON. This module imports no torch, so that the code
+location can read the choices without it.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from smalti.errors import SchemaError, WorldMismatch
 
-Launcher = Literal["inline", "processes", "spark-local", "spark"]
-LAUNCHERS: tuple[str, ...] = get_args(Launcher)
+
+@dataclass(frozen=True)
+class Launcher:
+    """A way to start the ranks of a run."""
+
+    function: str
+    """`module:function`, called with the configuration and `on_event`; returns a `TrainResult`. Imported when used."""
+    starts_processes: bool
+    """Whether it starts `num_processes` ranks; otherwise this process is a rank itself."""
+    description: str
+
+
+# To add a launcher, write its function and enter it here.
+LAUNCHERS: Mapping[str, Launcher] = {
+    "inline": Launcher(
+        "smalti.torch.train.loop:train_here",
+        starts_processes=False,
+        description="this process, also as a rank of torchrun, Slurm or Kubernetes",
+    ),
+    "processes": Launcher(
+        "smalti.torch.train.launch.processes:train_in_processes",
+        starts_processes=True,
+        description="child processes on this machine",
+    ),
+    "spark-local": Launcher(
+        "smalti.torch.train.launch.spark:train_on_driver",
+        starts_processes=True,
+        description="child processes that Spark's TorchDistributor starts on the driver",
+    ),
+    "spark": Launcher(
+        "smalti.torch.train.launch.spark:train_on_executors",
+        starts_processes=True,
+        description="one task per process on Spark's executors",
+    ),
+}
 DEVICES = ("auto", "cpu", "cuda")
+_POSITIVE = (
+    "num_classes",
+    "image_size",
+    "epochs",
+    "batch_size",
+    "micro_batches",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "log_every",
+    "num_processes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +111,8 @@ class TrainConfig:
     """Steps between two `step` events."""
     log_samples: bool = False
     """Keep a log of every sample id that was trained on: see `read_sample_order`."""
-    launcher: Launcher = "inline"
+    launcher: str = "inline"
+    """Which processes train; a key of `LAUNCHERS`."""
     num_processes: int = 1
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
@@ -99,8 +148,9 @@ class TrainConfig:
         yield "class_names", named, f"{self.num_classes} names, as `num_classes` says"
         yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
         yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
-        alone = self.num_processes == 1 or self.launcher != "inline"
-        yield "num_processes", alone, "1 with launcher='inline'; choose 'processes' or a Spark launcher for more"
+        fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
+        starting = " or ".join(repr(name) for name, each in LAUNCHERS.items() if each.starts_processes)
+        yield "num_processes", fits, f"1 with launcher={self.launcher!r}; choose {starting} for more"
         is_path = ":/" not in self.run_dir
         yield "run_dir", is_path, "the path of a folder, mounted at the same place on every machine, and no URL"
 
@@ -157,19 +207,6 @@ class TrainConfig:
                 missing=tuple(missing),
             )
         return cls(**obj)
-
-
-_POSITIVE = (
-    "num_classes",
-    "image_size",
-    "epochs",
-    "batch_size",
-    "micro_batches",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "log_every",
-    "num_processes",
-)
 
 
 def _plain(value: Any) -> Any:

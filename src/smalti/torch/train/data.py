@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from smalti.cache import CacheOptions, Source, default_cache_limit
 from smalti.errors import CursorError, SchemaError
+from smalti.ledger import LedgerWriter
 from smalti.storage import open_store
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
@@ -36,10 +37,10 @@ class RunData:
             # Opened by number: a version that is published meanwhile must not slip in.
             self.evaluation = self._dataset(config.eval_split, self.version, shuffle=False)
 
-    def loader(self, dataset: StreamingDataset) -> StreamingDataLoader:
-        """Batches of this rank's share of a step."""
-        pinned = self._ranks.device.type == "cuda"
-        return StreamingDataLoader(dataset, num_workers=self.config.num_workers, pin_memory=pinned)
+    def loader(self, dataset: StreamingDataset, ledger: LedgerWriter | None = None) -> StreamingDataLoader:
+        """Return a loader of this rank's share of each step, which records the steps in a ledger if one is given."""
+        pin_memory = self._ranks.device.type == "cuda"
+        return StreamingDataLoader(dataset, num_workers=self.config.num_workers, ledger=ledger, pin_memory=pin_memory)
 
     def _open_train(self, version: int | None) -> StreamingDataset:
         """Open the training samples, with a bound for their copies; the default one depends on the version's size."""

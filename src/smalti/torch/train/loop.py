@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import TrainingError
+from smalti.ledger import LedgerWriter
 from smalti.torch.train.batches import DeviceBatch, to_device
 from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint, restore_state, split_state
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import RunData
 from smalti.torch.train.evaluation import evaluate
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
-from smalti.torch.train.ledger import Ledger
 from smalti.torch.train.progress import Progress, check_same_run, check_state
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run_folder import MODEL_FOLDER, begin_life, run_lock, write_result
+from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER, begin_life, run_lock, write_result
 from smalti.torch.train.step import Learner, learning_rate_at, private_randomness
 from smalti.torch.train.stopping import StopSignal
 
@@ -43,9 +43,9 @@ def train_here(config: TrainConfig, on_event: OnEvent | None = None, meeting_por
         life = ranks.first_does(lambda: begin_life(run_dir, num_ranks=ranks.num_ranks), "count the run's lives")
         events = EventLog(run_dir / METRICS_FILE if ranks.is_first else None, on_event)
         stack.callback(events.close)
-        ledger = Ledger(run_dir, life=life, rank=ranks.rank) if config.log_samples else None
-        if ledger is not None:
-            stack.callback(ledger.close)
+        ledger: LedgerWriter | None = None
+        if config.log_samples:
+            ledger = stack.enter_context(LedgerWriter(run_dir / SAMPLES_FOLDER, life=life, world=ranks.world))
         return Run(config, ranks, Reports(events, ledger, stop, life)).train()
 
 
@@ -54,7 +54,7 @@ class Reports:
     """Where a run tells what it does, and is told to stop."""
 
     events: EventLog
-    ledger: Ledger | None
+    ledger: LedgerWriter | None
     stop: StopSignal
     life: int
 
@@ -89,7 +89,7 @@ class Run:
         # A run stays with the version that it began with, even if a newer one has been published since.
         version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
         self.data = RunData(config, ranks, version=version)
-        self.loader = self.data.loader(self.data.train)
+        self.loader = self.data.loader(self.data.train, reports.ledger)
         self.learner = Learner(config, ranks)
         if snapshot is not None:
             self._restore(snapshot)
@@ -134,8 +134,6 @@ class Run:
 
     def _announce(self) -> None:
         reports, progress, data = self.reports, self.progress, self.data
-        if reports.ledger is not None:
-            reports.ledger.begin(step=progress.step, num_ranks=self.ranks.num_ranks, epoch_size=data.train.size)
         reports.events.emit(
             "start",
             life=reports.life,
@@ -171,10 +169,8 @@ class Run:
             mark = time.perf_counter()
 
     def _step(self, batch: DeviceBatch, *, done: float) -> None:
-        progress, ledger = self.progress, self.reports.ledger
+        progress = self.progress
         step, rate = progress.step + 1, learning_rate_at(self.config, done)
-        if ledger is not None:
-            ledger.record(step, progress.epoch, batch.positions, batch.sample_ids)
         logits, losses = self.learner.step(batch, step=step, rate=rate)
         progress.step = step
         loss = float((losses * batch.weights).sum())

@@ -14,12 +14,17 @@ from pathlib import Path
 
 from torch import nn
 
-from smalti.errors import CheckpointError, TrainingError
+from smalti import ledger
+from smalti.errors import CheckpointError, StoreNotFound, TrainingError
 from smalti.torch.train.checkpoint import read_json, replace_json, sync_folder
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import LineLog, read_lines
 from smalti.torch.train.models import save_model
 
+MODEL_FOLDER = "model"
+RESULT_FILE = "result.json"
+SAMPLES_FOLDER = "samples"
+"""The ledger of a run with `log_samples`."""
 _WAIT_SECONDS = 30.0  # a killed run's ranks may still be saving their last checkpoint
 _POLL_SECONDS = 0.2
 
@@ -78,8 +83,18 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-RESULT_FILE = "result.json"
-MODEL_FOLDER = "model"
+def read_sample_order(run_dir: str | Path) -> dict[int, list[int]]:
+    """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
+
+    The last epoch may be unfinished; it then ends at the last position that was trained on.
+
+    Raises:
+        TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
+    """
+    try:
+        return ledger.read_sample_order(Path(run_dir) / SAMPLES_FOLDER)
+    except StoreNotFound as error:
+        raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
 
 
 def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
