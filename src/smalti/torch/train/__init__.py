@@ -1,8 +1,8 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` is the whole interface; the other names are for users who write a loop of their own. How ranks
-are started is in `launch`. Start reading at `config`, then `loop`. Names are imported on first use, so that `config` can
-be read without torch.
+are started is in `launch`. Start reading at `config`, then `loop`. Names are imported on first use, so that `config`
+can be read without torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The data of a run: which version is opened, that every rank sees the same one, and the loaders over it."""
+"""The data of a run: the version that all ranks open, the checks that it fits, and the loaders over it."""
 
 from collections.abc import Mapping
 
@@ -16,11 +16,11 @@ _IMAGE_ENCODINGS = ("jpeg", "png", "bytes")
 
 
 class RunData:
-    """The training samples, and the evaluation samples if there are any, of one version of the shard set. Collective.
+    """The training samples of one version of the shard set, and its evaluation samples if there are any. Collective.
 
     Raises:
         CursorError: the version's digest is not the pinned one, or ranks see different versions.
-        SchemaError: a column is missing or of the wrong kind, or a split has no samples.
+        SchemaError: a column is missing or has the wrong encoding, or a split has no samples.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None) -> None:
@@ -34,7 +34,7 @@ class RunData:
         self._check_columns(manifest.schema.columns())
         self.evaluation: StreamingDataset | None = None
         if config.eval_split is not None:
-            # Opened by number: a version that is published meanwhile must not slip in.
+            # Opened by number, so that it is the same version even if a newer one has just been published.
             self.evaluation = self._dataset(config.eval_split, self.version, shuffle=False)
 
     def loader(self, dataset: StreamingDataset, ledger: LedgerWriter | None = None) -> StreamingDataLoader:
@@ -43,7 +43,7 @@ class RunData:
         return StreamingDataLoader(dataset, num_workers=self.config.num_workers, ledger=ledger, pin_memory=pin_memory)
 
     def _open_train(self, version: int | None) -> StreamingDataset:
-        """Open the training samples, with a bound for their copies; the default one depends on the version's size."""
+        """Open the training samples with a cache limit; the default limit depends on the version's size."""
         config = self.config
         dataset = self._dataset(config.train_split, version, shuffle=True)
         if config.cache_limit is not None:

@@ -20,11 +20,11 @@ from smalti.torch.train.launch.environment import (
     detect_storage_environment,
     storage_options_from_environment,
 )
-from smalti.torch.train.launch.failures import failures_recorded, forget_failures, read_failure
+from smalti.torch.train.launch.failures import failures_recorded, read_failure, remove_failures
 from smalti.torch.train.launch.model_source import importable, read_source
 from smalti.torch.train.loop import train_here
 
-_TAIL_LINES = 40
+_TAIL_LINES = 40  # of an error's text
 
 
 def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
@@ -42,7 +42,7 @@ def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> Tra
 
 
 def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
-    """Train with `config.num_processes` processes, one per task on Spark's executors; otherwise as `train_on_driver`."""
+    """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
     options = json.dumps(dict(config.storage_options))
     carried = {**detect_storage_environment(), STORAGE_OPTIONS_VARIABLE: options}
     return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
@@ -50,7 +50,7 @@ def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> 
 
 def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> TrainResult:
     distributor = _distributor(config, is_local=is_local)
-    forget_failures(Path(config.run_dir))
+    remove_failures(Path(config.run_dir))
     task = replace(config, launcher="inline", num_processes=1, storage_options={}).to_json()
     source = read_source(config.model)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
@@ -69,10 +69,10 @@ def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvir
 def _run_rank(
     task: dict[str, Any],
     source: dict[str, str],
-    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - its arrival sets the environment
+    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
-    """Train as one rank; the same small plain dict comes back from all, as only one of them is kept."""
-    # torchrun's agent, the parent, is killed half a second after it was asked to end its ranks.
+    """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
+    # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
     config = replace(TrainConfig.from_json(task), storage_options=storage_options_from_environment())
     with failures_recorded(Path(config.run_dir)), importable(config.model, source):
