@@ -1,4 +1,4 @@
-"""Truncated, foreign and malicious files are reported; their content does not count, and they cannot block the check."""
+"""Truncated, foreign and malicious files are reported; they do not count, and they cannot block the check."""
 
 import json
 import os
