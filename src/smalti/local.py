@@ -40,7 +40,7 @@ class LocalDataset:
             )
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
         self._smalti = OpenStreams(
-            [StreamOptions(local=str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
+            [StreamOptions(str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
         )
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class LocalDataset:
     @Replaceable
     def local(self) -> str:
         """Folder of the set."""
-        return str(self._smalti.sets[0].options.local)
+        return self._smalti.sets[0].options.root
 
     @Replaceable
     def split(self) -> str | None:

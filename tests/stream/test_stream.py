@@ -18,7 +18,7 @@ from tests.shard_sets import sample, write_set
 
 
 def open_set(root, **options) -> OpenStreams:
-    return OpenStreams([StreamOptions(remote=str(root), **options)])
+    return OpenStreams([StreamOptions(str(root), **options)])
 
 
 def shard_files(root) -> list[Path]:
@@ -34,19 +34,19 @@ def root(tmp_path):
 def test_an_empty_remote_or_split_is_none_as_for_mosaicml(root, tmp_path, monkeypatch, empty):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(write_set(tmp_path / "elsewhere", 3))
-    options = StreamOptions(**{"local": str(root), **empty})
-    assert (options.remote, options.split) == (None, None)
+    options = Stream(**{"local": str(root), **empty}).options()
+    assert (options.root, options.split) == (str(root), None)
     assert len(OpenStreams([options])) == 95
     assert len(StreamingDataset(**{"local": str(root), "batch_size": 1, **empty})) == 95
 
 
 def test_an_empty_local_is_the_users_cache_folder(root):
-    assert StreamOptions(remote=str(root), local="").local is None
+    assert Stream(remote=str(root), local="").options().cache.local is None
 
 
 @pytest.mark.parametrize("given", [{}, {"remote": ""}, {"local": ""}, {"remote": "", "local": ""}])
 def test_a_stream_that_lies_nowhere_is_refused(given):
-    for kind in (StreamOptions, Stream, StreamingDataset):
+    for kind in (Stream, StreamingDataset):
         with pytest.raises(ValueError, match="`remote` or `local` is needed"):
             kind(**given)
 
@@ -238,7 +238,7 @@ import numpy as np
 from smalti.stream import OpenStreams, StreamOptions
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-stream = OpenStreams([StreamOptions(remote=sys.argv[1])])
+stream = OpenStreams([StreamOptions(sys.argv[1])])
 ids = np.random.default_rng(7).permutation(len(stream))
 out = {"vector": np.zeros((len(ids), 3), np.float32)}
 batch = stream.batch(ids, out=out)

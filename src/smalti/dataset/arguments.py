@@ -20,7 +20,6 @@ _RANGES: dict[str, tuple[int, int | None]] = {
     "num_canonical_nodes": (1, MOST_CANONICAL_NODES),
     "shuffle_block_size": (1, MOST_BLOCK),
     "predownload": (0, None),
-    "download_retry": (1, None),
     "shuffle_seed": (0, MOST_SEED),
     "replication": (1, None),
     "rank": (0, None),

@@ -25,10 +25,10 @@ from smalti.dataset.order import (
     Opened,
     OrderOptions,
     Pass,
-    Place,
     Planned,
-    Progress,
     Reading,
+    RunPlace,
+    RunTracker,
     Sizes,
     begun,
     check_next_epoch,
@@ -109,7 +109,7 @@ class EpochReader:
     include_ids: bool = False
     cache_limit: int | None = None
     chosen_world: World | None = None
-    progress: Progress = field(default_factory=Progress)
+    tracker: RunTracker = field(default_factory=RunTracker)
     opened: Opened = field(default_factory=Opened)
     history: History = field(default_factory=History)
     reweighted: Cursor | None = None
@@ -129,9 +129,9 @@ class EpochReader:
         """The opened shard sets, as one run of samples; the first use opens them."""
         stream = self.opened.stream
         if stream is None:
-            known = self.progress.get().versions
+            known = self.tracker.get().versions
             stream = open_streams(self.stream_options, known, cache_limit=self.cache_limit)
-            agreed = self.progress.agree(stream.versions)
+            agreed = self.tracker.agree(stream.versions)
             if agreed != stream.versions:  # another worker opened them first, before a new version was published
                 stream.close()
                 stream = open_streams(self.stream_options, agreed, cache_limit=self.cache_limit)
@@ -190,26 +190,26 @@ class EpochReader:
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration reads."""
-        place = self.progress.get()
+        place = self.tracker.get()
         return place.next_epoch if place.resume is None else place.resume.epoch
 
     def set_epoch(self, epoch: Any) -> None:
         """Make the next iteration read `epoch` from its start."""
-        self.progress.set(self.progress.get().at_epoch(whole_number("epoch", epoch, 0, MOST_EPOCH)))
+        self.tracker.set(self.tracker.get().at_epoch(whole_number("epoch", epoch, 0, MOST_EPOCH)))
 
     def cursor(self) -> Cursor:
         """Return where the next iteration begins."""
-        return self._cursor_at(self.progress.get())
+        return self._cursor_at(self.tracker.get())
 
     def cursor_at_start(self) -> Cursor:
         """Return the start of the next iteration's epoch."""
-        place = self.progress.get()
+        place = self.tracker.get()
         return self._fresh_cursor(place, place.next_epoch if place.resume is None else place.resume.epoch)
 
     def state_dict(self, num_samples: Any, *, from_beginning: bool) -> dict[str, Any]:
         """Return the state after `num_samples` global samples of the epoch at hand."""
         count = whole_number("num_samples", num_samples, 0)
-        place = self.progress.get()
+        place = self.tracker.get()
         cursor = place.begun or self._cursor_at(place)
         before = cursor.samples if from_beginning else 0
         return cursor.advanced(count - before).to_state()
@@ -233,7 +233,7 @@ class EpochReader:
             if reweighted is not None:
                 check_next_epoch(start, self.sizes, self.batch_size * readers.num_ranks)
         self.reweighted = reweighted
-        self.progress.set(self.progress.get().resumed(cursor, self.stream.versions))
+        self.tracker.set(self.tracker.get().resumed(cursor, self.stream.versions))
 
     def begin_pass(self, batch_size: int | None = None, number: int | None = None) -> Pass:
         """Settle where an iteration begins, and count its epoch as begun.
@@ -247,13 +247,13 @@ class EpochReader:
         if self.include_ids:
             check_names(self.stream.sets)
 
-        def settle(place: Place) -> Cursor:
+        def settle(place: RunPlace) -> Cursor:
             start = begun(self._cursor_at(place), readers, size)
             if size is not None and self.reweighted is not None and place.resume == self.reweighted:
                 check_next_epoch(start, sizes, size * readers.num_ranks)
             return start
 
-        start, is_first = self.progress.begin(settle, number)
+        start, is_first = self.tracker.begin(settle, number)
         this_pass = Pass(start, self.world)
         if size and is_first:
             self.history.begin(Reading(this_pass, sizes, size, self.order), self.stream)
@@ -270,7 +270,7 @@ class EpochReader:
 
     def _follow_versions(self) -> None:
         """Open the versions that the program has changed to since this worker process opened others."""
-        known, stream = self.progress.get().versions, self.opened.stream
+        known, stream = self.tracker.get().versions, self.opened.stream
         if stream is not None and known and stream.versions != known:
             self.close()
 
@@ -279,10 +279,10 @@ class EpochReader:
         mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
         return first_cursor(self.order, self.readers, mixed, self.sizes, self.mixing)
 
-    def _fresh_cursor(self, place: Place, epoch: int) -> Cursor:
+    def _fresh_cursor(self, place: RunPlace, epoch: int) -> Cursor:
         return at_epoch(place.adopted or self._first_cursor(), epoch, self.sizes)
 
-    def _cursor_at(self, place: Place) -> Cursor:
+    def _cursor_at(self, place: RunPlace) -> Cursor:
         return place.resume if place.resume is not None else self._fresh_cursor(place, place.next_epoch)
 
     # ------------------------------------------------------------------ iteration

@@ -261,7 +261,7 @@ class OrderOptions:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlace:
     """Where the iterations of a dataset stand."""
 
     next_epoch: int = 0
@@ -275,30 +275,30 @@ class Place:
     versions: tuple[Version, ...] = ()
     """The version of each stream that is read; empty before the first use."""
 
-    def at_epoch(self, epoch: int) -> "Place":
+    def at_epoch(self, epoch: int) -> "RunPlace":
         """Return the place after the user chose an epoch."""
         return replace(self, next_epoch=epoch, resume=None, begun=None)
 
-    def resumed(self, cursor: Cursor, versions: tuple[Version, ...]) -> "Place":
+    def resumed(self, cursor: Cursor, versions: tuple[Version, ...]) -> "RunPlace":
         """Return the place after a state was loaded."""
         return replace(self, resume=cursor, adopted=cursor, begun=None, versions=versions)
 
-    def after_begin(self, start: Cursor) -> "Place":
+    def after_begin(self, start: Cursor) -> "RunPlace":
         """Return the place after an iteration began at `start`."""
         return replace(self, next_epoch=start.epoch + 1, resume=None, begun=start)
 
 
-class Progress:
+class RunTracker:
     """The place of a dataset, shared by the dataset and the views that loaders make of it."""
 
     def __init__(self) -> None:
-        self._place = Place()
+        self._place = RunPlace()
 
-    def get(self) -> Place:
+    def get(self) -> RunPlace:
         """Return the current place."""
         return self._place
 
-    def set(self, place: Place) -> None:
+    def set(self, place: RunPlace) -> None:
         """Replace the place, as the user asked."""
         self._place = place
 
@@ -306,7 +306,7 @@ class Progress:
         """Register an iteration that is about to begin; its number, or None where no number is needed."""
         return None
 
-    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+    def begin(self, settle: Callable[[RunPlace], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
         """Begin an iteration.
 
         Args:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.attributes import Replaceable, setting
-from smalti.cache import CacheStats
+from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import WINDOW, Cursor
 from smalti.dataset.arguments import checked, chosen_world, declared_streams, number_of_samples
@@ -130,22 +130,23 @@ class StreamingDataset:
         batch_size, canonical_nodes, predownload = checked(
             batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload
         )
-        block_size, retries, seed = checked(
-            shuffle_block_size=shuffle_block_size, download_retry=download_retry, shuffle_seed=shuffle_seed
-        )
+        block_size, seed = checked(shuffle_block_size=shuffle_block_size, shuffle_seed=shuffle_seed)
         replication, rank, num_ranks = checked(replication=replication, rank=rank, num_ranks=num_ranks)
         granularity, version = checked(sampling_granularity=sampling_granularity, version=version)
         checked(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
         checked(sampling_method=sampling_method, batching_method=batching_method)
         declared = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
+        cache = CacheOptions(
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            validate_hash=validate_hash,
+            keep_zip=keep_zip,
+        )
         stream_options = tuple(
             options_of(
                 stream,
+                cache,
                 split=split,
-                download_retry=retries,
-                download_timeout=download_timeout,
-                validate_hash=validate_hash,
-                keep_zip=keep_zip,
                 storage_options=dict(storage_options or {}),
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
@@ -317,7 +318,7 @@ class StreamingDataset:
     @Replaceable
     def is_placed(self) -> bool:
         """Whether no iteration began since a state was loaded or an epoch chosen, or at all."""
-        return self._smalti.progress.get().begun is None
+        return self._smalti.tracker.get().begun is None
 
     def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
         """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
@@ -411,6 +412,28 @@ class StreamingDataset:
     def view(self: _Dataset) -> _Dataset:
         """A copy that shares the opened shard set and the progress."""
         return view_of(self, self._smalti.view())
+
+
+def open_dataset(
+    url: str, *, version: int | None = None, tag: str | None = None, split: str | None = None, **options: Any
+) -> StreamingDataset:
+    """A shard set opened for reading by sample id: `open_dataset(url)[0]`, `len(...)`, `.manifest`.
+
+    Args:
+        url: URL or folder of the data set's root.
+        version: version to open; by default the newest.
+        tag: version to open, by its name; the dataset stays with that version if the tag moves.
+        split: split to open; by default the whole set.
+        options: other arguments of StreamingDataset.
+
+    Raises:
+        StoreNotFound: no data set there.
+        VersionNotFound: no such version, tag or split.
+        ValueError: version and tag are given.
+    """
+    dataset = StreamingDataset(remote=url, version=version, tag=tag, split=split, **options)
+    _ = dataset.stream
+    return dataset
 
 
 def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:

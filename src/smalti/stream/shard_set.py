@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import CacheOptions, Source
+from smalti.cache import Source
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.additions.columns import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.header import INDEX
@@ -138,14 +138,8 @@ class ShardSet:
 
     def _source(self, digest: str, shards: Sequence[ShardInfo]) -> Source:
         options = self.options
-        cache = CacheOptions(
-            local=options.local if options.remote is not None else None,
-            download_retry=options.download_retry,
-            download_timeout=options.download_timeout,
-            keep_zip=options.keep_zip,
-        )
-        is_own = self.manifest.version > 0  # a plain set has none; its shards may be anybody's
-        return Source(self.store, digest, shards, cache, options.allow_unsafe_types, is_own)
+        is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
+        return Source(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own)
 
 
 class JoinedShards(Sequence[ShardInfo]):
@@ -195,8 +189,8 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
         warn_of_mixed_splits(manifest, options.root)
     for part in (shards, *(each.shards for each in added)):
         check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
-        if options.validate_hash is not None:
-            _check_hash(found, part, options.validate_hash)
+        if options.cache.validate_hash is not None:
+            _check_hash(found, part, options.cache.validate_hash)
     return found
 
 
