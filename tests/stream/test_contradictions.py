@@ -1,4 +1,4 @@
-"""An index entry and a shard that Smalti wrote: what the shard says of itself decides whether the entry is used."""
+"""Index entries that contradict the shards they describe."""
 
 import json
 import shutil
@@ -25,13 +25,13 @@ def write(root, writer=MDSWriter, columns=COLUMNS, **options):
 
 
 def tamper(root, change, *, foreign=False):
-    """Makes it a plain set, whose index is all that there is, and changes its only entry; its folder."""
+    """Remove the versions, so that only the index is left, and change its only entry."""
     shutil.rmtree(root / "_versions")
     index = json.loads((root / "index.json").read_text())
     del index["smalti"]
     (entry,) = index["shards"]
     change(entry)
-    if foreign:  # as another writer names it
+    if foreign:  # rename the files, as another writer names them
         names = [entry[file] for file in ("raw_data", "zip_data") if entry[file] is not None]
         for file in names:
             if (root / file["basename"]).exists():

@@ -1,4 +1,4 @@
-"""Several shard sets opened as one run of samples, with one cache."""
+"""Several shard sets opened as one run of samples with one cache."""
 
 import pickle
 from dataclasses import replace

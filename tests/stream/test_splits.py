@@ -1,4 +1,4 @@
-"""A set with splits that is opened without a choice among them is read, with a warning; empty sets."""
+"""Sets with splits that are read without choosing one: they are read, with a warning. Also empty sets."""
 
 import json
 import warnings
@@ -18,7 +18,7 @@ SCHEMA = Schema.from_columns({"id": "int"})
 
 
 def put_part(store, folder, first):
-    """A set of ten samples in a folder, as MosaicML's writer leaves it; what its index says."""
+    """Write ten samples to a folder, as MosaicML's writer does, and return the index entry."""
     builder = ShardBuilder(SCHEMA, ShardOptions())
     for number in range(first, first + 10):
         builder.add({"id": number})
@@ -30,7 +30,7 @@ def put_part(store, folder, first):
 
 
 def with_folders(root, *folders):
-    """A plain set whose parts lie in these folders, merged at the root."""
+    """Write a plain set with its parts in these folders, merged at the root."""
     store = LocalStore(root)
     for number, folder in enumerate(folders):
         put_part(store, folder, 10 * number)
@@ -39,7 +39,7 @@ def with_folders(root, *folders):
 
 
 def published(root, *splits):
-    """A set that Smalti published, with these splits."""
+    """Publish a set with these splits."""
     store, write_id = LocalStore(root), new_write_id()
     shards = []
     for number, split in enumerate(splits):

@@ -105,7 +105,7 @@ def test_a_pickled_column_is_refused_when_the_set_is_opened(root):
 
 
 def test_bytes_of_another_encoding_are_never_decoded_as_the_first_shard_s(tmp_path):
-    """A set of others may change an encoding from shard to shard; then only who reads a shard knows its bytes."""
+    """Other writers may change an encoding from shard to shard."""
     entries = []
     for place, (kind, value) in enumerate((("str", "a"), ("bytes", b"b"))):
         write_one(tmp_path / str(place), {"x": kind}, {"x": value})
@@ -125,7 +125,7 @@ def write_one(root, columns, row):
         writer.write(row)
 
 
-# ---------------------------------------------------------------- verified
+# ---------------------------------------------------------------- verification
 
 READS = {
     "sample": lambda stream: stream.sample(3),
@@ -194,7 +194,7 @@ def test_a_second_epoch_reads_and_hashes_no_file_again(tmp_path):
 
 
 def bytes_read() -> int:
-    """Bytes that this process asked the kernel for by read calls, from the page cache or not."""
+    """Return the bytes that this process requested by read calls, from the page cache or not."""
     facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(facts["rchar"])
 
@@ -222,7 +222,7 @@ def test_many_threads_read_one_stream(root):
 
 
 def test_batches_go_on_when_few_files_may_be_open_at_once(root):
-    """Shards are let go of between batches; one batch may hold more of them than the cache keeps."""
+    """Shards are closed between batches; one batch may hold more of them than the cache keeps."""
     stream = open_set(root)
     stream.cache._max_open = 2
     for seed in range(3):

@@ -28,7 +28,7 @@ class CacheOptions:
     validate_hash: str | None = None
     """Hash that the index must have for every file; None for whichever it has. All hashes in the index are checked."""
     keep_zip: bool = False
-    """Whether the compressed file is kept beside the unpacked one."""
+    """Keep the compressed file beside the unpacked one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))

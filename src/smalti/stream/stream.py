@@ -30,13 +30,13 @@ class StreamOptions:
     tag: str | None = None
     """Name of the version to read, instead of its number; resolved when the set is opened."""
     cache: CacheOptions = field(default_factory=CacheOptions)
-    """How its shards are fetched and kept."""
+    """Options for fetching and keeping its shards."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to fsspec's file system."""
     allow_unsafe_types: bool = False
-    """Whether `pkl` columns are read, which can run code."""
+    """Read `pkl` columns, which can run code."""
     logical: bool = True
-    """Whether values are converted to the manifest's logical types; otherwise they are returned as stored."""
+    """Convert values to the manifest's logical types; otherwise return them as stored."""
 
     def __post_init__(self) -> None:
         if self.split == "":  # MosaicML's reader treats an empty string as not given
@@ -100,7 +100,7 @@ class Stream:
 
     @Replaceable
     def weight(self) -> StreamWeight:
-        """How much of the stream an epoch takes."""
+        """The share of the stream that an epoch takes."""
         return weight_of(self)
 
     def options(self, **defaults: Any) -> StreamOptions:

@@ -1,4 +1,4 @@
-"""What readers give of sets with logical types: through samples, batches, mixtures and `logical=False`."""
+"""Logical types in samples, batches and mixtures, and values as stored with `logical=False`."""
 
 import copy
 import pickle
@@ -120,7 +120,7 @@ def test_a_loader_is_told_of_streams_of_different_types_before_the_first_step(tm
 def test_a_set_without_logical_types_takes_the_way_it_always_took(tmp_path):
     stream = OpenStreams([StreamOptions(str(write_set(tmp_path / "set", 20)))])
     assert stream.sets[0].logical is None
-    assert stream._given is None
+    assert stream._conversion is None
 
 
 def test_a_type_of_a_later_version_is_refused_when_the_set_is_opened(tmp_path):
