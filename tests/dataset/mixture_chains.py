@@ -13,7 +13,15 @@ from fractions import Fraction
 import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading, begun, check_next_epoch, reading_world
+from smalti.dataset.order import (
+    MixingOptions,
+    OrderOptions,
+    Pass,
+    Reading,
+    check_next_epoch,
+    reading_world,
+    with_batch_sizes,
+)
 from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.errors import CursorError
 from smalti.order.mixture import StreamWeight
@@ -111,7 +119,7 @@ class Run:
             return self._begin_life(life, options, readers)
 
     def _begin_life(self, life, options, readers):
-        return begun(self._start(options, readers), readers, life.batch_size)
+        return with_batch_sizes(self._start(options, readers), readers, life.batch_size)
 
     def _start(self, options, readers):
         streams = [MixedStream(str(number), None, total) for number, total in enumerate(self.totals)]

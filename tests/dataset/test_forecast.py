@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.forecast import Reader, Shards, forecast
+from smalti.dataset.forecast import ReaderSetup, Shards, forecast
 from smalti.dataset.order import OrderOptions
 from smalti.dataset.resume import first_cursor
 from smalti.order import Division, plan_epoch
@@ -65,7 +65,7 @@ def gone_through(cursor, shards, reader):
 )
 @pytest.mark.slow
 def test_every_host_reads_the_shards_that_are_told_and_never_holds_more(sizes, hosts, batch, nodes, block, shuffle):
-    shards, reader = shards_of(sizes), Reader(*hosts, batch)
+    shards, reader = shards_of(sizes), ReaderSetup(*hosts, batch)
     cursor = cursor_of(sizes, shuffle=shuffle, canonical_nodes=nodes, block_size=block)
     told = forecast(cursor, shards, reader)
     slack = 2 * int(shards.raw.max())  # the shards of a batch that reaches over a row's end
@@ -83,7 +83,7 @@ def test_an_epoch_on_two_hosts_as_it_can_be_counted_by_hand():
     """40 shards of 100 samples; four runs, two for each host, so each host fetches 20 shards, unless one is cut."""
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    told = forecast(cursor, shards_of(sizes), Reader(hosts=2, ranks_on_host=4, batch_size=30))
+    told = forecast(cursor, shards_of(sizes), ReaderSetup(hosts=2, ranks_on_host=4, batch_size=30))
     assert (told.samples, told.shards, told.stored_bytes) == (4000, 40, 40_000)
     assert (told.global_batch, told.steps, told.repeats) == (240, 17, 80)
     assert [(host.shards, host.cold_bytes, host.cache_bytes) for host in told.hosts] == [(20, 20_000, 40_000)] * 2
@@ -97,22 +97,22 @@ def test_what_a_cache_holds_is_not_fetched_again_unless_it_holds_less_than_a_win
     """40,000 bytes unpacked of 20,000 stored for each host; two windows of two shards take 8,000."""
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    told = forecast(cursor, shards_of(sizes), Reader(2, 4, 30, cache_bytes=room))
+    told = forecast(cursor, shards_of(sizes), ReaderSetup(2, 4, 30, cache_bytes=room))
     assert [host.warm_bytes for host in told.hosts] == [warm] * 2
 
 
 def test_hosts_that_do_not_divide_the_runs_fetch_everything():
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    assert [host.shards for host in forecast(cursor, shards_of(sizes), Reader(3, 1, 10)).hosts] == [40] * 3
+    assert [host.shards for host in forecast(cursor, shards_of(sizes), ReaderSetup(3, 1, 10)).hosts] == [40] * 3
 
 
 def test_without_a_shuffle_a_host_holds_a_shard_or_two():
     sizes = [100] * 40
-    told = forecast(cursor_of(sizes, shuffle=False), shards_of(sizes), Reader(2, 1, 10))
+    told = forecast(cursor_of(sizes, shuffle=False), shards_of(sizes), ReaderSetup(2, 1, 10))
     assert [(host.shards, host.window_bytes) for host in told.hosts] == [(40, 4000)] * 2
 
 
 def test_a_mixture_and_mosaicmls_orders_are_refused():
     with pytest.raises(ValueError, match="one stream in the `window` order"):
-        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), Reader(1, 1, 10))
+        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), ReaderSetup(1, 1, 10))

@@ -55,7 +55,7 @@ def ids(dataset):
 
 
 @pytest.mark.parametrize(("make", "splits"), [(published, ("de", "en", "fr")), (with_folders, ("train", "val"))])
-def test_a_set_with_splits_that_is_read_whole_warns_once_and_says_what_to_give(tmp_path, make, splits):
+def test_reading_a_set_with_splits_whole_warns_once_and_names_the_splits(tmp_path, make, splits):
     root = make(tmp_path / "set", *splits)
     with pytest.warns(
         MixedSplitsWarning, match=rf"the splits '{splits[0]}', .*without `split`.*split='{splits[0]}'"
@@ -76,7 +76,7 @@ def test_a_choice_of_splits_does_not_warn(tmp_path, make):
 
 
 @pytest.mark.parametrize("folders", [("00000", "00001"), ("train",), ("train", "extra"), ("a/train", "a/val")])
-def test_merged_parts_that_do_not_look_like_splits_do_not_warn(tmp_path, folders):
+def test_merged_parts_without_names_of_splits_do_not_warn(tmp_path, folders):
     assert ids(StreamingDataset(remote=with_folders(tmp_path / "set", *folders))) == list(range(10 * len(folders)))
 
 

@@ -1,7 +1,7 @@
 """Shard sets as datasets: samples by id, and epochs of batches in an elastic, resumable order.
 
 `streaming` is the public class and the file to read first; `epoch_reader` does its work, `order` plans one rank's part
-of an epoch, `resume` compares saved states, `lookahead` tells the cache which shards come next. Nothing here imports
+of an epoch, `resume` compares saved states, `lookahead` plans and prefetches shards. Nothing here imports
 torch (`smalti.torch` makes a torch dataset of it), and neither stores nor shards are opened here (`smalti.stream`).
 """
 

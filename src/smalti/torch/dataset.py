@@ -17,7 +17,7 @@ from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
-from smalti.dataset.order import RunTracker
+from smalti.dataset.run import RunTracker
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
 from smalti.local import LocalDataset as _LocalDataset
