@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.order.mosaic import StreamWeight, sample_counts, weigh_streams
-from smalti.order.mosaic.sampling import Chosen, resample
+from smalti.order.mosaic.sampling import StreamCounts, resample
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
 def chosen(shard_sizes, counts, first_id=0):
-    return Chosen(np.array(shard_sizes), np.array(counts), first_id)
+    return StreamCounts(np.array(shard_sizes), np.array(counts), first_id)
 
 
 def taken(streams, **options):

@@ -11,7 +11,7 @@ _MAX_OPEN_SHARDS = 512
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """How remote shards are fetched, verified and kept on this machine.
+    """Options for fetching, verifying and keeping remote shards on this machine.
 
     `StreamingDataset` takes each field but `local` as an argument, and `Stream` has each as a field, None for the
     dataset's choice.

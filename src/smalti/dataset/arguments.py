@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset.resume import ALGORITHMS
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
@@ -17,10 +17,10 @@ from smalti.world import World
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _RANGES: dict[str, tuple[int, int | None]] = {
     "batch_size": (1, None),
-    "num_canonical_nodes": (1, MOST_CANONICAL_NODES),
-    "shuffle_block_size": (1, MOST_BLOCK),
+    "num_canonical_nodes": (1, MAX_CANONICAL_NODES),
+    "shuffle_block_size": (1, MAX_BLOCK),
     "predownload": (0, None),
-    "shuffle_seed": (0, MOST_SEED),
+    "shuffle_seed": (0, MAX_SEED),
     "replication": (1, None),
     "rank": (0, None),
     "num_ranks": (1, None),

@@ -12,7 +12,7 @@ import numpy as np
 
 from smalti.attributes import Replaceable
 from smalti.cache import CacheOptions
-from smalti.cursor import MOST_WEIGHT, WEIGHT_NAMES
+from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
 from smalti.whole import whole_or_none
 
@@ -146,6 +146,6 @@ def _check_weight(name: str, value: Any, *, is_whole: bool) -> None:
     if value is None:
         return
     is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
-    if not (is_number and 0 <= value <= MOST_WEIGHT and (not is_whole or value == int(value))):
+    if not (is_number and 0 <= value <= MAX_WEIGHT and (not is_whole or value == int(value))):
         kind = "whole number" if is_whole else "number"
-        raise ValueError(f"`{name}` must be a {kind} from 0 to {MOST_WEIGHT:g}, found {value!r}.")
+        raise ValueError(f"`{name}` must be a {kind} from 0 to {MAX_WEIGHT:g}, found {value!r}.")
