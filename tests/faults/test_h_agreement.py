@@ -93,7 +93,7 @@ def test_h12_ranks_that_load_different_states_or_only_one_any_are_refused_with_b
     assert f"with sample_in_epoch {here['sample_in_epoch']}. Load one state into the loaders of all ranks" in message
 
 
-def test_h12_states_of_different_epochs_and_seeds_are_told_apart(root, tmp_path):
+def test_h12_states_of_different_epochs_and_seeds_are_distinguished(root, tmp_path):
     """Both ranks would begin at sample 8, of other orders."""
     states = [state_at(root, 8), state_at(root, 8, epoch=3, shuffle_seed=5)]
     message, facts = refusal(group(tmp_path, first_step_from(root, states, shuffle_seed=[9176, 5])))
@@ -135,7 +135,7 @@ def test_h12_ranks_that_load_one_state_read_on_and_begin_further_epochs(root, tm
     assert set(both[1]) == set(both[2]) == set(range(22))
 
 
-def test_h12_nobody_waits_for_a_rank_that_begins_later_or_never(root, tmp_path):
+def test_h12_ranks_do_not_wait_for_a_rank_that_begins_later_or_never(root, tmp_path):
     """Rank 0 reads two epochs before rank 1 begins one, and rank 1 reads only one: no step is a meeting."""
 
     def act(rank):
@@ -153,7 +153,7 @@ def test_h12_nobody_waits_for_a_rank_that_begins_later_or_never(root, tmp_path):
     assert group(tmp_path, act) == [["went through", [6, 6]], ["went through", [6]]]
 
 
-def test_h12_loaders_that_only_one_rank_has_are_no_fault(root, tmp_path):
+def test_h12_loaders_of_one_rank_alone_are_allowed(root, tmp_path):
     """Rank 0 looks at other data, and at its own in a world of one; the loader of all ranks is still the same."""
     other = str(write_set(tmp_path / "other", 12))
 
@@ -168,7 +168,7 @@ def test_h12_loaders_that_only_one_rank_has_are_no_fault(root, tmp_path):
     assert group(tmp_path, act) == [["went through", 4]] * 2
 
 
-def test_h12_a_look_at_the_data_by_one_rank_alone_hides_no_difference(root, tmp_path):
+def test_h12_a_read_by_one_rank_alone_hides_no_difference(root, tmp_path):
     """In a world of its own, and in a loader that is made and never iterated."""
 
     def act(rank):
@@ -198,7 +198,7 @@ def as_member(rank, folder, meetings):
         dist.destroy_process_group()
 
 
-def test_h12_a_rank_that_joins_a_group_made_anew_is_compared_with_those_that_were_in_one_before(tmp_path):
+def test_h12_a_rank_that_joins_a_recreated_group_is_compared_with_its_former_members(tmp_path):
     write_known_set(tmp_path / "root")
     first = [FORK.Process(target=as_member, args=(0, tmp_path, ["one", "other"]))]
     first.append(FORK.Process(target=as_member, args=(1, tmp_path, ["one"])))
@@ -242,7 +242,7 @@ def holder_of_the_store(port):
     time.sleep(DEADLINE)
 
 
-def test_h12_a_rank_reads_on_when_the_store_of_the_group_has_ended_with_its_rank(root):
+def test_h12_a_rank_continues_when_the_groups_store_has_ended(root):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

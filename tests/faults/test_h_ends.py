@@ -57,7 +57,7 @@ def check_tails(root, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 37, 64, 65])
-def test_h6_no_sample_is_read_again_but_marked_ones_that_fill_the_last_step(tmp_path, count):
+def test_h6_only_marked_padding_of_the_last_step_is_read_again(tmp_path, count):
     check_tails(write_set(tmp_path / "set", count), count)
 
 
@@ -105,7 +105,7 @@ def test_h8_a_state_at_or_after_the_end_of_an_epoch_begins_the_next(root):
     assert next(iter(loader))["id"].tolist() == SECOND_EPOCH
 
 
-def test_h8_a_loader_that_was_resumed_and_not_used_is_still_where_it_was(root):
+def test_h8_a_resumed_loader_keeps_its_place_until_it_is_used(root):
     """Saved again before its first step, twice over."""
     loader = loaders_of(root, 1, 1, 5)[0]
     batches = iter(loader)

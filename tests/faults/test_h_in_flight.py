@@ -44,9 +44,7 @@ KINDS = [False, pytest.param(True, marks=SLOW)]
 @pytest.mark.parametrize("processes", KINDS, ids=["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_h9_the_rest_after_a_loader_was_thrown_away_is_exact_however_far_it_read_ahead(
-    root, processes, prefetch, workers
-):
+def test_h9_the_rest_after_discarding_a_loader_is_exact_whatever_it_prefetched(root, processes, prefetch, workers):
     """11 steps of 2; up to 24 batches ahead, which is all of the epoch."""
     for taken in (1, 4):
         loader = loader_of(root, num_workers=workers, prefetch_factor=prefetch, processes=processes)
@@ -61,7 +59,7 @@ def test_h9_the_rest_after_a_loader_was_thrown_away_is_exact_however_far_it_read
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_h9_without_any_read_ahead_it_is_the_same(root, workers):
+def test_h9_the_rest_is_exact_without_prefetching(root, workers):
     loader = loader_of(root, num_workers=workers, prefetch_factor=1 if workers else None)
     batches = iter(loader)
     next(batches)
@@ -70,7 +68,7 @@ def test_h9_without_any_read_ahead_it_is_the_same(root, workers):
 
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.process)])
-def test_h9_a_read_ahead_of_none_never_ends_an_epoch_unnoticed(root, processes):
+def test_h9_without_prefetching_an_epochs_end_is_recorded(root, processes):
     loader = loader_of(root, num_workers=2, prefetch_factor=0, processes=processes)
     assert ids(loader) == FIRST_EPOCH
 
@@ -89,7 +87,7 @@ def dying_run(root, folder, taken, options):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "prefetch"), [(False, 1), (False, 8), (True, 8)])
-def test_h9_the_rest_after_a_kill_is_exact_and_the_killed_runs_workers_end(root, tmp_path, processes, prefetch):
+def test_h9_the_rest_after_a_kill_is_exact_and_the_workers_end(root, tmp_path, processes, prefetch):
     options = {"num_workers": 2, "prefetch_factor": prefetch, "processes": processes}
     run = FORK.Process(target=dying_run, args=(root, tmp_path, 3, options))
     run.start()
@@ -180,7 +178,7 @@ def test_h13_a_state_counts_samples_of_the_set_and_the_rest_is_exact(root, way, 
         assert first + flat(resumed) == expected
 
 
-def test_h13_a_run_that_filters_goes_on_as_one_that_does_not(root):
+def test_h13_a_run_that_filters_samples_resumes_like_one_that_does_not(root):
     """And in another batch size: the place is the set's, not the collate function's."""
     loader = loader_of(root, 5, collate_fn=OnlyEven())
     batches = iter(loader)
@@ -190,7 +188,7 @@ def test_h13_a_run_that_filters_goes_on_as_one_that_does_not(root):
     assert ids(plain) == FIRST_EPOCH[10:]
 
 
-def test_h13_batches_from_which_everything_was_dropped_are_steps_like_others(root):
+def test_h13_empty_batches_count_as_steps(root):
     loader = loader_of(root, 4, collate_fn=lambda samples: [])
     assert list(loader) == [[]] * 6
     assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (1, 0)

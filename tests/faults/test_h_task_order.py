@@ -29,7 +29,7 @@ def epochs(out):
     return [[int(number) for batch in dataset.batches() for number in batch["id"]] for _ in range(2)]
 
 
-def test_h11_answers_in_any_order_are_the_shards_in_one(tmp_path):
+def test_h11_task_results_in_any_order_give_the_shards_in_one_order(tmp_path):
     plan = WritePlan(
         LocalStore(tmp_path),
         new_write_id(),

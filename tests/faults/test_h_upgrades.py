@@ -56,7 +56,7 @@ def python(*arguments, numpy=None):
 
 
 def go_on(root, folder, steps, numpy):
-    """One life under some numpy: what it is, and what it read."""
+    """One segment under some numpy: what it is, and what it read."""
     done = python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
@@ -64,12 +64,12 @@ def go_on(root, folder, steps, numpy):
 
 def test_h10_a_run_that_goes_from_one_numpy_to_the_other_and_back_reads_the_order_written_down(other_numpy, tmp_path):
     root = write_known_set(tmp_path / "set")
-    lives = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
-    found = [go_on(root, tmp_path, steps, numpy) for steps, numpy in lives]
-    assert [life["numpy"] for life in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
-    assert [number for life in found for number in life["ids"]] == FIRST_EPOCH + SECOND_EPOCH
-    for life in found:
-        assert life["orders"] == BY_SHUFFLE
+    segments = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
+    found = [go_on(root, tmp_path, steps, numpy) for steps, numpy in segments]
+    assert [segment["numpy"] for segment in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
+    assert [number for segment in found for number in segment["ids"]] == FIRST_EPOCH + SECOND_EPOCH
+    for segment in found:
+        assert segment["orders"] == BY_SHUFFLE
 
 
 def test_h10_every_golden_vector_holds_on_the_other_numpy(other_numpy):

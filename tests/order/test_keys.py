@@ -18,7 +18,7 @@ def test_distinct_keys_are_ranked():
     assert stable_order(np.array([30, 10, 1 << 63, 20], dtype=np.uint64)).tolist() == [1, 3, 0, 2]
 
 
-def test_few_keys_are_no_special_case():
+def test_few_keys_are_ordered_like_many():
     assert stable_order(np.array([], dtype=np.uint64)).tolist() == []
     assert stable_order(np.array([7], dtype=np.uint64)).tolist() == [0]
 

@@ -52,7 +52,7 @@ def cases(draw):
     st.booleans(),
 )  # fmt: skip
 @pytest.mark.slow
-def test_a_mixture_is_what_its_description_says(case, seed, epoch, nodes, block, granularity, fixed):
+def test_a_mixture_equals_the_reference_implementation(case, seed, epoch, nodes, block, granularity, fixed):
     streams, taken, (method, size, local) = case
     plan = mixture(
         streams, taken, seed=seed, epoch=epoch, nodes=nodes, block=block, batching_method=method, global_batch=size,
@@ -80,7 +80,7 @@ def test_a_mixture_is_what_its_description_says(case, seed, epoch, nodes, block,
         ]),
     ],
 )  # fmt: skip
-def test_version_1_is_this_order_for_ever(method, expected):
+def test_golden_order_of_version_1(method, expected):
     """Streams of 12 and 10 samples, the second one and a half times; batches of 6, or 3 for a rank."""
     plan = mixture(
         [[3, 4, 5], [10]], [12, 15], seed=9176, epoch=1, batching_method=method, global_batch=6, local_batch=3
@@ -96,7 +96,7 @@ def test_version_1_is_this_order_for_ever(method, expected):
         (4, [[2, 4, 5, 7, 9, 10], [8, 11, 12, 13, 14, 15], [0, 1, 3, 4, 5, 6], [2, 7, 8, 9, 10, 11]]),
     ],
 )
-def test_version_1_draws_these_samples_for_ever(granularity, epochs):
+def test_golden_draws_of_version_1(granularity, epochs):
     """6 of two shards of 8: after 8 epochs, 48 samples, each was taken three times."""
     drawn = [
         sorted(all_ids(mixture([[8, 8]], [6], seed=9176, epoch=epoch, sampling_granularity=granularity)))
@@ -114,7 +114,7 @@ def test_one_stream_without_a_weight_is_in_the_order_of_plan_epoch(shards, seed,
 
 
 @given(cases(), st.integers(0, 20))
-def test_each_stream_gives_what_it_should_and_no_sample_comes_once_more_than_another_but_one(case, epoch):
+def test_each_stream_gives_its_share_and_counts_of_samples_differ_by_at_most_one(case, epoch):
     streams, taken, (method, size, local) = case
     plan = mixture(streams, taken, epoch=epoch, batching_method=method, global_batch=size, local_batch=local)
     times, first = Counter(all_ids(plan)), 0
@@ -128,7 +128,7 @@ def test_each_stream_gives_what_it_should_and_no_sample_comes_once_more_than_ano
 
 @given(cases(), st.data())
 @pytest.mark.slow
-def test_any_span_can_be_asked_for_alone(case, data):
+def test_any_span_can_be_looked_up_alone(case, data):
     streams, taken, (method, size, local) = case
     options = {"batching_method": method, "global_batch": size, "local_batch": local}
     whole = all_ids(mixture(streams, taken, **options))
@@ -230,12 +230,12 @@ def test_an_argument_out_of_range_is_named(argument, value):
         ([0.5], "stream 1 must be a row of whole numbers, found float64"),
     ],
 )
-def test_sizes_that_cannot_be_are_named(shards, message):
+def test_invalid_sizes_are_named(shards, message):
     with pytest.raises(ValueError, match=message):
         mixture([[4], shards])
 
 
-def test_a_mixture_of_nothing_is_refused():
+def test_a_mixture_without_streams_is_refused():
     with pytest.raises(ValueError, match="at least one stream"):
         mixture([])
 

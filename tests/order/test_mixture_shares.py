@@ -33,7 +33,7 @@ def test_repeat_means_the_number_as_it_is_written():
     assert taken([10, 10, 100], weights) == [7, 23, 29]
 
 
-def test_proportions_share_out_the_epoch():
+def test_proportions_divide_the_epoch():
     assert taken([10, 10], proportions(3, 1), epoch_size=100) == [75, 25]
     assert taken([10, 30], proportions(0.5, 0.5)) == [20, 20]
 

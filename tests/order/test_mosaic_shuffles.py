@@ -75,7 +75,7 @@ def test_an_argument_out_of_range_is_named(arguments, message):
         shuffled_ids(**(chosen | arguments))
 
 
-def test_a_set_without_samples_has_an_order_of_none():
+def test_a_set_without_samples_has_an_empty_order():
     for algorithm in ("naive", "py1s", "py2s", "py1br"):
         ids = shuffled_ids(algorithm, [], canonical_nodes=2, seed=1, epoch=0, block_size=8)
         assert ids.tolist() == []
