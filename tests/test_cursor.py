@@ -1,4 +1,4 @@
-"""Saved positions."""
+"""Saved cursors."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_a_missing_field_is_named():
 
 
 def mosaic_state(**changes):
-    """What MosaicML writes: the five keys."""
+    """Return a state as MosaicML writes it: the five keys."""
     return {key: value for key, value in cursor().to_state().items() if key != "smalti"} | changes
 
 

@@ -1,4 +1,4 @@
-"""The mixture in a cursor: what a state says of it, and which later mixtures follow from it."""
+"""Mixtures in a cursor: their state, and the mixtures that may follow them."""
 
 import json
 from dataclasses import replace
@@ -168,7 +168,7 @@ def test_changes_that_are_out_of_order_are_refused(places):
 
 def test_a_history_of_a_million_changes_is_refused_by_its_length_without_being_read():
     class Endless(list):
-        """Long by its own account; nobody may go through it."""
+        """A list that claims to be long, and must be refused without being iterated over."""
 
         def __len__(self):
             return 10**6

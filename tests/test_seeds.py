@@ -1,4 +1,4 @@
-"""Every run draws the same cases, unless SMALTI_SEED says otherwise; then that number alone decides."""
+"""Reproducible test cases: every run draws the same cases; with SMALTI_SEED, that number determines them."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ assert draw(None) != draw(7) != draw(8) != draw(None)
 
 
 def drawn():
-    """The 200 values that a property sees in one run."""
+    """Return the 200 values that a property test draws in one run."""
     seen = []
 
     @settings(max_examples=200)

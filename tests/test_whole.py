@@ -1,4 +1,4 @@
-"""Whole numbers as arguments: of Python, numpy and torch; nothing else."""
+"""Whole numbers as arguments: integers of Python, numpy and torch, and nothing else."""
 
 import json
 

@@ -10,7 +10,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets the launcher's variables, and none else."""
+    """Set the launcher's variables and unset the others."""
 
     def launch(**values):
         for name in VARIABLES:
@@ -32,7 +32,7 @@ def test_torchrun_on_two_hosts_of_four(launched):
 
 
 def test_a_local_world_size_of_one_makes_every_rank_a_host(launched):
-    """What TorchDistributor sets for all processes of a machine."""
+    """TorchDistributor sets these for all processes of a machine."""
     launched(RANK=3, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1)
     assert detect_world() == World.flat(3, 4)
 
@@ -55,7 +55,7 @@ def test_a_rank_beyond_the_world_is_refused(launched):
 
 
 def test_a_world_without_a_rank_is_refused(launched):
-    """Lightning's own launcher sets no RANK: every process would read what the first one reads."""
+    """Lightning's own launcher sets no RANK: every process would read what rank 0 reads."""
     launched(WORLD_SIZE=2, LOCAL_RANK=1)
     with pytest.raises(WorldMismatch, match="WORLD_SIZE is 2 and RANK is not set"):
         detect_world()

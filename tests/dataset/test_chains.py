@@ -1,6 +1,6 @@
 """Runs that are resumed several times, each time on another world, as plans: every sample is read once, in one order.
 
-A chain is a data set, an order, and segments of a run. A segment has hosts, ranks, replicas and a batch size of its own,
+A chain is a data set, an order, and segments of a run. A segment has its own hosts, ranks, replicas and batch size,
 begins at the state of the one before, in JSON, and ends after some steps; the last one ends with the epoch.
 """
 

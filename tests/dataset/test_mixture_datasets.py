@@ -1,4 +1,4 @@
-"""A dataset of several streams: what it says of itself, what it reads, what it refuses at construction."""
+"""Datasets of several streams: their attributes, what they read, and what they refuse at construction."""
 
 import math
 import pickle
@@ -94,7 +94,7 @@ def test_i2_the_order_depends_on_the_world_only_by_the_global_batch_of_stream_ba
 
 
 def steps_of(roots, hosts, ranks, **options):
-    """Streams of the samples: by step, by rank."""
+    """Return the stream of each sample, by step and rank."""
     worlds = [World.of_blocks(rank, hosts * ranks, hosts) for rank in range(hosts * ranks)]
     each = [[batch["_stream"].tolist() for batch in mixed(roots, world=world, **options).batches()] for world in worlds]
     return list(zip(*each, strict=True))

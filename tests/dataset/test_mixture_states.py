@@ -226,7 +226,7 @@ SCARCE = {"values": (19, 20, 1), "change_weights": True, "epoch_size": 160, "bat
 
 
 def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_state_is_loaded(roots):
-    """136 of 160 are left, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
+    """136 of 160 remain, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
     _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
     says = (
         r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the "
@@ -285,7 +285,7 @@ def test_a_run_can_change_from_plain_to_mixed_and_back(roots):
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_a_plain_run_of_one_stream_gets_weights_in_the_middle_of_an_epoch(roots, batching):
-    """As many samples, drawn another way; batches of one stream are its own order, and need no batch's size."""
+    """As many samples, drawn differently; the batching method has no effect on one stream, and needs no batch size."""
     how = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"}
     first, state = take(StreamingDataset(remote=roots[0], **how), 2)
     dataset = StreamingDataset(
@@ -430,7 +430,7 @@ PEER = {"shuffle_algo": "py1s", "num_canonical_nodes": 2, "epoch_size": 160}
 
 @pytest.mark.parametrize("batching", BATCHINGS[1:])
 def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(roots, batching):
-    """The batch decides there which samples an epoch takes: with another one some would come twice, others never."""
+    """There the batch size decides which samples an epoch takes: with another, some would come twice, others never."""
     first, state, rest = begun(roots, 3, batch_size=8, batching_method=batching, **PEER)
     again = loaded(state, roots, batch_size=8, batching_method=batching, **PEER)
     assert take(again)[0] == rest

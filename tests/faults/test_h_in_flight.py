@@ -74,7 +74,7 @@ def test_h9_without_prefetching_an_epochs_end_is_recorded(root, processes):
 
 
 def dying_run(root, folder, taken, options):
-    """A run that saves after `taken` steps, takes one more, and is killed with batches in flight."""
+    """Save after `taken` steps, take one more, and be killed with batches in flight."""
     loader = loader_of(root, **options)
     batches = iter(loader)
     first = ids(islice(batches, taken))
@@ -99,11 +99,11 @@ def test_h9_the_rest_after_a_kill_is_exact_and_the_workers_end(root, tmp_path, p
     resumed.load_state_dict(saved["state"])
     assert ids(resumed) == FIRST_EPOCH[6:]
     assert ids(resumed) == SECOND_EPOCH
-    # One that had sent all of its batches by then may have been let go.
+    # A worker that had sent all of its batches by then may have ended.
     assert 1 <= len(saved["workers"]) <= 2 if processes else not saved["workers"]
     end = time.monotonic() + DEADLINE
     while any(map(runs, saved["workers"])):
-        assert time.monotonic() < end, "workers of a killed run live on"
+        assert time.monotonic() < end, "workers of a killed run are still alive"
         time.sleep(0.05)
 
 
@@ -119,14 +119,14 @@ def runs(pid):
 
 
 class OnlyEven:
-    """A collate function that drops samples, all of them now and then."""
+    """Drop samples in a collate function; now and then all of them."""
 
     def __call__(self, samples):
         return [int(sample["id"]) for sample in samples if sample["id"] % 2 == 0]
 
 
 class Packed:
-    """Packs samples into rows of at most 30, as texts are packed into a context: any number of rows for a batch."""
+    """Pack samples into rows of at most 30, as texts are packed into a context: any number of rows per batch."""
 
     def __call__(self, samples):
         rows = [[]]
@@ -138,14 +138,14 @@ class Packed:
 
 
 def halved(columns):
-    """A transform of batches that drops rows."""
+    """Drop rows in a transform of batches."""
     return {"kept": columns["id"][columns["id"] % 2 == 0]}
 
 
 halved.on_batches = halved.thread_safe = True
 
 EVEN = [4, 18, 12, 16, 0, 20, 2, 6, 8, 14, 10]
-"""What is left of FIRST_EPOCH, by hand."""
+"""The rest of FIRST_EPOCH, worked out by hand."""
 WAYS = [
     pytest.param({}, id="alone"),
     pytest.param({"num_workers": 2, "worker_kind": "thread"}, id="threads"),
@@ -165,7 +165,7 @@ def flat(batches):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("maker", "expected"), MAKERS)
 def test_h13_a_state_counts_samples_of_the_set_and_the_rest_is_exact(root, way, maker, expected):
-    """8 steps of 3; the state after each is of what was read, whatever was made of it."""
+    """8 steps of 3; the state after each counts the samples read, whatever the collate function returned."""
     for taken in (1, 4, 7):
         loader = loader_of(root, 3, **maker, **way)
         batches = iter(loader)
@@ -179,7 +179,7 @@ def test_h13_a_state_counts_samples_of_the_set_and_the_rest_is_exact(root, way, 
 
 
 def test_h13_a_run_that_filters_samples_resumes_like_one_that_does_not(root):
-    """And in another batch size: the place is the set's, not the collate function's."""
+    """With another batch size too: the place is that of the set, not of the collate function."""
     loader = loader_of(root, 5, collate_fn=OnlyEven())
     batches = iter(loader)
     next(batches), next(batches)

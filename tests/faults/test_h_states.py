@@ -1,4 +1,4 @@
-"""H4, H5: a state of other data is refused with what to do, which works; a broken one is refused, whatever it is."""
+"""H4, H5: a state of other data is refused with a remedy that works; any damaged state is refused."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def ids(batches):
 
 
 def begun(root, **options):
-    """One step of 4 of the newest version: the state then, and the rest of that epoch."""
+    """Take one step of 4 in the newest version, and return the state after it and the rest of that epoch."""
     loader = loader_of(root, **options)
     batches = iter(loader)
     next(batches)
@@ -166,7 +166,7 @@ def sound_state(root, form, order):
 
 
 def first_batch(dataset, cursor):
-    """The next batch; empty behind the last one; None where MosaicML's batches of streams cannot be made.
+    """Return the next batch; empty after the last one; None where MosaicML's batches of streams cannot be made.
 
     With a shuffle block that is too small they cannot, and only planning finds out.
     """
@@ -182,7 +182,7 @@ def first_batch(dataset, cursor):
 
 
 def outcome(dataset, other, state):
-    """`refused`, or `read`: the cursor lies in the epoch, the next step is read, and the state after it loads again."""
+    """Return `refused`, or `read` if the cursor is in the epoch, the next step is read and its state loads again."""
     try:
         dataset.load_state_dict(state)
     except CursorError:
@@ -235,7 +235,7 @@ def test_h5_a_refused_state_changes_nothing(root):
 
 
 def test_h5_a_run_of_mosaicml_in_batches_of_streams_can_be_saved_here_and_resumed_again(root):
-    """MosaicML's state knows no batch size; what we save of its epoch does, and is no damaged state."""
+    """MosaicML's state holds no batch size; the state saved here does, and is not damaged."""
     state = sound_state(root, "stratified", "py1e")
     whole = dataset_of(root, "stratified", "py1e")
     whole.load_state_dict(state)

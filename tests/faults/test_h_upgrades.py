@@ -1,4 +1,4 @@
-"""H10: a run goes on over an upgrade of numpy by a major version, and back; the orders written down hold on both."""
+"""H10: a run continues over a change of numpy's major version, and back; golden orders hold on both."""
 
 import json
 import os
@@ -22,12 +22,12 @@ GOLDEN = ("tests/order/test_window.py", "tests/order/test_mosaic_golden.py", "te
 
 @pytest.fixture(scope="module")
 def other_numpy(tmp_path_factory):
-    """A folder that holds numpy of the other major version."""
+    """Return a folder that holds numpy of the other major version."""
     target = tmp_path_factory.mktemp("numpy")
     wanted = ["--target", str(target), "--only-binary=:all:", "--no-deps", "--quiet", f"numpy=={OTHER}"]
     try:
         done = subprocess.run(
-            # -I: it may leave this machine, which the tests' guard, found by PYTHONPATH, refuses.
+            # -I ignores PYTHONPATH, and with it the tests' guard, which refuses connections to other machines.
             [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wanted],
             capture_output=True,
             text=True,
@@ -42,7 +42,7 @@ def other_numpy(tmp_path_factory):
 
 
 def python(*arguments, numpy=None):
-    """Runs an interpreter with this numpy, or the one installed."""
+    """Run an interpreter with this numpy, or with the installed one."""
     paths = [str(numpy)] if numpy else []
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -56,7 +56,7 @@ def python(*arguments, numpy=None):
 
 
 def go_on(root, folder, steps, numpy):
-    """One segment under some numpy: what it is, and what it read."""
+    """Run one segment under some numpy, and return that numpy's version, the ids read and the orders."""
     done = python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())

@@ -1,4 +1,4 @@
-"""H1, H2, H3, H7: real loaders go on in another world, with other workers, with another batch size."""
+"""H1, H2, H3, H7: real loaders resume in another world, with other workers, with another batch size."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def root(tmp_path_factory):
 
 
 def read_segments(root, segments):
-    """A chain of segments, each (hosts, ranks on each, batch size, steps, options of the loader); the state at its end."""
+    """Read segments, each (hosts, ranks per host, batch size, steps, loader options), and return ids and last state."""
     order, state = {}, None
     for hosts, ranks, batch_size, steps, loader in segments:
         state = take(loaders_of(root, hosts, ranks, batch_size, **loader), steps, order, state)
@@ -31,7 +31,7 @@ WORLDS = [(1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (5, 1)]
 
 @pytest.mark.parametrize("tail", ["pad", "short"])
 def test_h1_every_world_resumes_from_every_other_in_one_order_and_reads_each_sample_once(root, tail):
-    """Two steps of one sample for each rank in the one world, the rest in the other: the order written down once."""
+    """Two steps of one sample per rank in the first world, the rest in the other: the golden order once."""
     order = {"order": {"shuffle": True, "num_canonical_nodes": 2, "shuffle_block_size": 8, "tail": tail}}
     for before, after in itertools.permutations(WORLDS, 2):
         found, state = read_segments(root, [(*before, 1, 2, order), (*after, 2, None, order)])
@@ -60,7 +60,7 @@ def test_h2_threads_resume_from_processes_and_no_workers_from_threads(root):
 
 
 def test_h3_batch_sizes_change_in_the_middle_of_an_epoch_and_of_the_next(root):
-    """1 and 4 of 2 ranks, 7 of one, then 5: each batch is the next so many of the order, whatever came before."""
+    """1 and 4 on 2 ranks, 7 on one, then 5: each batch is the next part of the order, whatever came before."""
     found, state = read_segments(root, [(1, 2, 1, 3, {}), (1, 2, 4, 1, {}), (1, 1, 7, 1, {}), (1, 2, 5, None, {})])
     assert found == FIRST
     later = {}
@@ -91,7 +91,7 @@ def test_h7_four_hosts_become_three_and_then_five(root, ranks_on_host, tail, rea
 
 @pytest.mark.parametrize("hosts", [(4, 3, 5), (4, 5, 3), (3, 7, 2)])
 def test_h7_the_default_canonical_nodes_of_a_run_stay_when_hosts_change(root, hosts):
-    """Nothing chosen: the first segment's number of hosts decides nothing about the order."""
+    """With default options, the first segment's number of hosts has no effect on the order."""
     order = {"order": {"shuffle": True}}
     found, state = read_segments(
         root, [(count, 1, 1, 1, order) for count in hosts[:2]] + [(hosts[2], 1, 1, None, order)]

@@ -1,4 +1,4 @@
-"""Permutations from keys."""
+"""Keyed permutations."""
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +8,7 @@ from smalti.order.keys import stable_order
 
 
 def test_equal_keys_keep_their_order():
-    """2^16 keys of only two values: an unstable sort would mix equal ones up."""
+    """2^16 keys of only two values: an unstable sort would reorder equal ones."""
     keys = np.arange(1 << 16, dtype=np.uint64) % np.uint64(2)
     evens, odds = list(range(0, 1 << 16, 2)), list(range(1, 1 << 16, 2))
     assert stable_order(keys).tolist() == evens + odds

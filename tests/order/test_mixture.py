@@ -1,4 +1,4 @@
-"""Epochs over several streams."""
+"""Orders of epochs over several streams."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ sizes = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda s: su
 
 
 def mixture(streams, taken=None, *, seed=7, epoch=0, nodes=2, block=5, shuffle=True, **options):
-    """A plan over streams given by their shards' sizes, of which so many samples are taken, or each once."""
+    """Return a plan over streams, given by their shard sizes, that takes the given samples of each, or each once."""
     weights = [StreamWeight()] * len(streams) if taken is None else [StreamWeight(choose=count) for count in taken]
     return plan_mixture(
         [StreamShare(stream, weight) for stream, weight in zip(streams, weights, strict=True)],
@@ -34,7 +34,7 @@ def all_ids(plan):
 
 @st.composite
 def cases(draw):
-    """Streams, samples taken of each, and a batching that fits them."""
+    """Draw streams, the samples taken of each, and a batching that fits them."""
     streams = draw(st.lists(sizes, min_size=1, max_size=4))
     taken = [draw(st.integers(0, 2 * sum(stream) + 3)) for stream in streams]
     method, ranks, local = draw(st.sampled_from(BATCHINGS)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -159,7 +159,7 @@ def test_fixed_draws_take_the_same_samples_in_every_epoch_and_others_with_anothe
 
 
 def test_a_tenth_of_a_stream_holds_a_tenth_of_each_shard():
-    """40 shards of 1,000: 100 of each, one or two more or less, and of each shard's tenths 10 or so."""
+    """40 shards of 1,000: 100 of each, give or take one or two, and of each tenth of a shard about 10."""
     ids = mixture([[1000] * 40], [4000], block=None)
     per_shard = np.bincount(np.array(all_ids(ids)) // 1000, minlength=40)
     assert abs(per_shard - 100).max() <= 2
@@ -168,7 +168,7 @@ def test_a_tenth_of_a_stream_holds_a_tenth_of_each_shard():
 
 
 def test_a_granularity_of_whole_shards_opens_few_of_them():
-    """4,000 samples of 40 shards of 1,000, taken 1,000 at a time: four shards; in ten epochs each shard once."""
+    """4,000 samples of 40 shards of 1,000, drawn 1,000 at a time: four shards; in ten epochs each shard once."""
     opened = [
         {sample // 1000 for sample in all_ids(mixture([[1000] * 40], [4000], epoch=e, sampling_granularity=1000))}
         for e in range(10)
@@ -178,7 +178,7 @@ def test_a_granularity_of_whole_shards_opens_few_of_them():
 
 
 def test_streams_of_one_shape_are_not_in_one_order():
-    """Two streams with equal shards: their own orders have keys of their own."""
+    """Two streams with equal shards have different keys."""
     ids = np.array(all_ids(mixture([[40], [40]], batching_method="per_stream", global_batch=8)))
     first, second = ids[ids < 40], ids[ids >= 40] - 40
     assert sorted(first) == sorted(second) == list(range(40))
@@ -205,7 +205,7 @@ def test_without_shuffle_streams_copies_and_shards_come_as_they_are_stored():
 
 
 def test_a_billion_samples_of_five_streams_are_planned_without_touching_them():
-    """10^5 shards of 10^4 samples, half of each stream; the ids at 90 % of the epoch are real ones, and differ."""
+    """10^5 shards of 10^4 samples, half of each stream; the ids at 90 % of the epoch are valid and distinct."""
     streams = [StreamShare(np.full(20_000, 10_000), StreamWeight(repeat=0.5))] * 5
     plan = plan_mixture(streams, seed=1, epoch=3, canonical_nodes=64)
     assert len(plan) == 5 * 10**8

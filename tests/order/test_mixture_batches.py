@@ -23,7 +23,7 @@ def stream_of(ids):
 
 
 def read_by(plan, shape, rank, start=0):
-    """What one rank reads at each step from `start` on, repeats left out."""
+    """Return the samples that one rank reads at each step from `start` on, without repeats."""
     division = Division(len(plan), start, shape.batch_size, rank_of(shape, rank), "short")
     steps = division.steps(0, division.num_steps)
     return [plan.ids_at(step.positions[step.positions >= 0]) for step in steps]
@@ -48,7 +48,7 @@ def test_stratified_rounds_by_the_largest_remainder():
 
 
 def test_the_rest_after_stratified_batches_is_woven_evenly():
-    """30 of one stream and 10 of another: in each quarter 7 or 8 of the first, one or two more or less."""
+    """30 of one stream and 10 of another: in each quarter 7 or 8 of the first, give or take one or two."""
     rest = stream_of(all_ids(mixture([A, B, C], batching_method="stratified", global_batch=16))[160:])
     assert [abs(np.count_nonzero(part == 0) - 7.5) <= 2 for part in rest.reshape(4, 10)] == [True] * 4
 
@@ -68,7 +68,7 @@ def test_without_shuffle_a_stratified_batch_holds_stream_after_stream():
     ],
 )
 def test_streams_of_too_many_samples_are_refused(method, shards, message):
-    """Shards of 2^34 samples, the largest there may be, in batches of 4."""
+    """Shards of 2^34 samples, the largest allowed, in batches of 4."""
     with pytest.raises(ValueError, match=message):
         mixture([[1 << 34] * count for count in shards], batching_method=method, global_batch=4)
 
@@ -81,7 +81,7 @@ def test_a_stream_too_small_for_every_batch_is_refused():
 
 
 def test_per_stream_takes_each_batch_from_one_stream():
-    """Batches of 16: 9, 1 and 1, and 6, 14 and 4 are left."""
+    """Batches of 16: 9, 1 and 1; 6, 14 and 4 samples remain."""
     plan = mixture([A, B, C], batching_method="per_stream", global_batch=16)
     assert plan.num_batched == 176
     streams = stream_of(all_ids(plan))
@@ -107,7 +107,7 @@ def test_per_stream_batches_come_in_another_order_each_epoch():
 
 @pytest.mark.parametrize("shape", [WorldShape(2, 2, batch_size=3), WorldShape(1, 4, batch_size=3)])
 def test_device_per_stream_takes_each_ranks_batch_from_one_stream(shape):
-    """Batches of 3: 50, 10 and 6 are 66; 4 ranks take 16 steps, and two batches are cut up with what is left."""
+    """Batches of 3: 50, 10 and 6 are 66; 4 ranks take 16 steps; two batches and the remaining samples come last."""
     plan = mixture([A, B, C], batching_method="device_per_stream", global_batch=12, local_batch=3)
     assert plan.num_batched == 192
     by_rank = [read_by(plan, shape, rank) for rank in range(4)]

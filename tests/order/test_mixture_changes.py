@@ -1,4 +1,4 @@
-"""Weights that change during a run: what each stretch of an epoch takes, which samples, and in which order."""
+"""Weights that change during a run: the samples that each stretch of an epoch takes, and their order."""
 
 from collections import Counter
 
@@ -77,7 +77,7 @@ def test_a_change_keeps_the_samples_read_and_divides_the_rest_by_the_new_weights
 
 
 def test_the_rest_of_an_epoch_is_divided_by_the_weights_as_written():
-    """Three equal streams and an epoch of 4, of which 3 are left: one of each, though 4 were 2, 1 and 1."""
+    """Three equal streams and an epoch of 4, of which 3 remain: one of each, although 4 were 2, 1 and 1."""
     run = run_of(
         Weighting(0, 0, (StreamWeight(),) * 4, 4),
         Weighting(0, 1, proportions(0, 0.1, 0.1, 0.1), 4),
@@ -95,7 +95,7 @@ def test_the_epochs_after_a_change_take_what_the_new_weights_say():
 
 
 def test_each_stream_continues_where_the_planned_draws_ended():
-    """One stream of 12, 4 in each epoch; changed to 6 at the start of epoch 2. Circle: 4 4 6 6 | 4 ..., unshuffled."""
+    """One stream of 12, 4 in each epoch; 6 from epoch 2 on. Circle: 4 4 6 6 | 4 ..., unshuffled."""
     run = run_of(
         Weighting(0, 0, chosen(4)),
         Weighting(2, 0, chosen(6)),
@@ -111,7 +111,7 @@ def test_each_stream_continues_where_the_planned_draws_ended():
 
 
 def test_unread_planned_samples_are_drawn_again_only_after_all_others():
-    """12 samples in epochs of 6, changed at 3: the 3 that were left out come in the circle's next turn."""
+    """12 samples in epochs of 6, changed at 3: the 3 samples not read come on the circle's next turn."""
     weights = proportions(1)
     unchanged = run_of(Weighting(0, 0, weights, 6), streams=[[12]])
     run = run_of(Weighting(0, 0, weights, 6), Weighting(0, 3, weights, 6), streams=[[12]])
@@ -165,7 +165,7 @@ def test_a_stream_of_weight_0_gives_nothing_and_can_be_turned_on_and_off():
 
 
 def test_weights_that_return_give_another_order():
-    """Unchanged, 40 of one stream, twice around: were the seed of the stretch the epoch's, it would begin alike."""
+    """Unchanged weights, 40 of one stream, two turns: with the epoch's own seed, the stretch would begin alike."""
     weights, streams = proportions(1), [[40]]
     once = ids_of(run_of(Weighting(0, 0, weights, 40), streams=streams), 0)
     again = ids_of(run_of(Weighting(0, 0, weights, 40), Weighting(0, 1, weights, 40), streams=streams), 0)
@@ -185,7 +185,7 @@ def test_fixed_sampling_begins_each_stretch_with_the_same_samples():
 
 @pytest.mark.parametrize("batching", ["per_stream", "stratified"])
 def test_the_rest_of_an_epoch_is_made_of_whole_batches_from_the_change_on(batching):
-    """Batches of 4, changed after 2 of them: of one stream each, or 2 and 2, but for what is left at the end."""
+    """Batches of 4, changed after 2 of them: of one stream each, or 2 and 2, except for the remaining samples."""
     run = run_of(
         Weighting(0, 0, proportions(1, 3), 32),
         Weighting(0, 8, proportions(1, 1), 32),
@@ -235,7 +235,7 @@ def test_a_change_beyond_the_epochs_end_is_refused():
 
 @pytest.mark.slow
 def test_ten_thousand_changes_are_planned_without_going_through_all_for_each():
-    """As many as a year of hourly changes: time that grows with the square would be minutes."""
+    """As many as a year of hourly changes: quadratic time would be minutes."""
     weights = [proportions(1, 2, 3), proportions(3, 2, 1)]
     history = [Weighting(0, 0, weights[0], 22)]
     history += [Weighting(1 + n // 20, 1 + n % 20, weights[n % 2], 22) for n in range(10_000)]

@@ -1,4 +1,4 @@
-"""What each stream gives to an epoch, by hand."""
+"""The samples that each stream gives to an epoch, worked out by hand."""
 
 from collections import Counter
 
@@ -43,7 +43,7 @@ def test_an_epoch_size_alone_shares_by_size():
 
 
 def test_a_shortfall_goes_to_streams_that_lost_by_rounding():
-    """10 by 1 : 1 : 1 : 0 are 3, 3, 3, 0 and one that is left; in 300 seeds each of three gets it, the fourth never."""
+    """10 by 1 : 1 : 1 : 0 are 3, 3, 3, 0 and one more; in 300 seeds each of three gets it, the fourth never."""
     winners = Counter()
     for seed in range(300):
         counts = taken([9] * 4, proportions(1, 1, 1, 0), epoch_size=10, seed=seed)

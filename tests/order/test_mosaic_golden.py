@@ -1,4 +1,4 @@
-"""Orders that MosaicML Streaming 0.13 itself wrote down, bit for bit."""
+"""Orders that MosaicML Streaming 0.13 itself wrote, bit for bit."""
 
 import json
 
@@ -15,7 +15,7 @@ from smalti.order.mosaic import (
     weigh_streams,
 )
 
-# Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by the peer on numpy 2.1.
+# Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by MosaicML on numpy 2.1.
 BY_SHUFFLE = {
     "naive": [0, 2, 8, 6, 5, 7, 11, 10, 13, 9, 18, 19, 20, 1, 14, 17, 21, 15, 12, 3, 16, 4],
     "py1s": [7, 6, 10, 11, 9, 8, 5, 12, 15, 13, 14, 18, 17, 16, 19, 20, 21, 2, 4, 0, 1, 3],

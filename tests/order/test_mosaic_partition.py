@@ -1,4 +1,4 @@
-"""Who reads which id with MosaicML's partitions."""
+"""MosaicML's partitions: the ids that each worker reads."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def canonical(num_samples, nodes, hosts=1):
 
 
 def test_canonical_nodes_take_turns_and_short_ones_repeat_their_last_id():
-    """The table of the module: nodes of 5, 6, 5 and 6 ids."""
+    """The table in the module's docstring: nodes of 5, 6, 5 and 6 ids."""
     ids, repeats = canonical(22, 4)
     assert ids[:8] == [0, 5, 11, 16, 1, 6, 12, 17]
     assert ids[16:] == [4, 9, 15, 20, 4, 10, 15, 21]
@@ -77,7 +77,7 @@ def test_i1_every_id_from_the_start_on_is_read_and_ranks_get_equally_many(algori
 
 @given(st.integers(24, 200), st.integers(1, 3), st.sampled_from([3, 5, 6, 7]), st.integers(1, 3), st.integers(0, 5))
 def test_i3_relaxed_reads_the_first_worlds_global_batches_on_hosts_that_do_not_divide(count, ranks, hosts, batch, done):
-    """4 hosts and 4 canonical nodes began; the global batch stays."""
+    """A run of 4 hosts and 4 canonical nodes; the global batch stays."""
     first = WorldShape(4, ranks, 1, hosts * batch)
     later = WorldShape(hosts, ranks, 1, 4 * batch)
     start = done * first.global_batch
@@ -141,7 +141,7 @@ def test_a_shape_is_that_of_a_world():
 
 
 def test_replica_groups_count_as_ranks():
-    """As the peer's world: 4 hosts of 2, groups of 4 ranks are one host of 2; groups of 8 one host of 1."""
+    """As MosaicML's world: 4 hosts of 2; groups of 4 ranks are one host of 2, groups of 8 one host of 1."""
     assert WorldShape(4, 2).replicated(1) == WorldShape(4, 2)
     assert WorldShape(4, 2).replicated(2) == WorldShape(2, 2)
     assert WorldShape(4, 2).replicated(4) == WorldShape(1, 2)

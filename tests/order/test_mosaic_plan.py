@@ -24,7 +24,7 @@ def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B0
 
 
 def read(found):
-    """Everything that is read, step by step; None where somebody has nothing."""
+    """Return all ids that are read, step by step; None where a rank has none."""
     return [ids for ids in found.reshape(-1).tolist() if ids >= 0]
 
 
@@ -37,7 +37,7 @@ def assert_division_reads_as_dealt(planned, tail="short"):
             worker, batch = step.step % shape.workers, step.step // shape.workers
             peers = dealt[world.host, world.host_rank, worker, batch]
             assert [i for i in planned.ids_at(step.lookup).tolist() if i >= 0] == [i for i in peers.tolist() if i >= 0]
-        # What the peer deals beyond is padding.
+        # MosaicML pads beyond these.
         rest = dealt[world.host, world.host_rank].transpose(1, 0, 2).reshape(-1, shape.batch_size)
         assert (rest[division.num_steps :] == -1).all()
 
@@ -126,7 +126,7 @@ def test_division_equals_mosaicmls_after_a_restart(fit, data):
 
 @given(fitting(batchings=["random"], partitions=["relaxed"]), st.sampled_from([5, 7, 8]), st.integers(1, 3), st.data())
 def test_division_equals_mosaicmls_where_hosts_do_not_divide(fit, hosts, batch, data):
-    """The run began with 4 hosts; 5, 7 or 8 of them go on with a multiple of its global batch."""
+    """The run began with 4 hosts; 5, 7 or 8 continue with a multiple of its global batch."""
     first, options, streams = fit
     shape = WorldShape(hosts, first.ranks_on_host, first.workers, 4 * batch)
     options = MosaicOptions(12, seed=options.seed, shuffle=options.shuffle, shuffle_algo="py1s", initial_hosts=4)
@@ -161,7 +161,7 @@ def test_i1_batches_of_streams_read_no_sample_more_often_than_it_was_taken(fit):
 
 @given(fitting(batchings=["random"]), shapes, st.integers(0, 50))
 def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, steps):
-    """Up to the last 12 positions, one for each canonical node, which every world fills up in its own way."""
+    """Up to the last 12 positions, one for each canonical node, which every world pads differently."""
     shape, options, streams = fit
     total = sum(stream.choose for stream in streams)
     whole = plan_mosaic_epoch(streams, shape, options=options, epoch=0)

@@ -1,4 +1,4 @@
-"""What an epoch takes of its streams, in MosaicML's way."""
+"""MosaicML's sampling: the samples that an epoch takes of its streams."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_the_chosen_number_is_taken_and_copies_differ_by_at_most_one(shard_sizes
 
 
 def test_samples_are_taken_a_granule_at_a_time():
-    """20 of 100 in granules of 10: two shards of 10 give all they have."""
+    """20 of 100 in granules of 10: two shards of 10 are taken whole."""
     assert sorted(sample_counts([10] * 10, 20, granularity=10, seed=4).tolist()) == [0] * 8 + [10] * 2
 
 
@@ -60,7 +60,7 @@ def test_an_argument_out_of_range_is_named(name):
 
 
 def test_every_copy_of_a_shard_is_a_unit_of_its_own():
-    """The module's drawing: a shard of 4 of which 10 are chosen, and one of 3 that is left out."""
+    """The example in the module's docstring: a shard of 4 of which 10 are chosen, and one of 3 that is left out."""
     units, ids = taken([chosen([4, 3], [10, 0])])
     assert units == [4, 4, 2]
     assert ids[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
@@ -126,7 +126,7 @@ def test_an_epoch_size_without_weights_is_shared_by_size():
 
 
 def test_rounding_gives_a_sample_to_streams_that_the_seed_chooses():
-    """10 over three equal streams: 3 each, and one more for one of them."""
+    """10 over three equal streams: 3 each, and one of them gets one more."""
     weights = [StreamWeight(proportion=1)] * 3
     found = [tuple(c for c, _ in weighed([[5]] * 3, weights, epoch_size=10, seed=seed)) for seed in range(20)]
     assert set(found) == {(4, 3, 3), (3, 4, 3), (3, 3, 4)}

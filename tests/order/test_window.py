@@ -12,7 +12,7 @@ sizes = st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(lambda s: s
 
 
 def test_golden_vector_of_version_2():
-    """Written down when version 2 was fixed; another order needs another version number."""
+    """The vector written when version 2 was fixed; another order needs another version number."""
     plan = plan_epoch([5, 7, 4, 6], seed=9176, epoch=0, canonical_nodes=2, shuffle_block_size=8)
     assert plan.sample_ids(0, 22).tolist() == [
         4, 21, 1, 18, 12, 7, 5, 16, 0, 19, 3, 20, 2, 17, 6, 8, 15, 11, 13, 9, 14, 10,
@@ -27,7 +27,7 @@ def test_golden_vector_of_the_next_epoch():
 
 
 def test_blocks_of_one_sample_keep_the_rows_of_a_shard_together_and_in_order():
-    """Vectors of version 2 from before such blocks were looked up at once."""
+    """Vectors of version 2 from before such blocks were looked up without a permutation."""
     one = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=1, shuffle_block_size=1)
     assert one.sample_ids(0, 9).tolist() == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     two = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=2, shuffle_block_size=1)
@@ -96,7 +96,7 @@ def test_the_default_windows_hold_2_to_the_20_samples_together():
 
 
 def test_ten_billion_samples_are_planned_without_touching_them():
-    """10^6 shards of 10^4; the ids at 90 % of the epoch are real ones, and differ."""
+    """10^6 shards of 10^4; the ids at 90 % of the epoch are valid and distinct."""
     plan = plan_epoch(np.full(10**6, 10**4), seed=1, epoch=0, canonical_nodes=64)
     assert len(plan) == 10**10
     ids = plan.sample_ids(9 * 10**9, 9 * 10**9 + 10**4)
