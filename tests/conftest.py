@@ -28,7 +28,7 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
     os.environ.setdefault(name, QUICK_JVM)
 
 # A process has one fork server, which the first test that needs one starts: with what most of its children import.
-multiprocessing.set_forkserver_preload(["tests.dataset.lives", "tests.dataset.mixture_ranks"])
+multiprocessing.set_forkserver_preload(["tests.dataset.rank_process", "tests.dataset.mixture_rank_process"])
 
 # google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
 os.environ["NO_GCE_CHECK"] = "true"

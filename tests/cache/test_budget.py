@@ -9,7 +9,7 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
 from smalti.dataset import StreamingDataset
-from smalti.dataset.lookahead import MOST_PASSES
+from smalti.dataset.run import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
 from smalti.testing import LoggedStore
@@ -210,14 +210,14 @@ def test_worker_processes_that_persist_cost_little_more_than_the_least(hundred, 
 def test_of_many_passes_the_latest_are_kept_and_counted_without_flattery(tmp_path):
     """Twelve epochs of 25 shards through room for all: all bytes come in the first, which is forgotten by then."""
     dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache", cache_limit="1mb")
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         read_all(dataset)
     stats = dataset.stats()
     assert (stats.fetches, stats.ratio) == (25, 1.0)
     for _ in range(4):
         read_all(dataset)
     stats = dataset.stats()
-    assert len(dataset._smalti.history.begun) == MOST_PASSES == 8
+    assert len(dataset._smalti.history.begun) == MAX_PASSES == 8
     assert (stats.fetches, stats.bytes_before, stats.least_bytes, stats.ratio) == (25, stats.bytes_fetched, 0, None)
     dataset.close()
 

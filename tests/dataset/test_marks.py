@@ -1,4 +1,4 @@
-"""`include_ids=True` adds columns, and overwrites none."""
+"""`include_ids=True` adds columns and overwrites none."""
 
 import pytest
 

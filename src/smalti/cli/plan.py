@@ -9,7 +9,7 @@ from typing import Any
 
 from smalti.cli.version_choice import add_version_choice
 from smalti.dataset import open_dataset
-from smalti.dataset.forecast import Forecast, Reader, Shards, forecast
+from smalti.dataset.forecast import Forecast, ReaderSetup, Shards, forecast
 from smalti.errors import SchemaError
 from smalti.format.sizes import parse_byte_count
 from smalti.world import World
@@ -48,7 +48,7 @@ def _plan(chosen: argparse.Namespace) -> int:
         shuffle_block_size=chosen.shuffle_block_size,
         world=World.of_blocks(0, hosts * ranks, hosts),
     )
-    reader = Reader(hosts, ranks, chosen.batch, chosen.workers, chosen.cache, chosen.tail)
+    reader = ReaderSetup(hosts, ranks, chosen.batch, chosen.workers, chosen.cache, chosen.tail)
     with closing(dataset):
         sizes = dataset.stream.sets[0].num_bytes_each
         found = forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
@@ -59,7 +59,7 @@ def _plan(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _print_forecast(found: Forecast, reader: Reader) -> None:
+def _print_forecast(found: Forecast, reader: ReaderSetup) -> None:
     most = max(found.hosts, key=lambda host: host.cold_bytes)
     held = max(host.window_bytes for host in found.hosts)
     print(f"set      {found.samples:,} samples in {found.shards:,} shards, {_size(found.stored_bytes)}")

@@ -17,7 +17,7 @@ from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
-from smalti.dataset.order import Progress
+from smalti.dataset.run import RunTracker
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
 from smalti.local import LocalDataset as _LocalDataset
@@ -84,7 +84,7 @@ class LoaderSide:
 class LoaderReader(EpochReader):
     """An EpochReader that takes world and worker from torch, and the pass from a StreamingDataLoader if it has one."""
 
-    progress: Progress = field(default_factory=SharedProgress)
+    tracker: RunTracker = field(default_factory=SharedProgress)
     loader: LoaderSide | None = None
     """State shared with the loader, on a view that a StreamingDataLoader created."""
 

@@ -180,7 +180,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch taken, as a small JSON-able dict, equal on all ranks."""
         reader = self._streaming_dataset._smalti
-        if self._pass is None or reader.progress.get().begun is None:
+        if self._pass is None or reader.tracker.get().begun is None:
             return reader.cursor().to_state()
         if isinstance(self._ledger, LedgerWriter):
             self._ledger.mark()  # a run may resume here

@@ -27,7 +27,7 @@ class SampleIterator(Iterator[Any]):
 
     def __init__(self, reader: EpochReader, get: Get) -> None:
         self._reader, self._get, self._place = reader, get, reader.worker
-        self._number = reader.progress.enter()
+        self._number = reader.tracker.enter()
         self._pass: Pass | None = None
         self._rest: Iterator[Any] = iter(())
         self._num_taken = 0

@@ -17,7 +17,7 @@ from smalti.compat.petastorm.sources import open_place
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import chosen_columns
 from smalti.compat.petastorm.world import chosen_world
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
@@ -133,13 +133,13 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
     workers_count = whole_number("workers_count", workers_count, 1, 1024)
     results_queue_size = whole_or_none("results_queue_size", results_queue_size, 1)
-    seed = whole_or_none("seed", seed, 0, MOST_SEED)
+    seed = whole_or_none("seed", seed, 0, MAX_SEED)
     whole_or_none("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1)
     num_epochs = whole_or_none("num_epochs", num_epochs, 1)
     batch_size = whole_number("batch_size", batch_size, 1)
     epoch = whole_or_none("epoch", epoch, 0, 1 << 62)
-    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES)
-    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK)
+    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MAX_CANONICAL_NODES)
+    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MAX_BLOCK)
     held_bytes = whole_number("held_bytes", held_bytes, 1)
     check_choice("tail", tail or "pad", TAILS)
     check_choice("transform_per", transform_per, ("batch", "row_group"))

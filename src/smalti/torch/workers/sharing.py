@@ -30,7 +30,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from smalti.cursor import Cursor
-from smalti.dataset.order import Place, Progress
+from smalti.dataset.run import RunPlace, RunTracker
 from smalti.errors import CursorError
 from smalti.stream import Version
 from smalti.torch.workers.board import Board, own_board, parent_board
@@ -38,7 +38,7 @@ from smalti.torch.workers.board import Board, own_board, parent_board
 _MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
 
 
-class SharedProgress(Progress):
+class SharedProgress(RunTracker):
     """The progress of a dataset whose copies in loader workers share it."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class SharedProgress(Progress):
         self._seen: tuple[int, int] | None = None  # process id, and changes of its board, when `_place` was read
         _instances.add(self)
 
-    def get(self) -> Place:
+    def get(self) -> RunPlace:
         """Return the current place."""
         board = self._board()
         if board is None or self._has_local_place:
@@ -61,7 +61,7 @@ class SharedProgress(Progress):
                 self._read(board, content)
         return self._place
 
-    def set(self, place: Place) -> None:
+    def set(self, place: RunPlace) -> None:
         """Replace the place by the user's; in a worker, for its next iteration."""
         self._place, self._seen = place, None
         if get_worker_info() is not None:
@@ -102,7 +102,7 @@ class SharedProgress(Progress):
             number: int = same[-1]["number"]
         return number
 
-    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+    def begin(self, settle: Callable[[RunPlace], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
         """Begin an iteration; in a worker, at the start of the other workers of the iteration.
 
         Raises:
@@ -140,7 +140,7 @@ class SharedProgress(Progress):
         return agreed
 
     def _begin_with_others(
-        self, record: dict[str, Any], settle: Callable[[Place], Cursor], number: int | None
+        self, record: dict[str, Any], settle: Callable[[RunPlace], Cursor], number: int | None
     ) -> tuple[Cursor, bool]:
         iteration = next((each for each in record["iterations"] if each["number"] == number), None)
         if iteration is None:
@@ -165,7 +165,7 @@ class SharedProgress(Progress):
         self._is_placed, self._has_local_place, self._seen = False, True, None
         return start, is_first
 
-    def _begin_alone(self, settle: Callable[[Place], Cursor]) -> tuple[Cursor, bool]:
+    def _begin_alone(self, settle: Callable[[RunPlace], Cursor]) -> tuple[Cursor, bool]:
         """Begin an iteration of a dataset that was made in a worker."""
         if not self._has_local_place:
             raise CursorError(
@@ -293,15 +293,15 @@ def _describe(state: Mapping[str, Any]) -> str:
     return f"sample {state['sample_in_epoch']} of epoch {state['epoch']}"
 
 
-def _encoded(place: Place) -> dict[str, Any]:
+def _encoded(place: RunPlace) -> dict[str, Any]:
     cursors = {name: getattr(place, name) for name in ("resume", "adopted", "begun")}
     states = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
     return {"next_epoch": place.next_epoch, "versions": place.versions, **states}
 
 
-def _decoded(record: Mapping[str, Any]) -> Place:
+def _decoded(record: Mapping[str, Any]) -> RunPlace:
     cursors = {name: record[name] for name in ("resume", "adopted", "begun")}
-    return Place(
+    return RunPlace(
         next_epoch=record["next_epoch"],
         versions=_versions(record["versions"]),
         **{name: None if state is None else Cursor.from_state(state) for name, state in cursors.items()},
