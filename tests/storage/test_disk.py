@@ -6,7 +6,7 @@ import pytest
 
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
-from smalti.storage.disk import disk_of, sync_file_system
+from smalti.storage.local import disk_of, sync_file_system
 from smalti.testing import MemoryStore
 from tests.storage.test_process import in_fork
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import smalti.storage
-from smalti.storage.variables import OF_THIS_HOST, store_variables
+from smalti.storage.schemes import host_variables, store_variables
 
 SOURCES = sorted(Path(smalti.storage.__file__).parent.glob("**/*.py"))
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
@@ -44,13 +44,13 @@ def carried(names: set[str]) -> set[str]:
 def test_every_variable_that_a_store_reads_is_carried() -> None:
     read = set().union(*map(variables_in, SOURCES))
     assert {"HF_ENDPOINT", "GCS_SECRET", "OCI_REGION", "COMPOSER_SFTP_KEY_FILE", "S3_ENDPOINT_URL"} <= read
-    assert read - carried(read) - OF_THIS_HOST == set()
+    assert read - carried(read) - host_variables() == set()
 
 
 def test_every_variable_that_the_docs_name_is_carried() -> None:
     named = set(in_the_docs()) - RIGHTS_OF_ORACLE - NO_STORE_READS
     assert {"HF_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME", "AWS_SESSION_TOKEN", "DATABRICKS_CLIENT_SECRET"} <= named
-    assert named - carried(named) - OF_THIS_HOST == set()
+    assert named - carried(named) - host_variables() == set()
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "HF_HOME", "HTTPS_PROXY", "SMALTI_ROOT", "IDENTITY_HEADER"])
@@ -59,6 +59,8 @@ def test_what_is_of_this_host_stays_here(name: str) -> None:
 
 
 def test_a_variable_that_is_not_in_the_list_would_be_found(tmp_path: Path) -> None:
-    (tmp_path / "new.py").write_text('from smalti.storage.extras import detect\nkey = detect("B2_KEY", "AWS_REGION")\n')
+    (tmp_path / "new.py").write_text(
+        'from smalti.storage.schemes import detect\nkey = detect("B2_KEY", "AWS_REGION")\n'
+    )
     read = variables_in(tmp_path / "new.py")
     assert read - carried(read) == {"B2_KEY"}

@@ -9,48 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage.schemes import Scheme
 
 EVERYWHERE = (
     "every process needs them: loader workers, each host of a training, Spark executors (spark.executorEnv.NAME for a "
     "variable); storage options travel with a dataset, the environment does not leave its host"
 )
-_WEB_HELP = "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
-CREDENTIALS_HELP = {
-    "s3": (
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or "
-        "AWS_PROFILE, "
-        "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, "
-        "`token`, "
-        "`endpoint_url`; a public bucket needs the option anon=True"
-    ),
-    "oci": (
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a customer secret key of Oracle's, and OCI_REGION, or pass "
-        "them as storage options `key`, `secret`, `endpoint_url`"
-    ),
-    "gs": (
-        "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or set "
-        "GCS_KEY and GCS_SECRET to an HMAC key, or pass the storage option `token`; a public bucket needs token='anon'"
-    ),
-    "abfs": (
-        "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
-        "AZURE_STORAGE_SAS_TOKEN, or AZURE_ACCOUNT_NAME with AZURE_ACCOUNT_ACCESS_KEY, or AZURE_TENANT_ID, "
-        "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options, or give the machine a managed "
-        "identity or the user an `az login`; a public container needs anon=True"
-    ),
-    "sftp": (
-        "set COMPOSER_SFTP_KEY_FILE to a private key, or pass the storage options `username`, `password`, "
-        "`client_keys`; the server's own key must be in ~/.ssh/known_hosts or in the file that "
-        "COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
-    ),
-    "hf": "set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
-    "https": _WEB_HELP,
-    "http": _WEB_HELP,
-    "dbfs": (
-        "set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET), or a profile "
-        "in ~/.databrickscfg, or pass the storage options `host` and `token`; training and Spark worker processes need "
-        "them as well, they do not inherit a notebook's login; rights: READ VOLUME to read, WRITE VOLUME to write"
-    ),
-}
 
 
 class Kind(enum.Enum):
@@ -205,10 +169,10 @@ def is_unknown_host(error: BaseException) -> bool:
     return any(isinstance(link, socket.gaierror) and link.errno == socket.EAI_NONAME for link in _chain(error))
 
 
-def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:
+def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, facts: dict[str, Any]) -> StoreError:
     """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
     kind = classify(error)
-    advice = f"{CREDENTIALS_HELP.get(scheme, 'check the storage options')}; {EVERYWHERE}"
+    advice = f"{scheme.credentials_help}; {EVERYWHERE}"
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
     if kind is Kind.EXISTS:

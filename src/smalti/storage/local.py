@@ -3,27 +3,44 @@
 Reads follow symbolic links (downloaded sets are often laid out with them); writes and deletions never leave the root.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
+import platform
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
-from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
-from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
-from smalti.storage.temporaries import is_temporary, target_of, temporary_name, unfinished_upload
+from smalti.storage.listing import is_temporary, target_of, temporary_name, unfinished_upload
+from smalti.storage.store import (
+    Disk,
+    ObjectInfo,
+    Store,
+    Tagged,
+    UnfinishedUpload,
+    Watch,
+    check_key,
+    check_span,
+    folder_of,
+    join_key,
+)
 
 CHUNK_BYTES = 1 << 20
 LOCK_SECONDS = 60.0
 """Whoever holds a folder longer than this is stuck: it is held for a look and a rename."""
 _SYNCS = 8  # at the same time: a disk takes its queue in any order it likes
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h: start writing what is dirty, wait for nothing
 
 
 class LocalStore(Store):
@@ -375,3 +392,71 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def disk_of(folder: Path) -> Disk | None:
+    """The disk of a folder; None where files that another process wrote cannot be synced for certain.
+
+    That is: no Linux from 5.8 on, no such folder, or a file system without a block device of its own. Behind such a one
+    (NFS, FUSE) stands somebody with rules of his own for what is on disk, and when.
+    """
+    if not _tells_errors():
+        return None
+    try:
+        boot_id, stat = _BOOT_ID.read_text().strip(), folder.stat()
+    except OSError:
+        return None
+    return Disk(boot_id, stat.st_dev, stat.st_ino) if boot_id and os.major(stat.st_dev) else None
+
+
+def begin_writing(file: BinaryIO) -> None:
+    """Have the disk begin with what was written and flushed; waits for nothing, and promises nothing."""
+    call = _from_c("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    if call is not None:
+        call(file.fileno(), 0, 0, _WRITE)  # an error of the disk is told by the fsync that follows anyway
+
+
+def sync_path(path: Path) -> None:
+    """Return when the file is on disk, whoever wrote it.
+
+    Raises:
+        OSError: it is not, and may never be. An error that came while nobody had the file open is told here as long as
+            the kernel remembers the file; `sync_file_system` tells the others.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """Return when everything on the file system is on disk.
+
+    Raises:
+        OSError: something could not be written since the descriptor was opened, be it forgotten by now. Linux tells
+            this since 5.8 (syncfs(2)); `disk_of` is None before.
+    """
+    call = _from_c("syncfs", ctypes.c_int)
+    if call is not None and call(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _tells_errors() -> bool:
+    """Whether `sync_file_system` does what it says."""
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    return platform.system() == "Linux" and is_new and _from_c("syncfs", ctypes.c_int) is not None
+
+
+@cache
+def _from_c(name: str, *arguments: Any) -> Any:
+    """A function of the C library that Python has no name for; None where there is none, as on macOS."""
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = list(arguments)
+    return call

@@ -10,13 +10,12 @@ from typing import Any, BinaryIO
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.deadline import most_seconds
 from smalti.storage.errors import RETRYABLE, Kind, classify, is_expired, is_throttled, is_unknown_host, translate
-from smalti.storage.object_times import time_of
+from smalti.storage.listing import mark_of, time_of
 from smalti.storage.process import PerProcess
-from smalti.storage.reader import ChangedError, call, mark_of
-from smalti.storage.readers import make_reader
+from smalti.storage.reader import ChangedError, Reader, call
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
 from smalti.storage.retry import Deadline, RetryOptions
-from smalti.storage.schemes import CONDITIONAL, READ_ONLY, UPLOADS_STAY, fill_options, make_filesystem
+from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
 from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
 
 UNKNOWN_HOST_ATTEMPTS = 2
@@ -36,19 +35,21 @@ class FsspecStore(Store):
     def __init__(
         self, scheme: str, root: str, options: Mapping[str, Any] | None = None, *, url: str | None = None
     ) -> None:
-        settings = fill_options(scheme, root, options or {})
+        self.scheme = SCHEME_BY_NAME[scheme]
+        settings = dict(options or {})
+        if self.scheme.fill_options:
+            settings = load_function(self.scheme.fill_options)(root, settings)
         defaults = RetryOptions()
-        self.scheme = scheme
         self.root = root.rstrip("/")
         self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
         self._retry = RetryOptions(
             attempts=int(settings.pop("request_attempts", defaults.attempts)),
             timeout=float(settings.pop("request_timeout", defaults.timeout)),
         )
-        self.replaces_conditionally = scheme in CONDITIONAL
+        self.replaces_conditionally = self.scheme.has_conditional_puts
         self._secrets = secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
-        self._reader = make_reader(scheme, settings, self._connection, self._retry.timeout)
+        self._reader: Reader = load_function(self.scheme.reader)(settings, self._connection, self._retry.timeout)
 
     def get(self, key: str) -> bytes:
         """The whole object."""
@@ -183,9 +184,9 @@ class FsspecStore(Store):
         return iter(sorted(infos, key=lambda info: info.key))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Return uploads below the folder that were not ended, of schemes in `UPLOADS_STAY`; others end them alone."""
+        """Return uploads below the folder that were not completed; none where the store itself removes them."""
         folder = self._path(folder_of(prefix), allow_root=True)
-        if self.scheme not in UPLOADS_STAY:
+        if not self.scheme.keeps_uploads:
             return iter(())
         find = partial(self._run, "unfinished_uploads", folder)
         top = f"{self.root.strip('/')}/"
@@ -216,9 +217,9 @@ class FsspecStore(Store):
 
     def _path_to_write(self, key: str) -> str:
         path = self._path(key)
-        if self.scheme in READ_ONLY:
+        if self.scheme.is_read_only:
             raise StoreError(
-                f"{self.locate(key)}: {self.scheme}:// is read only here; write to a disk or an object store",
+                f"{self.locate(key)}: {self.scheme.name}:// is read only here; write to a disk or an object store",
                 key=key,
                 url=self.url,
             )

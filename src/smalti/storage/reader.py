@@ -1,11 +1,12 @@
 """What comes of an object, piece by piece: by one streamed request where a client can, else by ranged ones."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from smalti.storage.errors import Kind, classify
+from smalti.storage.listing import mark_of
 from smalti.storage.process import PerProcess
 
 RANGE_BYTES = 8 << 20
@@ -115,18 +116,13 @@ class FsspecReader:
         return int(info["size"]), mark_of(info)
 
 
+def fsspec_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> FsspecReader:  # noqa: ARG001 -- the registry's signature
+    """Return the reader of stores that have no faster one."""
+    return FsspecReader(connection)
+
+
 class ChangedError(Exception):
     """The object is no longer what its first bytes were of."""
-
-
-def mark_of(info: Any) -> str:
-    """The most telling mark of content that a listing holds."""
-    for name in (
-        "ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "created",
-    ):  # fmt: skip
-        if info.get(name):
-            return str(info[name]).strip('"')
-    return ""
 
 
 def _nothing() -> None:

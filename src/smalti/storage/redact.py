@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
+from smalti.storage.schemes import SCHEME_BY_NAME, secret_variables
+
 MASK = "***"
 
 _SIGNED = (
@@ -17,11 +19,12 @@ _SIGNED = (
 _SIGNED_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|code|rlkey"
 """Names whose values are secret in an address; elsewhere they are words."""
 
+_WITHOUT_USER = "|".join(name for name, scheme in SCHEME_BY_NAME.items() if not scheme.allows_at_sign)
 _USERS = (
     # user:password@host, with one slash too; a password may hold "/" and "@". "host:8080/a@b" has a port.
     re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*:)(?!\d{1,5}/)[^\s'\"]+(?=@)"),
     # token@host, where the part before "@" has no other meaning
-    re.compile(r"(?P<keep>\b(?:https?|s3a?|gcs|gs):/{1,2})[^/\s@'\"?#]+(?=@)", re.IGNORECASE),
+    re.compile(rf"(?P<keep>\b(?:{_WITHOUT_USER}):/{{1,2}})[^/\s@'\"?#]+(?=@)", re.IGNORECASE),
 )
 _PATTERNS = (
     *_USERS,
@@ -57,13 +60,6 @@ _SAS_PARAMETERS = frozenset({
 """Of Azure's shared access signatures, beside `sig`."""
 _URL_SIGNATURE_PARAMETERS = frozenset({"awsaccesskeyid", "googleaccessid", "expires", "policy", "key-pair-id"})
 """Of older S3 and Google signatures and of CloudFront's, beside `Signature`."""
-
-_SECRET_VARIABLES = (
-    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
-    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_PASSWORD", "IDENTITY_HEADER",
-    "MSI_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN",
-)  # fmt: skip
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -140,7 +136,7 @@ def secret_values(options: Mapping[str, Any]) -> tuple[str, ...]:
 def detect_secrets() -> tuple[str, ...]:
     """The secrets that the environment holds for the stores' libraries, and the key inside a connection string."""
     found = []
-    for name in _SECRET_VARIABLES:
+    for name in secret_variables():
         value = os.environ.get(name, "")
         if len(value) >= 6:
             found += [value, *_INNER.findall(value)]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.storage.disk import Disk, Watch
 
 MAX_KEY_BYTES = 1024
 """Longest key that S3, GCS and Azure all accept."""
@@ -89,6 +88,26 @@ class Tagged:
     """The whole object."""
     etag: str
     """What the store calls this content: an ETag, a generation, a hash. For `put_if_match` of the same store alone."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A folder as one running kernel sees it: who sees an equal one can sync files that the other wrote."""
+
+    boot_id: str
+    """Of the kernel; another one after every start of a machine."""
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A disk from some moment on, with all that is put there unsynced since."""
+
+    disk: Disk | None
+    """None where nothing may be left to be synced."""
+    sync: Callable[[Collection[str]], None]
+    """Returns when the objects with these keys cannot be lost any more; raises `StoreError` if one may be."""
 
 
 class Store(ABC):

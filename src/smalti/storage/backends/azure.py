@@ -12,9 +12,10 @@ import os
 import re
 from typing import Any
 
-from smalti.errors import StoreAuthError
-from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.redact import HideSecrets
+from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
+from smalti.storage.schemes import Address, bucket_address, detect, load_extra
 from smalti.storage.store import Tagged
 
 TOKEN_RETRIES = 2
@@ -146,6 +147,31 @@ def _login_from_environment() -> dict[str, Any]:
         "sas_token": detect("AZURE_STORAGE_SAS_TOKEN"),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def container_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix; pure."""
+    container, at, account = host.partition("@")
+    if at:
+        options.setdefault("account_name", account.split(".")[0])
+    return bucket_address(scheme, container, prefix, options)
+
+
+def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix; pure.
+
+    The variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME take precedence over the account.
+
+    Raises:
+        StoreError: the container is missing.
+    """
+    url = f"{scheme}://{host}"
+    if not prefix:
+        raise StoreError(
+            f"{url}: the container is missing; expected {scheme}://<account>/<container>/<prefix>", url=url
+        )
+    options.setdefault("fallback_account", host.split(".", maxsplit=1)[0])
+    return Address("abfs", prefix, f"abfs://{prefix}", options)
 
 
 @functools.cache

@@ -13,8 +13,9 @@ from urllib.parse import quote, urlsplit
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.backends import s3
-from smalti.storage.extras import LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
 from smalti.storage.redact import HideSecrets
+from smalti.storage.retry import LIBRARY_ATTEMPTS, READ_SECONDS
+from smalti.storage.schemes import detect, load_extra
 from smalti.storage.store import Tagged
 
 HMAC_ENDPOINT = "https://storage.googleapis.com"

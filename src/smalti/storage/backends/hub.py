@@ -14,10 +14,21 @@ from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
 from smalti.storage.backends import web
-from smalti.storage.extras import detect, load_extra
+from smalti.storage.schemes import Address, bucket_address, detect, load_extra
 
 KINDS = {"datasets": "dataset", "spaces": "space"}
 """First part of an address, and the kind of repository that it means; without one it is a model."""
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address hf://datasets/owner/name[@revision]/folder; pure.
+
+    Raises:
+        StoreError: it names no repository.
+    """
+    address = bucket_address(scheme, host, prefix, options)
+    split_address(address.root)
+    return address
 
 
 def make(options: dict[str, Any]) -> Any:

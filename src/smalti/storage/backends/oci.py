@@ -7,7 +7,7 @@ from typing import Any
 
 from smalti.errors import StoreError
 from smalti.storage.backends import s3
-from smalti.storage.extras import detect
+from smalti.storage.schemes import Address, detect
 
 HELP = (
     "set OCI_REGION, or have a `region` in ~/.oci/config, or pass the storage option `endpoint_url` "
@@ -15,8 +15,19 @@ HELP = (
 )
 
 
-def fill_oci(namespace: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with the endpoint of the namespace's compatible door.
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address oci://bucket@namespace/prefix, with the endpoint of the namespace in its options.
+
+    Raises:
+        StoreError: nothing names the region or the namespace.
+    """
+    bucket, _, namespace = host.partition("@")
+    root = f"{bucket}/{prefix}".strip("/")
+    return Address(scheme, root, f"{scheme}://{host}/{prefix}".rstrip("/"), _with_endpoint(namespace, options))
+
+
+def _with_endpoint(namespace: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the S3-compatible endpoint of the namespace.
 
     Raises:
         StoreError: nothing names the region or the namespace.

@@ -13,7 +13,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
+from smalti.storage.schemes import detect, load_extra
 from smalti.storage.store import Tagged, UnfinishedUpload
 
 
@@ -62,7 +63,7 @@ def detect_requester_pays(bucket: str) -> bool:
     return bucket in {name.strip() for name in (detect(REQUESTER_PAYS) or "").split(",")}
 
 
-def fill_s3(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options completed from the environment where workers on other machines must see the same."""
     filled = dict(options)
     endpoint = None if endpoint_of(filled) else detect_s3_endpoint()

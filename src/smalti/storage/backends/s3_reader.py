@@ -15,14 +15,14 @@ from typing import Any
 
 from smalti.errors import StoreError
 from smalti.storage.backends.s3 import arguments
-from smalti.storage.extras import CONNECT_SECONDS, READ_SECONDS, load_extra
 from smalti.storage.process import PerProcess
-from smalti.storage.reader import Body
-from smalti.storage.retry import Deadline
+from smalti.storage.reader import Body, FsspecReader, Reader
+from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS, Deadline
+from smalti.storage.schemes import load_extra
 
 CHUNK_BYTES = 256 << 10
 """What is handed on at once: within a core's own cache, and with few steps of Python for a megabyte."""
-_KNOWN = frozenset(
+_OPTIONS = frozenset(
     {
         "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
         "s3_additional_kwargs", "profile",
@@ -30,16 +30,16 @@ _KNOWN = frozenset(
 )  # fmt: skip
 
 
-def can_read(options: Mapping[str, Any]) -> bool:
-    """Whether all of these options of `s3fs.S3FileSystem` have the same meaning here; pure."""
-    return set(options) <= _KNOWN
+def s3_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> Reader:
+    """Return an `S3Reader`, or one that uses s3fs if some of the options are known to s3fs only."""
+    return S3Reader(options, timeout) if set(options) <= _OPTIONS else FsspecReader(connection)
 
 
 class S3Reader:
     """Reads objects; thread-safe, picklable.
 
     Args:
-        options: Those of `s3fs.S3FileSystem`; only ones that `can_read` knows.
+        options: Those of `s3fs.S3FileSystem`; only those in `_OPTIONS`.
         timeout: Seconds without a byte after which a request is given up.
     """
 

@@ -11,12 +11,31 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from smalti.errors import StoreAuthError
-from smalti.storage.extras import CONNECT_SECONDS, detect, load_extra
+from smalti.errors import StoreAuthError, StoreError
+from smalti.storage.listing import is_temporary, path_beside, temporary_name, unfinished_among
+from smalti.storage.retry import CONNECT_SECONDS
+from smalti.storage.schemes import Address, detect, load_extra
 from smalti.storage.store import UnfinishedUpload
-from smalti.storage.temporaries import is_temporary, path_beside, temporary_name, unfinished_among
 
 BLOCK_BYTES = 1 << 18
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address sftp://user@host:port/absolute/path; pure.
+
+    Raises:
+        StoreError: the port is not a number.
+    """
+    user, at, name = host.rpartition("@")
+    name, colon, port = name.partition(":")
+    if colon and not port.isdigit():
+        raise StoreError(f"{scheme}://{host}: the port is not a number", url=f"{scheme}://{host}")
+    options.setdefault("host", name)
+    if at:
+        options.setdefault("username", user)
+    if colon:
+        options.setdefault("port", int(port))
+    return Address(scheme, f"/{prefix}".rstrip("/"), f"{scheme}://{host}/{prefix}".rstrip("/"), options)
 
 
 def make(options: dict[str, Any]) -> Any:

@@ -6,13 +6,20 @@ fsspec's own client calls every refused HEAD "not found", and hands out a whole 
 import functools
 import importlib
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
-from smalti.storage.extras import CONNECT_SECONDS, READ_SECONDS, load_extra
+from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
+from smalti.storage.schemes import Address, load_extra
 
 PLAIN = "/:@!$&'()*+,;=-._~"
 """What a path may hold as it is."""
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address https://host:port/path; the path may be percent-encoded. Pure."""
+    url = f"{scheme}://{host}/{unquote(prefix)}".rstrip("/")
+    return Address(scheme, url, url, options)
 
 
 def make(options: dict[str, Any]) -> Any:

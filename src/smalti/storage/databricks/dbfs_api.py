@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from smalti.storage.databricks.workspace import Workspace, is_about_the_request
-from smalti.storage.temporaries import temporary_name
+from smalti.storage.listing import temporary_name
 
 DBFS = "/api/2.0/dbfs"
 BLOCK_BYTES = 1 << 20

@@ -25,10 +25,10 @@ from fsspec.utils import stringify_path
 from smalti.storage.databricks.dbfs_api import DbfsApi
 from smalti.storage.databricks.files_api import FilesApi
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.extras import load_extra
+from smalti.storage.listing import is_temporary, path_beside, unfinished_among
 from smalti.storage.redact import secret_values
+from smalti.storage.schemes import load_extra
 from smalti.storage.store import UnfinishedUpload
-from smalti.storage.temporaries import is_temporary, path_beside, unfinished_among
 
 MEMORY_BYTES = 8 << 20
 """What is kept in memory; the rest goes to a temporary file."""

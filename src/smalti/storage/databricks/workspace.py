@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from smalti.errors import SmaltiError, StoreAuthError
-from smalti.storage.extras import READ_SECONDS, detect, load_extra
 from smalti.storage.process import PerProcess
 from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
+from smalti.storage.retry import READ_SECONDS
+from smalti.storage.schemes import detect, load_extra
 
 T = TypeVar("T")
 
@@ -92,6 +93,12 @@ class Workspace:
         self._clients.renew(client)
         renewed = self._clients.get()
         return None if renewed.config.authenticate() == before else renewed
+
+
+def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+    """Return the options with a time limit on single requests, which a store cannot cancel: the client blocks."""
+    limit = min(READ_SECONDS, float(options.get("request_timeout", READ_SECONDS)))
+    return {"http_timeout_seconds": limit} | dict(options)
 
 
 class PatientClock:
