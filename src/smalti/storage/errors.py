@@ -1,6 +1,6 @@
-"""What went wrong, said in Smalti's errors: every library's exceptions are sorted here, by status, code and name.
+"""The mapping of client libraries' exceptions to Smalti's errors, by error code, class name and HTTP status.
 
-The libraries are not imported: their classes are known by name, so that this works with none of them installed.
+The libraries are not imported: classes are compared by name, so that none of the libraries has to be installed.
 """
 
 import enum
@@ -18,17 +18,21 @@ EVERYWHERE = (
 
 
 class Kind(enum.Enum):
-    """What a caller can do about a fault."""
+    """Kinds of faults, by what a caller can do about them."""
 
     MISSING = enum.auto()
     EXISTS = enum.auto()
     NO_CREDENTIALS = enum.auto()
     NO_TOKEN = enum.auto()
+    """A login service gave no token; the error's text lists the attempts."""
     REFUSED = enum.auto()
     PAST_END = enum.auto()
+    """A range begins after the end of the object."""
     TIMEOUT = enum.auto()
     UNTRUSTED = enum.auto()
+    """The server's certificate is not trusted."""
     TRANSIENT = enum.auto()
+    """Likely to pass: retried."""
     OTHER = enum.auto()
 
 
@@ -87,7 +91,7 @@ _BY_NAME = {
     "ConnectionError": Kind.TRANSIENT,
     "BadRequest": Kind.OTHER,
     "NotImplemented": Kind.OTHER,
-    "DatabricksError": Kind.TRANSIENT,  # the bare class: a status without one of its own, 502 above all
+    "DatabricksError": Kind.TRANSIENT,  # the base class: a status without a class of its own, mostly 502
     "InternalError": Kind.TRANSIENT,
     "TemporarilyUnavailable": Kind.TRANSIENT,
     "DeadlineExceeded": Kind.TRANSIENT,
@@ -96,13 +100,13 @@ _BY_NAME = {
 }
 _BY_CODE = {
     "PreconditionFailed": Kind.EXISTS,
-    "NotImplemented": Kind.OTHER,  # a 501, which no further attempt changes
-    "ConditionalRequestConflict": Kind.TRANSIENT,  # S3 says: try again
+    "NotImplemented": Kind.OTHER,  # a 501: retries do not help
+    "ConditionalRequestConflict": Kind.TRANSIENT,  # S3's documentation asks for a retry
     "OperationAborted": Kind.TRANSIENT,
     "SlowDown": Kind.TRANSIENT,
     "RequestTimeout": Kind.TIMEOUT,
     "InvalidRange": Kind.PAST_END,
-    "400": Kind.REFUSED,  # a HEAD has no body: what AWS answers there for an expired token
+    "400": Kind.REFUSED,  # AWS's answer to a HEAD with an expired token: a HEAD has no body with a code
     "ExpiredToken": Kind.REFUSED,
     "InvalidToken": Kind.REFUSED,
     "TokenRefreshRequired": Kind.REFUSED,
@@ -126,8 +130,8 @@ _EXPIRED = frozenset(
         "InvalidAuthenticationInfo", "AuthenticationFailed",
     }
 )  # fmt: skip
-"""`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token. The last
-two are Azure's, of expired tokens and signatures, and of wrong keys too: a HEAD does not tell which."""
+"""Codes of expired credentials. `400` is AWS's answer to a HEAD with an expired token. The last two are Azure's, for
+expired tokens and signatures, but also for wrong keys: the answer to a HEAD does not distinguish them."""
 _THROTTLED = frozenset(
     {
         "SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy",
@@ -144,33 +148,41 @@ _NO_LOGIN_TEXTS = (
 
 
 def classify(error: BaseException) -> Kind:
-    """The kind of a fault, from the most precise fact that the error or its causes hold; pure."""
+    """Return the kind of a fault, by the most specific fact of the error and its causes. Pure."""
     chain = list(_chain(error))
-    for sort in (_by_code, _by_name, _by_status, _by_builtin):
+    for kind_of in (_by_code, _by_name, _by_status, _by_builtin):
         for link in chain:
-            kind = sort(link)
+            kind = kind_of(link)
             if kind is not None:
                 return kind
     return Kind.OTHER
 
 
 def is_expired(error: BaseException) -> bool:
-    """Whether the credentials were good once: read anew, they may be good again; pure."""
+    """Return whether the credentials have expired, so that reading them anew may help. Pure."""
     return any(_code_of(link) in _EXPIRED for link in _chain(error))
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Whether the store is there and asks for patience: more attempts are due than for a fault; pure."""
+    """Return whether the store throttles, which deserves more attempts than a fault. Pure."""
     return any(_code_of(link) in _THROTTLED or _status_of(link) in {"429", "503"} for link in _chain(error))
 
 
 def is_unknown_host(error: BaseException) -> bool:
-    """Whether the name of the server is not known: asked again, hardly ever another answer comes; pure."""
+    """Return whether the server's name cannot be resolved, which retries rarely change. Pure."""
     return any(isinstance(link, socket.gaierror) and link.errno == socket.EAI_NONAME for link in _chain(error))
 
 
 def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, facts: dict[str, Any]) -> StoreError:
-    """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
+    """Return Smalti's error for a fault of a client library. Pure.
+
+    Args:
+        error: The library's exception; its causes count.
+        what: Action and address, such as "cannot read s3://bucket/key".
+        scheme: Scheme of the store, for the advice about credentials.
+        detail: Text of the library's exception, redacted.
+        facts: Attributes of the error.
+    """
     kind = classify(error)
     advice = f"{scheme.credentials_help}; {EVERYWHERE}"
     if kind is Kind.MISSING:
@@ -199,6 +211,7 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what caused it, at most eight exceptions."""
     link: BaseException | None = error
     for _ in range(8):
         if link is None:
@@ -213,7 +226,7 @@ def _code_of(error: BaseException) -> str:
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
     code = code or getattr(error, "error_code", None) or ""
-    return str(getattr(code, "value", code))  # Azure's are members of an enumeration
+    return str(getattr(code, "value", code))  # Azure's codes are members of an enumeration
 
 
 def _by_code(error: BaseException) -> Kind | None:

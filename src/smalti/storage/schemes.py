@@ -28,26 +28,26 @@ class Scheme:
     aliases: tuple[str, ...] = ()
     """Other names that addresses may use for the same kind of store."""
     maker: str
-    """`(options) -> fsspec file system`; blocks for as long as its client needs to find credentials."""
+    """`(options) -> fsspec file system`; may block while its client looks for credentials."""
     parse_address: str = "smalti.storage.schemes:bucket_address"
-    """`(scheme name, host, prefix, options) -> Address`; pure but for the environment. The host may hold a user."""
+    """`(scheme name, host, prefix, options) -> Address`, without a request; the host may contain a user."""
     fill_options: str = ""
-    """`(root, options) -> options`, completed before the store is pickled; "" leaves them as they are."""
+    """`(root, options) -> options`, completed when the store is made, before it is pickled; "" changes nothing."""
     reader: str = "smalti.storage.reader:fsspec_reader"
-    """`(options, connection, timeout) -> Reader`; connects to nothing before its first use."""
+    """`(options, connection, timeout) -> Reader`, which connects on its first use."""
     allows_at_sign: bool = False
-    """Whether "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
+    """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
     is_read_only: bool = False
-    """Whether writes are refused by the store; `hf://` refuses them itself, with advice."""
+    """True if the store refuses writes; the file system of `hf://` refuses them itself, with advice."""
     has_conditional_puts: bool = False
-    """Whether the file system has `get_tagged` and `put_if_match`."""
+    """True if the file system has `get_tagged` and `put_if_match`."""
     keeps_uploads: bool = False
-    """Whether the store keeps what a killed writer had uploaded, as parts or a temporary file, until it is aborted.
+    """True if parts or temporary files of a killed writer stay in the store until they are removed explicitly.
 
     The file system then has `unfinished_uploads` and `abort_upload`. Google and Azure remove parts within a week.
     """
     variables: tuple[str, ...] = ()
-    """Environment variables by which the store finds credentials, endpoints and settings; "AWS_*" is a prefix.
+    """Environment variables with credentials, endpoints and settings; "AWS_*" stands for all with this prefix.
 
     Training workers on other hosts receive them.
     """

@@ -7,7 +7,7 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import open_store
-from smalti.storage.databricks.workspace import PatientClock
+from smalti.storage.databricks.workspace import BoundedClock
 
 FOLDER = "dbfs:/Volumes/main/default/vol/x"
 PLACES = pytest.mark.parametrize("place", [FOLDER, "dbfs:/FileStore/x"])
@@ -112,7 +112,7 @@ def test_a_throttled_request_waits_as_it_is_told_and_goes_on(files_api, place):
 
 
 def test_no_server_can_ask_for_an_endless_pause(files_api):
-    store = open_store(FOLDER, {"clock": PatientClock(0.01), "request_attempts": 2})
+    store = open_store(FOLDER, {"clock": BoundedClock(0.01), "request_attempts": 2})
     store.put("k", b"1")
     files_api.retry_after, files_api.fail_with = "86400", [429]
     assert store.get("k") == b"1"

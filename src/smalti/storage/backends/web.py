@@ -1,6 +1,6 @@
-"""Files on a web server, read only, over fsspec's client: an honest answer for each status, and ranges that are ranges.
+"""Files on a web server, read only, through fsspec's client with correct errors and ranges.
 
-fsspec's own client calls every refused HEAD "not found", and hands out a whole body where a server ignores the range.
+fsspec's own client reports every refused HEAD as "not found", and returns the whole body if a server ignores the range.
 """
 
 import functools
@@ -13,7 +13,7 @@ from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 
 PLAIN = "/:@!$&'()*+,;=-._~"
-"""What a path may hold as it is."""
+"""Characters of a path that are not percent-encoded."""
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
@@ -23,12 +23,12 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for http and https addresses."""
+    """Make a file system for http and https addresses."""
     return web_class()(**settings(options))
 
 
 def settings(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with time limits, and without fsspec's caches."""
+    """Return the options with time limits, and without fsspec's caches."""
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
     return {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
@@ -36,13 +36,13 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def web_class() -> Any:
-    """Fsspec's client for the web, mended; made when it is first needed."""
+    """Return the class of file systems for the web; imports aiohttp on the first call."""
     load_extra("aiohttp")
     web = importlib.import_module("fsspec.implementations.http")
-    yarl = importlib.import_module("yarl")  # aiohttp's own
+    yarl = importlib.import_module("yarl")  # a dependency of aiohttp
 
     class WebFileSystem(web.HTTPFileSystem):  # type: ignore[misc, name-defined]
-        """Ranged reads and sizes; no listing, because a web server has none that can be trusted."""
+        """Ranged reads and sizes; no listing, because web servers have no reliable one."""
 
         def _address(self, url: str) -> str:
             scheme, _, rest = url.partition("://")
@@ -56,7 +56,7 @@ def web_class() -> Any:
             begin = start or 0
             ranged = start is not None or end is not None
             headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if ranged else {}
-            async with await self._ask("get", self._address(url), headers) as reply:
+            async with await self._request("get", self._address(url), headers) as reply:
                 reply.raise_for_status()
                 body = bytes(await reply.read())
                 if ranged and reply.status != 206:
@@ -64,23 +64,23 @@ def web_class() -> Any:
                 return body
 
         async def _info(self, url: str, **_: Any) -> dict[str, Any]:
-            async with await self._ask("head", self._address(url), {}) as reply:
+            async with await self._request("head", self._address(url), {}) as reply:
                 if reply.status not in {405, 501}:
                     reply.raise_for_status()
                     size = reply.headers.get("Content-Length")
                     if size is not None:
                         return _described(url, int(size), reply.headers)
-            async with await self._ask("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
+            async with await self._request("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
                 reply.raise_for_status()
                 total = reply.headers.get("Content-Range", "").rpartition("/")[2]
                 if reply.status == 206 and total.isdigit():
                     return _described(url, int(total), reply.headers)
                 return _described(url, len(await reply.read()), reply.headers)
 
-        async def _ask(self, method: str, address: str, headers: dict[str, str]) -> Any:
+        async def _request(self, method: str, address: str, headers: dict[str, str]) -> Any:
             session = await self.set_session()
             options = {**self.kwargs, "allow_redirects": True}
-            # Stored bytes are wanted as they are: a server that compresses on the way would change sizes and ranges.
+            # A server that compresses responses would change sizes and ranges.
             sent = {"Accept-Encoding": "identity", **self._login(), **options.pop("headers", {}), **headers}
             return await session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
 
