@@ -1,4 +1,4 @@
-"""Every environment variable that a store reads, or that its page in the docs names, is one that workers are given."""
+"""Workers get every environment variable that a store reads or that docs/storage.md names."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from smalti.storage.schemes import host_variables, store_variables
 
 SOURCES = sorted(Path(smalti.storage.__file__).parent.glob("**/*.py"))
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
-NO_STORE_READS = {"IMAGES_URL"}  # an example of a name that a user chooses
+NO_STORE_READS = {"IMAGES_URL"}  # an example of a user's own variable
 RIGHTS_OF_ORACLE = {"OBJECT_INSPECT", "OBJECT_READ", "OBJECT_CREATE", "OBJECT_OVERWRITE", "OBJECT_DELETE"}
 
 
@@ -23,7 +23,7 @@ def reads_the_environment(tree: ast.Module) -> bool:
 
 
 def variables_in(source: Path) -> set[str]:
-    """The texts in a module that look like a variable's name, if it reads the environment at all."""
+    """Return the strings in a module that look like a variable's name, if it reads the environment at all."""
     tree = ast.parse(source.read_text())
     if not reads_the_environment(tree):
         return set()
@@ -54,11 +54,11 @@ def test_every_variable_that_the_docs_name_is_carried() -> None:
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "HF_HOME", "HTTPS_PROXY", "SMALTI_ROOT", "IDENTITY_HEADER"])
-def test_what_is_of_this_host_stays_here(name: str) -> None:
+def test_variables_of_this_host_are_not_carried(name: str) -> None:
     assert store_variables({name: "v"}) == {}
 
 
-def test_a_variable_that_is_not_in_the_list_would_be_found(tmp_path: Path) -> None:
+def test_a_variable_missing_in_the_registry_is_detected(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(
         'from smalti.storage.schemes import detect\nkey = detect("B2_KEY", "AWS_REGION")\n'
     )
