@@ -11,7 +11,7 @@ from typing import Any
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage.schemes import Scheme
 
-EVERYWHERE = (
+_WHO_NEEDS_CREDENTIALS = (
     "every process needs them: loader workers, each host of a training, Spark executors (spark.executorEnv.NAME for a "
     "variable); storage options travel with a dataset, the environment does not leave its host"
 )
@@ -38,82 +38,48 @@ class Kind(enum.Enum):
 
 RETRYABLE = frozenset({Kind.TIMEOUT, Kind.TRANSIENT})
 
-_BY_NAME = {
-    "NoCredentialsError": Kind.NO_CREDENTIALS,
-    "PartialCredentialsError": Kind.NO_CREDENTIALS,
-    "ProfileNotFound": Kind.NO_CREDENTIALS,
-    "CredentialRetrievalError": Kind.NO_CREDENTIALS,
-    "DefaultCredentialsError": Kind.NO_CREDENTIALS,
-    "CredentialUnavailableError": Kind.NO_CREDENTIALS,
-    "AzureIdentityError": Kind.NO_TOKEN,
-    "RefreshError": Kind.REFUSED,
-    "ClientAuthenticationError": Kind.REFUSED,
-    "AzureSigningError": Kind.REFUSED,
-    "Unauthenticated": Kind.REFUSED,
-    "PermissionDenied": Kind.REFUSED,
-    "NotFound": Kind.MISSING,
-    "ResourceDoesNotExist": Kind.MISSING,
-    "ResourceNotFoundError": Kind.MISSING,
-    "AlreadyExists": Kind.EXISTS,
-    "ResourceAlreadyExists": Kind.EXISTS,
-    "ResourceExistsError": Kind.EXISTS,
-    "HostKeyNotVerifiable": Kind.REFUSED,
-    "GatedRepoError": Kind.REFUSED,
-    "RepositoryNotFoundError": Kind.MISSING,
-    "RevisionNotFoundError": Kind.MISSING,
-    "EntryNotFoundError": Kind.MISSING,
-    "LocalTokenNotFoundError": Kind.NO_CREDENTIALS,
-    "SFTPPermissionDenied": Kind.REFUSED,
-    "SFTPNoSuchFile": Kind.MISSING,
-    "SFTPNoSuchPath": Kind.MISSING,
-    "SFTPNotADirectory": Kind.MISSING,
-    "SFTPFileIsADirectory": Kind.MISSING,
-    "SFTPFileAlreadyExists": Kind.EXISTS,
-    "SFTPNoConnection": Kind.TRANSIENT,
-    "SFTPConnectionLost": Kind.TRANSIENT,
-    "ConnectionLost": Kind.TRANSIENT,
-    "FSTimeoutError": Kind.TIMEOUT,
-    "ReadTimeoutError": Kind.TIMEOUT,
-    "ConnectTimeoutError": Kind.TIMEOUT,
-    "ServiceRequestError": Kind.TRANSIENT,
-    "ServiceResponseError": Kind.TRANSIENT,
-    "EndpointConnectionError": Kind.TRANSIENT,
-    "ConnectionClosedError": Kind.TRANSIENT,
-    "ResponseStreamingError": Kind.TRANSIENT,
-    "IncompleteReadError": Kind.TRANSIENT,
-    "HTTPClientError": Kind.TRANSIENT,
-    "ClientPayloadError": Kind.TRANSIENT,
-    "ServerDisconnectedError": Kind.TRANSIENT,
-    "ClientConnectionError": Kind.TRANSIENT,
-    "ClientOSError": Kind.TRANSIENT,
-    "ChunkedEncodingError": Kind.TRANSIENT,
-    "ProtocolError": Kind.TRANSIENT,
-    "ConnectionError": Kind.TRANSIENT,
-    "BadRequest": Kind.OTHER,
-    "NotImplemented": Kind.OTHER,
-    "DatabricksError": Kind.TRANSIENT,  # the base class: a status without a class of its own, mostly 502
-    "InternalError": Kind.TRANSIENT,
-    "TemporarilyUnavailable": Kind.TRANSIENT,
-    "DeadlineExceeded": Kind.TRANSIENT,
-    "TooManyRequests": Kind.TRANSIENT,
-    "ResourceExhausted": Kind.TRANSIENT,
-}
-_BY_CODE = {
-    "PreconditionFailed": Kind.EXISTS,
-    "NotImplemented": Kind.OTHER,  # a 501: retries do not help
-    "ConditionalRequestConflict": Kind.TRANSIENT,  # S3's documentation asks for a retry
-    "OperationAborted": Kind.TRANSIENT,
-    "SlowDown": Kind.TRANSIENT,
-    "RequestTimeout": Kind.TIMEOUT,
-    "InvalidRange": Kind.PAST_END,
-    "400": Kind.REFUSED,  # AWS's answer to a HEAD with an expired token: a HEAD has no body with a code
-    "ExpiredToken": Kind.REFUSED,
-    "InvalidToken": Kind.REFUSED,
-    "TokenRefreshRequired": Kind.REFUSED,
-    "AuthorizationHeaderMalformed": Kind.REFUSED,
-    "AuthenticationFailed": Kind.REFUSED,
-    "AuthorizationFailure": Kind.REFUSED,
-}
+_CLASS_NAMES: dict[Kind, tuple[str, ...]] = {
+    Kind.NO_CREDENTIALS: (
+        "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
+        "DefaultCredentialsError", "CredentialUnavailableError", "LocalTokenNotFoundError",
+    ),
+    Kind.NO_TOKEN: ("AzureIdentityError",),
+    Kind.REFUSED: (
+        "RefreshError", "ClientAuthenticationError", "AzureSigningError", "Unauthenticated", "PermissionDenied",
+        "HostKeyNotVerifiable", "GatedRepoError", "SFTPPermissionDenied",
+    ),
+    Kind.MISSING: (
+        "NotFound", "ResourceDoesNotExist", "ResourceNotFoundError", "RepositoryNotFoundError",
+        "RevisionNotFoundError", "EntryNotFoundError", "SFTPNoSuchFile", "SFTPNoSuchPath", "SFTPNotADirectory",
+        "SFTPFileIsADirectory",
+    ),
+    Kind.EXISTS: ("AlreadyExists", "ResourceAlreadyExists", "ResourceExistsError", "SFTPFileAlreadyExists"),
+    Kind.TRANSIENT: (
+        "SFTPNoConnection", "SFTPConnectionLost", "ConnectionLost", "ServiceRequestError", "ServiceResponseError",
+        "EndpointConnectionError", "ConnectionClosedError", "ResponseStreamingError", "IncompleteReadError",
+        "HTTPClientError", "ClientPayloadError", "ServerDisconnectedError", "ClientConnectionError",
+        "ClientOSError", "ChunkedEncodingError", "ProtocolError", "ConnectionError", "DatabricksError",
+        "InternalError", "TemporarilyUnavailable", "DeadlineExceeded", "TooManyRequests", "ResourceExhausted",
+    ),
+    Kind.TIMEOUT: ("FSTimeoutError", "ReadTimeoutError", "ConnectTimeoutError"),
+    Kind.OTHER: ("BadRequest", "NotImplemented"),
+}  # fmt: skip
+"""Names of the client libraries' classes. `DatabricksError` is a base class: a status without a class, mostly 502."""
+_CODES: dict[Kind, tuple[str, ...]] = {
+    Kind.EXISTS: ("PreconditionFailed",),
+    Kind.OTHER: ("NotImplemented",),
+    Kind.TRANSIENT: ("ConditionalRequestConflict", "OperationAborted", "SlowDown"),
+    Kind.TIMEOUT: ("RequestTimeout",),
+    Kind.PAST_END: ("InvalidRange",),
+    Kind.REFUSED: (
+        "400", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed",
+        "AuthenticationFailed", "AuthorizationFailure",
+    ),
+}  # fmt: skip
+"""Error codes of stores. `NotImplemented` is a 501, for which retries do not help; S3's documentation asks for a retry
+after `ConditionalRequestConflict`; AWS answers "400" to a HEAD with an expired token, which has no body with a code."""
+_BY_NAME = {name: kind for kind, names in _CLASS_NAMES.items() for name in names}
+_BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes}
 _BY_STATUS = {
     401: Kind.REFUSED,
     403: Kind.REFUSED,
@@ -130,8 +96,8 @@ _EXPIRED = frozenset(
         "InvalidAuthenticationInfo", "AuthenticationFailed",
     }
 )  # fmt: skip
-"""Codes of expired credentials. `400` is AWS's answer to a HEAD with an expired token. The last two are Azure's, for
-expired tokens and signatures, but also for wrong keys: the answer to a HEAD does not distinguish them."""
+"""Codes of expired credentials. The last two are Azure's, for expired tokens and signatures, but also for wrong keys:
+the answer to a HEAD does not distinguish them."""
 _THROTTLED = frozenset(
     {
         "SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy",
@@ -184,7 +150,7 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
         facts: Attributes of the error.
     """
     kind = classify(error)
-    advice = f"{scheme.credentials_help}; {EVERYWHERE}"
+    advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
     if kind is Kind.EXISTS:

@@ -2,8 +2,10 @@
 
 To add a scheme, write a module of `smalti.storage.backends` with a function `make`, and add one entry to `SCHEMES`.
 The opening of addresses, `FsspecStore`, advice in error messages, redaction, training workers and deployments read the
-registry. Functions of backends are named as text and imported on first use: `import smalti` stays fast, and every
-module of this package can import this one.
+registry. Only the exceptions of a new client library need another place: their names in `smalti.storage.errors`.
+
+Functions of backends are named as text and imported on first use: `import smalti` stays fast, and every module of this
+package can import this one.
 """
 
 import functools

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.storage.databricks.workspace import Workspace, is_about_the_request
+from smalti.storage.databricks.workspace import Workspace, empty_range
 from smalti.storage.listing import temporary_name
 
 DBFS = "/api/2.0/dbfs"
@@ -130,17 +130,10 @@ class DbfsApi:
         try:
             answer = self._get("read", path, offset=begin, length=end - begin)
         except OSError as error:
-            if not is_about_the_request(error):
-                raise
-            refusal = error
+            rejection = error
         else:
             return base64.b64decode(answer.get("data") or "")
-        found = self.stat(path)
-        if found["type"] == "directory":
-            raise IsADirectoryError(21, "is a folder", path)
-        if found["size"] <= begin:
-            return b""
-        raise refusal
+        return empty_range(rejection, self.stat, path, begin)
 
     def _get(self, call: str, path: str, **query: Any) -> Any:
         return self._workspace.request(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from smalti.storage.databricks.workspace import Client, Workspace, is_about_the_request
+from smalti.storage.databricks.workspace import Client, Workspace, empty_range, is_about_the_request
 
 FILES = "/api/2.0/fs/files"
 DIRECTORIES = "/api/2.0/fs/directories"
@@ -76,19 +76,11 @@ class FilesApi:
             finally:
                 stream.close()
 
-        refusal: Exception
         try:
             return self._workspace.run(get, path)
         except OSError as error:
-            if not is_about_the_request(error):
-                raise
-            refusal = error
-        found = self.stat(path)
-        if found["type"] == "directory":
-            raise IsADirectoryError(21, "is a folder", path)
-        if "Range" in headers and found["size"] <= begin:
-            return b""
-        raise refusal
+            rejection = error
+        return empty_range(rejection, self.stat, path, begin)
 
     def write(self, path: str, source: bytes | Path, *, overwrite: bool) -> None:
         """Store bytes or a local file in one step; make the folder if it is missing.

@@ -129,6 +129,24 @@ def is_about_the_request(error: BaseException) -> bool:
     return type(error).__name__ in {"DatabricksError", "BadRequest", "InvalidParameterValue"}
 
 
+def empty_range(rejection: OSError, stat: Callable[[str], Mapping[str, Any]], path: str, begin: int) -> bytes:
+    """Return b"" if a read was rejected because it begins after the end of the file.
+
+    Not for use in an `except` block: the rejection would become the context of the error, by which stores classify it.
+
+    Raises:
+        IsADirectoryError: the path is a folder.
+        OSError: the rejection, if it has any other reason.
+    """
+    if is_about_the_request(rejection):
+        entry = stat(path)
+        if entry["type"] == "directory":
+            raise IsADirectoryError(21, "is a folder", path)
+        if entry["size"] <= begin:
+            return b""
+    raise rejection
+
+
 def _builtin_error(error: Exception, path: str) -> Exception:
     if isinstance(error, SmaltiError):
         return error
