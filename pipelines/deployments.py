@@ -26,6 +26,7 @@ from resources.backends import AzureBackend, GcsBackend, LocalBackend, S3Backend
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from resources.training import TrainerResource
+from smalti.storage.schemes import secret_variables
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -47,7 +48,7 @@ def detect_resources(environ: Environment | None = None) -> dict[str, Any]:
     return {
         "storage": StorageResource(backend=backend),
         # An sc:// address may hold a token.
-        "spark": SparkResource(master=_secret(environ, "SMALTI_SPARK_MASTER") or "local[*]"),
+        "spark": SparkResource(master=_reference(environ, "SMALTI_SPARK_MASTER") or "local[*]"),
         "trainer": TrainerResource(run_root=environ.get("SMALTI_RUNS") or str(Path(home) / "runs")),
     }
 
@@ -59,39 +60,39 @@ def _local(environ: Environment) -> LocalBackend:
 def _s3(environ: Environment) -> S3Backend:
     return S3Backend(
         root=_needed(environ, "SMALTI_ROOT"),
-        endpoint_url=environ.get("S3_ENDPOINT_URL"),
-        region_name=environ.get("AWS_REGION"),
-        aws_access_key_id=_secret(environ, "AWS_ACCESS_KEY_ID"),
-        aws_secret_access_key=_secret(environ, "AWS_SECRET_ACCESS_KEY"),
-        aws_session_token=_secret(environ, "AWS_SESSION_TOKEN"),
+        endpoint_url=_variable(environ, "S3_ENDPOINT_URL"),
+        region_name=_variable(environ, "AWS_REGION"),
+        aws_access_key_id=_variable(environ, "AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=_variable(environ, "AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=_variable(environ, "AWS_SESSION_TOKEN"),
     )
 
 
 def _gcs(environ: Environment) -> GcsBackend:
     return GcsBackend(
         root=_needed(environ, "SMALTI_ROOT"),
-        project=environ.get("GOOGLE_CLOUD_PROJECT"),
-        token=_secret(environ, "GOOGLE_APPLICATION_CREDENTIALS"),
+        project=_variable(environ, "GOOGLE_CLOUD_PROJECT"),
+        token=_variable(environ, "GOOGLE_APPLICATION_CREDENTIALS"),
     )
 
 
 def _azure(environ: Environment) -> AzureBackend:
     root = _needed(environ, "SMALTI_ROOT")
-    if connection_string := _secret(environ, "AZURE_STORAGE_CONNECTION_STRING"):
+    if connection_string := _variable(environ, "AZURE_STORAGE_CONNECTION_STRING"):
         return AzureBackend(root=root, connection_string=connection_string)
     return AzureBackend(
         root=root,
         storage_account=_needed(environ, "AZURE_STORAGE_ACCOUNT_NAME"),
-        account_key=_secret(environ, "AZURE_STORAGE_ACCOUNT_KEY"),
-        sas_token=_secret(environ, "AZURE_STORAGE_SAS_TOKEN"),
+        account_key=_variable(environ, "AZURE_STORAGE_ACCOUNT_KEY"),
+        sas_token=_variable(environ, "AZURE_STORAGE_SAS_TOKEN"),
     )
 
 
 def _volumes(environ: Environment) -> VolumesBackend:
     return VolumesBackend(
         root=_needed(environ, "SMALTI_ROOT"),
-        host=_secret(environ, "DATABRICKS_HOST"),
-        token=_secret(environ, "DATABRICKS_TOKEN"),
+        host=_variable(environ, "DATABRICKS_HOST"),
+        token=_variable(environ, "DATABRICKS_TOKEN"),
     )
 
 
@@ -104,8 +105,13 @@ _BACKENDS: dict[str, Callable[[Environment], Any]] = {
 }
 
 
-def _secret(environ: Environment, name: str) -> Any:
-    """A reference to a variable, resolved when a run needs it; None when it is not set, for the service's own chain."""
+def _variable(environ: Environment, name: str) -> Any:
+    """Return a reference to a secret variable, the value of any other; None when unset, for the service's own chain."""
+    return _reference(environ, name) if name in secret_variables() else environ.get(name) or None
+
+
+def _reference(environ: Environment, name: str) -> Any:
+    """Return a reference to a variable, which is resolved when a run needs it; None when it is not set."""
     return dg.EnvVar(name) if environ.get(name) else None
 
 

@@ -1,4 +1,4 @@
-"""Nothing may leave this machine: a connection or a look-up of a name outside loopback is recorded and refused.
+"""A guard that records and refuses connections and name look-ups beyond loopback.
 
 It sees the sockets of Python, of the tests and, by sitecustomize.py beside this file, of the Python programs that they
 start with their environment. JVMs, gRPC and Rust clients, and `torch.distributed` pass by.
@@ -22,7 +22,7 @@ def watch() -> None:
 
 
 def take() -> list[str]:
-    """What was tried since the last call, by any process."""
+    """Return the attempts of all processes since the last call."""
     path = os.environ[LOG]
     with open(path, "r+", encoding="utf-8") as log:
         seen = log.read().splitlines()
@@ -31,14 +31,14 @@ def take() -> list[str]:
     return seen
 
 
-def _look(event, args, watched=WATCHED):  # a default lives on when an interpreter that ends has cleared its globals
+def _look(event, args, watched=WATCHED):  # an argument: at exit the interpreter clears globals
     if event not in watched:
         return
     host = args[0] if event in LOOK_UPS else args[1]
     if event in CONNECTIONS:
-        host = host[0] if isinstance(host, tuple) else None  # a path: a socket of this machine
+        host = host[0] if isinstance(host, tuple) else None  # a path: a Unix socket
     host = host.decode(errors="replace") if isinstance(host, bytes) else host
-    if host is None or isinstance(host, int) or is_local(host):  # a number: of a socket of the kernel
+    if host is None or isinstance(host, int) or is_local(host):  # a number: a netlink socket
         return
     if LOG in os.environ:
         log = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -48,7 +48,7 @@ def _look(event, args, watched=WATCHED):  # a default lives on when an interpret
 
 
 def is_local(host: str) -> bool:
-    """Whether the host is this machine."""
+    """Return whether the host is this machine."""
     import ipaddress
     import socket
 
@@ -62,12 +62,12 @@ def is_local(host: str) -> bool:
 
 
 def _own_addresses():
-    """Those of this machine's own name, at which Spark and torch meet their own processes."""
+    """Return the addresses of this machine's host name, which Spark and torch use among their processes."""
     import contextlib
     import socket
 
     if not _own:
         _own.add("127.0.0.1")
-        with contextlib.suppress(OSError):  # a name that means nothing even here
+        with contextlib.suppress(OSError):  # a host name that this machine cannot resolve
             _own.update(str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None))
     return _own

@@ -1,4 +1,4 @@
-"""Run first by every Python that has this folder on PYTHONPATH: the tests' children are watched as they are."""
+"""Start the guard in every Python that has this folder on PYTHONPATH, so in all children of the tests."""
 
 import egress_guard
 

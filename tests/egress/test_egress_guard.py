@@ -1,4 +1,4 @@
-"""The guard of all tests: one that sees nothing would pass everything."""
+"""Tests of the egress guard itself: a guard that detects nothing would let every test pass."""
 
 import multiprocessing
 import socket
@@ -32,13 +32,13 @@ def udp(use):
     ],
     ids=["connect", "name", "old-name", "udp", "datagram"],
 )
-def test_what_leaves_the_machine_is_refused_and_recorded(way, event):
+def test_connections_beyond_the_machine_are_refused_and_recorded(way, event):
     with pytest.raises(ConnectionRefusedError, match="guard"):
         way()
     assert egress_guard.take() == [event]
 
 
-def test_a_program_that_a_test_starts_is_watched_too():
+def test_programs_that_a_test_starts_are_guarded_too():
     done = subprocess.run([sys.executable, "-c", LEAVE], check=False, capture_output=True, text=True, timeout=60)
     assert "ConnectionRefusedError: the tests' guard refuses socket.getaddrinfo 192.0.2.1" in done.stderr
     assert egress_guard.take() == ["socket.getaddrinfo 192.0.2.1"]
@@ -46,7 +46,7 @@ def test_a_program_that_a_test_starts_is_watched_too():
 
 @pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_process_is_watched_too(method):
+def test_child_processes_are_guarded_too(method):
     child = multiprocessing.get_context(method).Process(target=leave)
     child.start()
     child.join(60)
@@ -59,10 +59,10 @@ def test_loopback_is_local(host):
     assert egress_guard.is_local(host)
 
 
-def test_this_machine_by_its_own_name_is_local():
+def test_the_host_name_of_this_machine_is_local():
     assert egress_guard.is_local(socket.gethostname())
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "8.8.8.8", "169.254.169.254", "example.com", "localhost.example.com"])
-def test_others_are_not(host):
+def test_other_hosts_are_not_local(host):
     assert not egress_guard.is_local(host)

@@ -1,4 +1,4 @@
-"""LocalDataset: a complete local set by number of the sample."""
+"""`LocalDataset` reads a complete local set by sample number."""
 
 import pickle
 
@@ -19,7 +19,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_every_sample_by_number_slice_list_and_array(tmp_path, compression):
+def test_samples_are_read_by_number_slice_list_and_array(tmp_path, compression):
     dataset = LocalDataset(write_set(tmp_path / "set", 35, compression=compression))
     assert len(dataset) == dataset.size == dataset.num_samples == 35
     assert dataset.num_shards == len(dataset.shards) > 2
@@ -44,8 +44,8 @@ def test_raw_shards_are_read_in_place_and_compressed_ones_unpacked_once(tmp_path
     assert {path: path.stat().st_mtime_ns for path in unpacked} == before
 
 
-def test_shards_that_were_unpacked_in_the_folder_are_read_there_and_verified(tmp_path):
-    """What MosaicML's reader leaves in its local folder: the index of a compressed set, and uncompressed files."""
+def test_shards_already_unpacked_in_the_folder_are_read_there_and_verified(tmp_path):
+    """MosaicML's reader leaves such a folder: the index of a compressed set, and uncompressed files."""
     dataset = LocalDataset(write_set(tmp_path / "set", 20, compression="zstd"))
     dataset[:]
     for shard in dataset.shards:
@@ -64,7 +64,7 @@ def test_shards_that_were_unpacked_in_the_folder_are_read_there_and_verified(tmp
         LocalDataset(tmp_path / "set")[:]
 
 
-def test_files_are_verified_and_missing_ones_named(tmp_path):
+def test_files_are_verified_and_missing_ones_are_named(tmp_path):
     dataset = LocalDataset(write_set(tmp_path, 35))
     path = tmp_path / dataset.shards[1].raw.basename
     data = path.read_bytes()
@@ -93,7 +93,7 @@ def test_pickles_are_refused_at_open_unless_allowed(tmp_path):
     assert LocalDataset(tmp_path, allow_unsafe_types=True)[0] == {"a": {1, 2}}
 
 
-def test_it_goes_to_another_process_and_reads_the_same_version(tmp_path):
+def test_a_pickled_dataset_reads_the_same_version_in_another_process(tmp_path):
     dataset = LocalDataset(write_set(tmp_path, 12))
     sent = pickle.dumps(dataset)
     with MDSWriter(out=tmp_path, columns={"x": "int"}, exist_ok=True) as writer:
@@ -102,7 +102,7 @@ def test_it_goes_to_another_process_and_reads_the_same_version(tmp_path):
     assert len(LocalDataset(tmp_path)) == 1
 
 
-def test_what_is_not_a_local_set_is_refused_at_open(tmp_path):
+def test_anything_but_a_local_set_is_refused_at_open(tmp_path):
     with pytest.raises(StoreError, match="not a local folder"):
         LocalDataset("s3://bucket/set")
     with pytest.raises(StoreNotFound):

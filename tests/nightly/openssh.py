@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.nightly.programs import environment, find
-from tests.storage.servers.process import running
+from tests.storage.servers.process import run_server
 
 RUNS_AS = "daemon"
 """Where root starts it: a user whom every Debian has and has not locked, who may log in to himself alone."""
@@ -66,7 +66,7 @@ def openssh() -> Iterator[OpenSsh]:
         own.write_private_key(str(folder / "user_key"))
         argv = [program, "-D", "-e", "-f", str(folder / "config")]
         who = {"user": user, "group": names.pw_gid, "extra_groups": []} if os.getuid() == 0 else {}
-        with running(lambda port: [*argv, "-p", str(port)], env=environment(), **who) as port:
+        with run_server(lambda port: [*argv, "-p", str(port)], env=environment(), **who) as port:
             known = folder / "known_hosts"
             known.write_bytes(f"[127.0.0.1]:{port} ".encode() + host.export_public_key())
             yield OpenSsh(port, user, folder / "data", folder / "user_key", known)

@@ -1,4 +1,4 @@
-"""Small archives, whole and broken, and a web server that sends what a test says."""
+"""Small archives, complete and damaged, and a web server that sends given bytes."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ FILES = {"photos/daisy/1.jpg": b"one", "photos/roses/2.jpg": b"two" * 1000, "pho
 
 
 def tar_bytes(files=FILES, mode="w:gz", members=()):
-    """A tar of the files, and of members without content."""
+    """Return a tar of the files, and of members without content."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode=mode) as out:
         for name, data in files.items():
@@ -25,7 +25,7 @@ def tar_bytes(files=FILES, mode="w:gz", members=()):
 
 
 def zip_bytes(files=FILES, method=zipfile.ZIP_DEFLATED):
-    """A zip of the files."""
+    """Return a zip of the files."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", method) as out:
         for name, data in files.items():
@@ -34,19 +34,19 @@ def zip_bytes(files=FILES, method=zipfile.ZIP_DEFLATED):
 
 
 def member(name, kind, linked=""):
-    """A member of a tar that has no content of its own."""
+    """Return a member of a tar without content."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, linked
     return info
 
 
 def assert_clean(into):
-    """Nothing half-unpacked stays."""
+    """Assert that no partly unpacked folder remains."""
     assert not into.exists() or not list(into.iterdir())
 
 
 class RawServer:
-    """Answers every request with bytes of the test's, status line included, and keeps the paths that were asked for.
+    """A server that answers each request with given bytes, status line included, and records the requested paths.
 
     `answers` are bytes, or functions that write to the connection, by path without query; the connection then ends.
     """
@@ -89,15 +89,15 @@ class RawServer:
 
 
 def reply(body, *headers, status="200 OK"):
-    """An HTTP answer, byte by byte."""
+    """Return the bytes of an HTTP response."""
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode() + body
 
 
 def whole(body):
-    """An answer that tells its length."""
+    """Return the bytes of an HTTP response with its length."""
     return reply(body, f"Content-Length: {len(body)}")
 
 
 def redirect(address):
-    """A redirect."""
+    """Return the bytes of a redirect."""
     return reply(b"", f"Location: {address}", "Content-Length: 0", status="302 Found")

@@ -1,4 +1,4 @@
-"""Archives: unpacked whole and once, and hostile or broken ones refused with nothing left behind."""
+"""Archives are unpacked completely and once; hostile and damaged ones are refused without remains."""
 
 import tarfile
 
@@ -58,7 +58,7 @@ def test_no_member_leaves_the_folder(tmp_path, into, name, kind):
     assert_clean(into)
 
 
-def test_links_are_not_unpacked(tmp_path, into):
+def test_symbolic_links_are_not_unpacked(tmp_path, into):
     source = tar(tmp_path / "links.tgz", links=[("photos/daisy/link.jpg", "/etc/passwd")])
     folder = fetch_archive(source, into)
     assert sorted(path.name for path in (folder / "daisy").iterdir()) == ["1.jpg"]
@@ -93,7 +93,7 @@ def test_a_missing_archive_and_another_kind_of_file_are_refused(tmp_path, into):
         fetch_archive(str(tmp_path / "photo.jpg"), into)
 
 
-def test_what_counts_as_an_archive():
+def test_archives_are_recognized_by_their_suffix():
     assert is_archive("https://host/x.TGZ?sig=1")
     assert is_archive("a/b.zip")
     assert not is_archive("s3://bucket/photos")
@@ -106,7 +106,7 @@ def test_what_counts_as_an_archive():
 
 @pytest.fixture
 def server():
-    """A local web server with one archive and two ways to fail."""
+    """A local web server with one archive and two kinds of faults."""
     data = tar_bytes()
     short = reply(data, f"Content-Length: {len(data) + 100}")
     with RawServer({"/photos.tgz": whole(data), "/short.tgz": short}) as running:
@@ -118,7 +118,7 @@ def test_an_archive_is_downloaded(server, into):
     assert list_images(str(folder)).counts == {"daisy": 1, "roses": 1}
 
 
-def test_a_missing_url_and_a_cut_download_are_told_apart(server, into):
+def test_a_missing_url_and_a_truncated_download_raise_different_errors(server, into):
     with pytest.raises(StoreNotFound, match="no such file"):
         fetch_archive(f"{server}/missing.tgz", into)
     with pytest.raises(StoreError, match=r"expected \d+ bytes, received \d+"):
@@ -131,6 +131,6 @@ def test_a_download_has_a_deadline(server, into):
         fetch_archive(f"{server}/photos.tgz", into, limits=ArchiveLimits(download_timeout=0))
 
 
-def test_a_server_that_is_not_there_is_named(into):
+def test_an_unreachable_server_is_named_in_the_error(into):
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:9/x\.tgz cannot be fetched"):
         fetch_archive("http://127.0.0.1:9/x.tgz", into)

@@ -1,4 +1,4 @@
-"""Damaged archives: whatever was changed or cut is noticed, or changes nothing that is unpacked."""
+"""Damaged archives: every change or truncation is detected, or does not change what is unpacked."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ BLOCK = tarfile.BLOCKSIZE
 
 
 def unpacked(data, *, is_zip=False):
-    """What the archive holds; None where it is refused."""
+    """Return the files that the archive unpacks to; None if it is refused."""
     found = {}
     try:
         for member in read_members("the archive", io.BytesIO(data), is_zip=is_zip):
@@ -53,7 +53,7 @@ def in_two_members(data):
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_no_flipped_bit_unpacks_other_bytes_names_or_files(kind):
-    """All single-bit flips: `tarfile` alone takes nearly all of a .tgz and unpacks changed bytes."""
+    """All single-bit flips: `tarfile` alone accepts nearly all of a .tgz and unpacks changed bytes."""
     make, is_zip = PACKED[kind]
     whole = make()
     assert unpacked(whole, is_zip=is_zip) == SMALL
@@ -67,15 +67,15 @@ def test_no_flipped_bit_unpacks_other_bytes_names_or_files(kind):
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_no_cut_archive_loses_files(kind):
-    """Wherever a file ends early, as a transfer of which no length was told may."""
+def test_no_truncated_archive_loses_files(kind):
+    """Truncated at every byte, as by a transfer without a length."""
     make, is_zip = PACKED[kind]
     whole = make()
     assert [end for end in range(len(whole)) if unpacked(whole[:end], is_zip=is_zip) not in (None, SMALL)] == []
 
 
-def test_a_tar_that_is_cut_between_two_members_is_refused():
-    """A header and a block of content each: the cut leaves none, one, two or three members that are whole."""
+def test_a_tar_truncated_between_two_members_is_refused():
+    """Each member is a header and a block of content: the cut leaves none to three complete members."""
     files = {f"p/a/{number}.jpg": b"x" for number in range(3)}
     whole = tar_bytes(files, "w")
     assert [unpacked(whole[: 2 * BLOCK * number]) for number in range(4)] == [None] * 4
@@ -89,7 +89,7 @@ def test_a_header_with_a_wrong_checksum_is_not_taken_for_the_end_of_a_tar():
     assert unpacked(whole) is None
 
 
-def test_what_follows_the_end_is_refused():
+def test_data_after_the_end_is_refused():
     first, second = tar_bytes({"p/a/1.jpg": b"1"}, "w"), tar_bytes({"p/b/2.jpg": b"2"}, "w")
     assert unpacked(first + second) is None, "the second tar would be lost"
     assert unpacked(gzip.compress(first) + gzip.compress(second)) is None
@@ -100,7 +100,7 @@ def test_what_follows_the_end_is_refused():
 
 
 def as_zip64(data, number):
-    """The zip with its number of members in the records that zips of more than 65,535 have."""
+    """Return the zip with its number of members in the zip64 records, for more than 65,535 members."""
     end = data.index(b"PK\5\6")
     size, offset = struct.unpack("<II", data[end + 12 : end + 20])
     large = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, number, number, size, offset)
@@ -108,13 +108,13 @@ def as_zip64(data, number):
     return data[:end] + large + locator + data[end : end + 8] + b"\xff\xff\xff\xff" + data[end + 12 :]
 
 
-def test_the_members_of_a_large_zip_are_counted_by_its_larger_records():
+def test_the_members_of_a_large_zip_are_counted_by_its_zip64_records():
     assert unpacked(as_zip64(zip_bytes(SMALL), 4), is_zip=True) == SMALL
     assert unpacked(as_zip64(zip_bytes(SMALL), 5), is_zip=True) is None
 
 
-def test_a_name_of_a_zip_is_read_as_utf8_with_and_without_the_flag_that_says_so():
-    """Linux's `zip` and macOS leave the flag out."""
+def test_names_in_a_zip_are_read_as_utf8_with_and_without_the_flag():
+    """Linux's `zip` and macOS omit the flag."""
     data = bytearray(zip_bytes(SMALL))
     for signature, offset in ((b"PK\3\4", 7), (b"PK\1\2", 9)):
         at = -1
@@ -124,7 +124,7 @@ def test_a_name_of_a_zip_is_read_as_utf8_with_and_without_the_flag_that_says_so(
 
 
 @pytest.mark.parametrize("suffix", ["tgz", "zip"])
-def test_a_damaged_archive_is_refused_by_name_and_leaves_nothing(tmp_path, suffix):
+def test_the_error_for_a_damaged_archive_names_it_and_no_files_remain(tmp_path, suffix):
     data = bytearray(tar_bytes(SMALL) if suffix == "tgz" else zip_bytes(SMALL))
     data[100 if suffix == "tgz" else data.index(b"PK\1\2") - 5] ^= 4  # of contents
     path, into = tmp_path / f"bad.{suffix}", tmp_path / "into"

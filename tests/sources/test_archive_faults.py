@@ -1,4 +1,4 @@
-"""Archives that cannot be had: each fault is one of our errors, which says which archive and what was found."""
+"""Faults of downloads and archives: each is one of Smalti's errors that names the archive and the fault."""
 
 import errno
 import gzip
@@ -27,7 +27,7 @@ def into(tmp_path):
     return tmp_path / "unpacked"
 
 
-# ---------------------------------------------------------------- what a server may answer
+# ---------------------------------------------------------------- responses
 
 BROKEN = {
     "no status line": (b"what is this\r\n\r\n", StoreError, "what is this"),
@@ -42,7 +42,7 @@ BROKEN = {
     "headers without end": (reply(b"", *[f"X-{n}: 1" for n in range(200)]), StoreError, "100 headers"),
     "a part of it": (reply(b"1", "Content-Length: 1", status="206 Partial"), StoreError, "status 200, found 206"),
     "no such file": (reply(b"", "Content-Length: 0", status="410 Gone"), StoreNotFound, "no such file"),
-    "a refusal": (reply(b"", "Content-Length: 0", status="403 Forbidden"), StoreAuthError, "sign it anew"),
+    "a refusal": (reply(b"", "Content-Length: 0", status="403 Forbidden"), StoreAuthError, "sign it again"),
     "a failure": (reply(b"", "Content-Length: 0", status="503 Busy"), StoreError, "503.*check the address"),
     "a page": (whole(b"<html>log in</html>"), FormatError, "not an archive"),
     "half of it, without a length": (reply(TGZ[:-30]), FormatError, "damaged"),
@@ -54,7 +54,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_whatever_a_server_answers_is_a_typed_error_that_names_the_archive(into, fault):
+def test_every_broken_response_is_a_typed_error_that_names_the_archive(into, fault):
     answer, kind, text = BROKEN[fault]
     with RawServer({"/x.tgz": answer}) as server:
         with pytest.raises(kind, match=text) as caught:
@@ -66,7 +66,7 @@ def test_whatever_a_server_answers_is_a_typed_error_that_names_the_archive(into,
 @pytest.mark.parametrize(
     "answer", [reply(TGZ), reply(b"%x\r\n%b\r\n0\r\n\r\n" % (len(TGZ), TGZ), "Transfer-Encoding: chunked")]
 )
-def test_an_archive_without_a_length_is_taken_where_its_end_is_there(into, answer):
+def test_an_archive_without_a_length_is_accepted_if_it_is_complete(into, answer):
     with RawServer({"/x.tgz": answer}) as server:
         assert (fetch_archive(f"{server.url}/x.tgz", into) / "daisy" / "1.jpg").read_bytes() == b"one"
 
@@ -74,12 +74,12 @@ def test_an_archive_without_a_length_is_taken_where_its_end_is_there(into, answe
 @pytest.mark.parametrize(
     "address", ["http://a..b/x.tgz", "http://host:port/x.tgz", "http:///x.tgz", "http://[::1/x.tgz"]
 )
-def test_an_address_of_no_server_is_a_typed_error(into, address):
+def test_an_address_without_a_server_is_a_typed_error(into, address):
     with pytest.raises(StoreError, match=r"x\.tgz cannot be fetched \(.+\); check the address"):
         fetch_archive(address, into)
 
 
-def test_an_address_with_letters_of_any_alphabet_is_sent_as_a_browser_does(into):
+def test_non_ascii_addresses_are_encoded_as_browsers_do(into):
     with RawServer({"/caf%C3%A9%20x.tgz": whole(TGZ)}) as server:
         assert fetch_archive(f"{server.url}/caf\N{LATIN SMALL LETTER E WITH ACUTE} x.tgz", into).name == "photos"
         assert fetch_archive(f"{server.url}/caf%C3%A9%20x.tgz", into).name == "photos"
@@ -108,7 +108,7 @@ def certificate(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("certificates"))
 
 
-def test_https_is_spoken_and_not_left_for_http(into, certificate, monkeypatch):
+def test_https_is_verified_and_never_redirected_to_http(into, certificate, monkeypatch):
     with RawServer({"/x.tgz": whole(TGZ), "/y.tgz": redirect("http://127.0.0.1:9/x.tgz")}, certificate) as server:
         with pytest.raises(StoreError, match=r"x\.tgz cannot be fetched \(.*CERTIFICATE_VERIFY_FAILED"):
             fetch_archive(f"{server.url}/x.tgz", into)
@@ -122,7 +122,7 @@ def test_https_is_spoken_and_not_left_for_http(into, certificate, monkeypatch):
 
 
 class SlowSocket:
-    """Gives one byte per half second of a clock that it moves, for ever."""
+    """A socket that delivers one byte per half second of a fake clock, without end."""
 
     def __init__(self, line):
         self.now, self.sent, self.timeouts = 1000.0, 0, []
@@ -153,7 +153,7 @@ def read_all(answer):
 
 @pytest.mark.parametrize("line", [b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**16, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2**16])
 def test_one_byte_per_half_second_ends_at_the_timeout_in_headers_and_in_content(line):
-    """A socket's own timeout begins anew with each byte."""
+    """A timeout of the socket alone restarts with each byte."""
     slow = SlowSocket(line)
     deadline = TransferDeadline(60.0, None, lambda: slow.now, what="the archive")
     answer = http.client.HTTPResponse(TimedSocket(slow, deadline))
@@ -165,7 +165,7 @@ def test_one_byte_per_half_second_ends_at_the_timeout_in_headers_and_in_content(
 
 
 @pytest.mark.parametrize("part", ["headers", "content", "nothing"])
-def test_a_server_that_trickles_or_is_silent_is_left(into, part):
+def test_a_server_that_trickles_or_is_silent_times_out(into, part):
     def trickle(write):
         write(b"HTTP/1.1 200 OK\r\n" if part == "headers" else reply(b"", "Content-Length: 99999"))
         for _ in range(100):
@@ -200,7 +200,7 @@ def test_a_server_that_sends_headers_for_ever_is_left_however_fast_they_come(int
     assert_clean(into)
 
 
-def test_an_archive_of_a_store_is_bounded_too(into, tmp_path):
+def test_limits_hold_for_archives_on_a_store_too(into, tmp_path):
     import fsspec
 
     with fsspec.open("memory://archives/x.tgz", "wb") as file:
@@ -214,7 +214,7 @@ def test_an_archive_of_a_store_is_bounded_too(into, tmp_path):
     assert fetch_archive("memory://archives/x.tgz", into).name == "photos"
 
 
-def test_an_archive_that_says_that_it_is_too_large_is_not_transferred(into):
+def test_an_archive_whose_declared_size_is_too_large_is_not_transferred(into):
     with (
         RawServer({"/x.tgz": reply(b"", "Content-Length: 1000001")}) as server,
         pytest.raises(FormatError, match="larger than the limit of 1,000,000 bytes"),
@@ -222,7 +222,7 @@ def test_an_archive_that_says_that_it_is_too_large_is_not_transferred(into):
         fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(max_bytes=1_000_000))
 
 
-# ---------------------------------------------------------------- what an archive may hold
+# ---------------------------------------------------------------- hostile archives
 
 
 def encrypted_zip():
@@ -269,7 +269,7 @@ HOSTILE = {
     "a zip of a method that Python does not have": ("zip", with_method(99), "method .*pack it again"),
     "a zip whose names are not UTF-8": ("zip", not_utf8_zip(), "damaged"),
     "a tar whose names are not UTF-8": ("tar", latin1_tar(), r"not UTF-8; rename it"),
-    "a name of 300 letters": ("tar", tar_bytes({f"p/{'x' * 300}.jpg": b"1"}, "w"), "no file here can have"),
+    "a name of 300 letters": ("tar", tar_bytes({f"p/{'x' * 300}.jpg": b"1"}, "w"), "does not allow"),
     "one file twice": ("zip", zip_bytes({"p/a": b"1", "p/a/1.jpg": b"1"}), "same file twice"),
     "a link alone": ("tar", only(tarfile.SYMTYPE, "/etc/passwd"), "holds no file"),
     "a device": ("tar", only(tarfile.BLKTYPE), "holds no file"),
@@ -285,7 +285,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_or_strange_archive_is_a_format_error_that_names_it(tmp_path, into, what):
+def test_a_hostile_or_unusual_archive_is_a_format_error_that_names_it(tmp_path, into, what):
     suffix, data, text = HOSTILE[what]
     path = tmp_path / f"strange.{suffix}"
     path.write_bytes(data)
@@ -296,7 +296,7 @@ def test_a_hostile_or_strange_archive_is_a_format_error_that_names_it(tmp_path, 
 
 
 @pytest.mark.parametrize("kind", ["tgz", "zip"])
-def test_a_bomb_is_refused_before_a_byte_of_it_is_written(tmp_path, into, kind):
+def test_an_archive_bomb_is_refused_before_any_byte_is_written(tmp_path, into, kind):
     files = {"p/a/1.jpg": bytes(50_000_000)}
     path = tmp_path / f"bomb.{kind}"
     path.write_bytes(zip_bytes(files) if kind == "zip" else tar_bytes(files))
@@ -317,16 +317,16 @@ def test_a_negative_size_of_a_member_does_not_raise_the_limit(tmp_path, into, ki
     assert_clean(into)
 
 
-def test_a_size_of_a_folder_takes_no_part_of_the_limit(tmp_path, into):
+def test_the_declared_size_of_a_folder_does_not_count_toward_the_limit(tmp_path, into):
     folder = member("p/a", tarfile.DIRTYPE)
-    folder.size = 1 << 40  # POSIX: what the folder may hold
+    folder.size = 1 << 40  # in POSIX the capacity of the folder
     path = tmp_path / "x.tar"
     path.write_bytes(folder.tobuf(tarfile.GNU_FORMAT) + tar_bytes({"p/a/1.jpg": b"1"}, "w"))
     assert (fetch_archive(str(path), into, limits=ArchiveLimits(max_bytes=20_000)) / "a" / "1.jpg").read_bytes() == b"1"
 
 
-def test_a_hard_link_is_the_file_that_it_shares_and_others_are_told_of(tmp_path, into, caplog):
-    """`tar` packs the second name of a file as a link: passed over, it would be lost."""
+def test_hard_links_are_unpacked_and_other_links_are_logged(tmp_path, into, caplog):
+    """`tar` packs the second name of a file as a link: skipped, the file would be lost."""
     links = [member("p/b/2.jpg", tarfile.LNKTYPE, "p/a/1.jpg"), member("p/b/3.jpg", tarfile.SYMTYPE, "2.jpg")]
     path = tmp_path / "links.tgz"
     path.write_bytes(tar_bytes({"p/a/1.jpg": b"one"}, members=links))
@@ -351,7 +351,7 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
-def test_a_full_disk_is_said(tmp_path, into):
+def test_a_full_disk_is_named_in_the_error(tmp_path, into):
     from smalti.sources.archive import _disk_errors
     from smalti.sources.archive_source import ArchiveSource
 
@@ -364,13 +364,13 @@ def test_a_full_disk_is_said(tmp_path, into):
     assert caught.value.__cause__.errno == errno.ENOSPC
 
 
-def test_a_folder_of_that_name_is_no_archive(tmp_path, into):
+def test_a_folder_with_the_name_of_an_archive_is_refused(tmp_path, into):
     (tmp_path / "x.tgz").mkdir()
     for source in (f"{tmp_path}/x.tgz", f"file://{tmp_path}/x.tgz", "dbfs:/Volumes/c/x.tgz"):
         with pytest.raises(SmaltiError, match=r"x\.tgz|catalog"):
             fetch_archive(source, into)
 
 
-def test_a_file_address_is_the_file(tmp_path, into):
+def test_a_file_url_opens_the_file(tmp_path, into):
     (tmp_path / "x.zip").write_bytes(zip_bytes(method=zipfile.ZIP_STORED))
     assert fetch_archive(f"file://{tmp_path}/x.zip", into) == fetch_archive(f"{tmp_path}/x.zip", into)

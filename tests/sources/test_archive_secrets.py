@@ -1,4 +1,4 @@
-"""Secrets of an archive's address are shown nowhere, and an address that is signed anew is the same source."""
+"""Secrets in an archive's address are never shown, and its signature is not part of the source's identity."""
 
 import logging
 
@@ -9,7 +9,7 @@ from smalti.sources.archive import describe_archive, fetch_archive
 from smalti.sources.archive_source import ArchiveSource
 from smalti.sources.image_folder import list_images
 from tests.sources.archives import RawServer, redirect, reply, tar_bytes, whole
-from tests.storage.test_canary import everything_shown
+from tests.storage.test_secrets import everything_shown
 
 CANARY = "CANARYcanary"
 TGZ = tar_bytes()
@@ -25,7 +25,7 @@ SIGNED = {
 
 
 def sees_all(tmp_path, caplog, capfd, error=None):
-    """All that was written, logged, printed or raised."""
+    """Return all bytes that were written, logged, printed or raised."""
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     output = capfd.readouterr()
     shown = [str(path).encode() + path.read_bytes() for path in files]
@@ -59,7 +59,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("signed", SIGNED)
-def test_no_part_of_a_signature_is_shown_whatever_the_server_answers(tmp_path, caplog, capfd, answer, signed):
+def test_no_part_of_a_signature_is_shown_for_any_response(tmp_path, caplog, capfd, answer, signed):
     answers = {"/x.tgz": ANSWERS[answer], "/refused.tgz": ANSWERS["a refusal that repeats it"]}
     error = None
     with RawServer(answers) as server:
@@ -110,13 +110,13 @@ ADDRESSES = [
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("use", [fetch_archive, list_images])
-def test_an_address_that_holds_a_secret_is_shown_without_it(tmp_path, caplog, capfd, address, use):
+def test_an_address_is_shown_without_its_secret(tmp_path, caplog, capfd, address, use):
     with pytest.raises(SmaltiError) as caught:
         use(address, tmp_path / "unpacked") if use is fetch_archive else use(address)
     everything(tmp_path, caplog, capfd, caught.value)
 
 
-def test_these_tests_would_see_a_secret(tmp_path, caplog, capfd):
+def test_these_tests_detect_a_secret(tmp_path, caplog, capfd):
     for leak in ("file", "log", "output", "cause"):
         error = FormatError("x")
         if leak == "file":
@@ -132,7 +132,7 @@ def test_these_tests_would_see_a_secret(tmp_path, caplog, capfd):
         caplog.clear()
 
 
-def test_an_address_that_is_signed_anew_is_the_same_source(tmp_path):
+def test_the_signature_does_not_change_the_source(tmp_path):
     with RawServer({"/x.tgz": whole(TGZ)}) as server:
         first = fetch_archive(f"{server.url}/x.tgz?{SIGNED['Azure']}", tmp_path)
         again = f"{server.url}/x.tgz?sp=r&sv=2025-01-05&se=2100-01-01&sr=b&sig=another"
@@ -157,13 +157,13 @@ def test_an_address_that_is_signed_anew_is_the_same_source(tmp_path):
         ("s3://b/x#1/x.tgz", "s3://b/x#2/x.tgz", False),
     ],
 )
-def test_only_what_signs_an_address_is_left_out_of_what_tells_sources_apart(address, other, is_same):
-    """A parameter that may say which file is meant is kept: to take one archive for another would be wrong data."""
+def test_only_parameters_of_the_signature_are_ignored_when_sources_are_compared(address, other, is_same):
+    """A parameter that may identify the file is kept: to confuse two archives would give wrong data."""
     assert (ArchiveSource.parse(address).digest == ArchiveSource.parse(other).digest) is is_same
 
 
-def test_archives_are_described_without_secrets_and_apart():
-    """Automation compares these: signed anew, it is still the source that it follows."""
+def test_descriptions_have_no_secrets_and_differ_between_archives():
+    """Automation compares descriptions: a new signature must not look like a new source."""
     assert describe_archive(f"https://h/x.tgz?sv=1&sig={CANARY}") == "https://h/x.tgz"
     assert describe_archive("https://h/x.tgz?X-Amz-Date=2&X-Amz-Signature=3") == "https://h/x.tgz"
     first, second = (describe_archive(f"https://h/x.tgz?id={CANARY}{number}&sig=1") for number in (1, 2))
@@ -175,6 +175,6 @@ def test_archives_are_described_without_secrets_and_apart():
     assert describe_archive("/data/x.tgz") == "/data/x.tgz"
 
 
-def test_a_source_does_not_show_its_address():
+def test_the_repr_of_a_source_does_not_contain_its_address():
     source = ArchiveSource.parse(f"http://h/x.tgz?sig={CANARY}")
     assert CANARY not in f"{source!r} {source}"

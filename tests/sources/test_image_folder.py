@@ -1,4 +1,4 @@
-"""The inventory of a folder of images, and what is said about folders that are none."""
+"""The inventory of a folder of images, and the errors for other folders."""
 
 import os
 import sys
@@ -29,14 +29,14 @@ def test_one_class_per_sub_folder(tmp_path):
     assert folder.num_bytes == 6
 
 
-def test_hidden_files_and_files_beside_the_classes_do_not_count(tmp_path):
+def test_hidden_files_and_files_outside_of_class_folders_do_not_count(tmp_path):
     put(tmp_path / "roses" / "1.jpg")
     for name in ("LICENSE.txt", ".DS_Store", "roses/.DS_Store", ".git/config", "roses/Thumbs.db", "roses/.x/1.jpg"):
         put(tmp_path / name)
     assert [file.path for file in list_images(str(tmp_path)).files] == ["roses/1.jpg"]
 
 
-def test_the_address_is_absolute_and_the_names_may_be_anything(tmp_path, monkeypatch):
+def test_the_address_is_absolute_and_any_file_name_is_allowed(tmp_path, monkeypatch):
     put(tmp_path / "a" / "räksmörgås 100%#?.jpg")
     monkeypatch.chdir(tmp_path.parent)
     folder = list_images(tmp_path.name)
@@ -66,7 +66,7 @@ def test_a_missing_folder_is_refused_by_name(tmp_path):
         list_images(str(tmp_path / "no" / "such"))
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_instead_of_a_folder_is_refused(tmp_path):
     put(tmp_path / "photo.jpg")
     with pytest.raises(SmaltiError, match=r"photo\.jpg"):
         list_images(str(tmp_path / "photo.jpg"))
@@ -78,7 +78,7 @@ def test_images_without_class_folders_are_refused(tmp_path):
         list_images(str(tmp_path))
 
 
-def test_a_folder_given_one_level_too_high_is_recognised(tmp_path):
+def test_a_folder_one_level_too_high_is_recognized(tmp_path):
     put(tmp_path / "flower_photos" / "daisy" / "1.jpg")
     put(tmp_path / "flower_photos" / "roses" / "1.jpg")
     with pytest.raises(SmaltiError, match=r"seems to be .*/flower_photos: give that"):
@@ -91,7 +91,7 @@ def test_an_archive_is_not_listed_as_a_folder(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read_is_refused(tmp_path):
+def test_a_folder_without_permission_is_refused(tmp_path):
     put(tmp_path / "a" / "1.jpg")
     (tmp_path / "a").chmod(0)
     try:
@@ -101,6 +101,6 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path):
         (tmp_path / "a").chmod(0o700)
 
 
-def test_an_address_of_an_unknown_kind_is_refused():
+def test_an_address_with_an_unknown_scheme_is_refused():
     with pytest.raises(StoreError, match="unknown scheme"):
         list_images("gopher://old/photos")

@@ -15,7 +15,7 @@ def test_the_share_is_exact_and_leaves_something_on_both_sides(files, fraction, 
     assert len(held_out(PATHS[:files], fraction=fraction, seed=0)) == expected
 
 
-def test_the_choice_depends_on_path_and_seed_alone():
+def test_the_choice_depends_only_on_path_and_seed():
     chosen = held_out(PATHS, fraction=0.2, seed=4)
     assert held_out(reversed(PATHS), fraction=0.2, seed=4) == chosen
     assert held_out(PATHS, fraction=0.2, seed=5) != chosen

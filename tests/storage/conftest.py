@@ -1,4 +1,4 @@
-"""Servers that the storage tests talk to: real protocol, this process, loopback only."""
+"""Servers for the storage tests: real protocols, on loopback."""
 
 import os
 import secrets
@@ -21,7 +21,7 @@ PRIVATE = (
 
 @pytest.fixture(scope="session")
 def s3_server():
-    """The address of a moto server, in this process, that checks nothing."""
+    """The address of a moto server in this process, without checks of signatures and rights."""
     import moto.server
 
     server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -33,7 +33,7 @@ def s3_server():
 
 @pytest.fixture
 def clean_environment(monkeypatch, tmp_path):
-    """No credentials from this machine, and no look-ups that leave it."""
+    """An environment without this machine's credentials, and without metadata services."""
     for name in list(os.environ):
         if name.startswith(PRIVATE):
             monkeypatch.delenv(name)
@@ -58,7 +58,7 @@ def s3_bucket(s3_server, clean_environment):
 @pytest.fixture
 def files_api(clean_environment):
     """A Files API server with one empty volume; host and token are in the environment."""
-    from tests.storage.files_api_server import FilesApiServer
+    from tests.storage.servers.files_api_server import FilesApiServer
 
     server = FilesApiServer()
     clean_environment.setenv("DATABRICKS_HOST", server.url)
@@ -75,14 +75,14 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def guarded_server(certificate):
-    """S3 that checks signatures and rights, over http and https."""
+    """An S3 server that checks signatures and rights, over http and https."""
     with guarded_s3(certificate) as server:
         yield server
 
 
 @pytest.fixture
 def guarded_bucket(guarded_server, clean_environment):
-    """A fresh bucket that the user of the environment may use."""
+    """A fresh bucket; credentials of a user with rights on it are in the environment."""
     bucket = f"free-{secrets.token_hex(6)}"
     with guarded_server.unguarded():
         guarded_server.admin("s3").create_bucket(Bucket=bucket)
@@ -116,7 +116,7 @@ def secure_container(azurite_https, certificate, clean_environment):
     """A fresh container of the https server, whose certificate is trusted; the environment has no credentials."""
     import aiohttp.connector
 
-    # It read SSL_CERT_FILE when it was imported; test_azure.py sets that for a process of its own.
+    # aiohttp reads SSL_CERT_FILE when it is imported; test_azure.py tests the variable in a new process.
     aiohttp.connector._SSL_CONTEXT_VERIFIED.load_verify_locations(str(certificate.authority))
     return azurite_https.make_container(certificate.authority)
 
@@ -136,7 +136,7 @@ def gcs_bucket(gcs_url, clean_environment):
 
 @pytest.fixture
 def gcs_json(clean_environment):
-    """A server of Google's JSON API that keeps conditions; the environment has no credentials."""
+    """A server of Google's JSON API that honours conditions; the environment has no credentials."""
     with GcsJsonServer() as server:
         yield server
 

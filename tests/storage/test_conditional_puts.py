@@ -1,4 +1,4 @@
-"""Conditional puts on a disk and in memory: who looks and replaces is not disturbed between the two."""
+"""Conditional puts on a disk and in memory are atomic."""
 
 import fcntl
 import os
@@ -15,8 +15,8 @@ from smalti.storage import LocalStore, open_store
 
 
 @contextmanager
-def held(folder, kind):
-    """The folder's lock, as another process would hold it."""
+def locked(folder, kind):
+    """Hold the folder's lock, as another process would."""
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, kind)
     try:
@@ -34,12 +34,12 @@ def held(folder, kind):
     ],
     ids=["a conditional put waits for a put", "a put waits for a conditional one", "a deletion waits for it"],
 )
-def test_nobody_changes_a_name_between_the_look_and_the_rename(tmp_path, kind, change):
+def test_no_other_put_or_delete_happens_between_comparison_and_rename(tmp_path, kind, change):
     store = LocalStore(tmp_path)
     store.put("k", b"old")
     etag = store.get_tagged("k").etag
     thread = threading.Thread(target=change, args=(store, etag), daemon=True)
-    with held(tmp_path, kind):
+    with locked(tmp_path, kind):
         thread.start()
         thread.join(0.2)
         assert thread.is_alive(), "it waits"
@@ -49,14 +49,14 @@ def test_nobody_changes_a_name_between_the_look_and_the_rename(tmp_path, kind, c
     assert not store.exists("k") or store.get("k") == b"new"
 
 
-def test_no_lock_file_is_left(tmp_path):
+def test_no_lock_file_remains(tmp_path):
     store = LocalStore(tmp_path)
     store.put("k", b"old")
     store.put_if_match("k", b"new", store.get_tagged("k").etag)
     assert [path.name for path in tmp_path.iterdir()] == ["k"]
 
 
-def test_in_memory_one_of_four_wins_each_of_many_rounds():
+def test_in_memory_exactly_one_of_four_writers_wins_each_round():
     store, wins = open_store(f"memory://{secrets.token_hex(6)}"), []
     store.put("k", b"0")
     start, interval = threading.Barrier(4, timeout=60), sys.getswitchinterval()

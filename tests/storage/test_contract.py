@@ -1,4 +1,4 @@
-"""The contract of stores on every kind of store, each against a real server on loopback."""
+"""The contract of stores, for every kind of store against a server on loopback."""
 
 import secrets
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from smalti.testing import LargeStoreContract, MemoryStore, ReadContract, StoreC
 from tests.storage.servers.gcs_json import GcsJsonServer
 from tests.storage.servers.web_server import WebServer
 
-# Azure's and Google's clients hand aiohttp whole blocks of bytes, of which it warns; by default nobody sees that.
+# aiohttp warns of the large bodies that Azure's and Google's clients send; the warning is off by default.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
 
@@ -44,7 +44,7 @@ class S3:
 
 
 class S3OverHttps:
-    """As a store with https that is not AWS."""
+    """A store with https that is not AWS."""
 
     @pytest.fixture
     def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
@@ -53,7 +53,7 @@ class S3OverHttps:
 
 
 class S3WithChecksums:
-    """As AWS: botocore sends checksums in trailers, which it does over https alone."""
+    """A store like AWS: botocore sends checksums in trailers, which it only does over https."""
 
     @pytest.fixture
     def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
@@ -64,7 +64,7 @@ class S3WithChecksums:
 
 
 class Oracle:
-    """Oracle's S3-compatible door."""
+    """Oracle's S3-compatible endpoint."""
 
     @pytest.fixture
     def store(self, guarded_server, guarded_bucket) -> Store:
@@ -96,7 +96,7 @@ class AzureOverHttps:
 
 
 class Google:
-    """The emulator ignores conditions in silence, so that the store must find out."""
+    """The emulator silently ignores conditions, which the store must detect."""
 
     exclusive_puts = conditional_puts = False
 
@@ -106,7 +106,7 @@ class Google:
 
 
 class GoogleWithConditions:
-    """A server of ours that keeps them as Google does."""
+    """A server that honours conditions as Google does."""
 
     @pytest.fixture
     def store(self, clean_environment) -> Iterator[Store]:
@@ -115,7 +115,7 @@ class GoogleWithConditions:
 
 
 class GoogleByHmacKey:
-    """MosaicML's GCS_KEY and GCS_SECRET, which mean the S3-compatible door."""
+    """MosaicML's GCS_KEY and GCS_SECRET, which select the S3-compatible endpoint."""
 
     @pytest.fixture
     def store(self, guarded_server, guarded_bucket, clean_environment) -> Store:
@@ -180,7 +180,7 @@ class TestMuchOnAzure(Azure, LargeStoreContract): ...
 class TestMuchOnGoogle(Google, LargeStoreContract): ...
 @pytest.mark.slow
 class TestMuchOnGoogleWithConditions(GoogleWithConditions, LargeStoreContract):
-    num_keys, num_bytes = 103, (51 << 20) + 7  # its pages are short, and gcsfs goes in parts from 50 MiB on
+    num_keys, num_bytes = 103, (51 << 20) + 7  # its pages are short, and gcsfs uploads parts from 50 MiB on
 @pytest.mark.slow
 class TestMuchOnVolumes(Volumes, LargeStoreContract): ...
 @pytest.mark.slow
@@ -204,7 +204,7 @@ class TestWeb(ReadContract):
 
 
 class TestHub(ReadContract):
-    """hf:// from a server that speaks the Hub's addresses and wants a token."""
+    """hf:// from a server with the Hub's addresses that requires a token."""
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -1,4 +1,4 @@
-"""No credentials, or refused ones: one message that says which, where, and that every process needs them."""
+"""Missing credentials: the message names them, the ways to give them, and the processes that need them."""
 
 import pytest
 
@@ -23,22 +23,22 @@ NAMED = {
 
 
 @pytest.fixture
-def nobody(request, clean_environment, tmp_path):
-    """A process that has no credentials of any kind, and files of nobody."""
+def no_credentials(request, clean_environment, tmp_path):
+    """An environment without credentials of any kind."""
     clean_environment.setenv("OCI_REGION", "eu-frankfurt-1")
     clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     clean_environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    clean_environment.setenv("PATH", str(tmp_path))  # no `az`, no `gcloud`, whose login might be found
+    clean_environment.setenv("PATH", str(tmp_path))  # hides `az` and `gcloud`, which may be logged in
     clean_environment.delenv("SSH_AUTH_SOCK", raising=False)
     return clean_environment
 
 
 @pytest.mark.parametrize("address", NAMED)
-def test_without_credentials_the_message_says_which_where_and_that_every_process_needs_them(request, nobody, address):
+def test_without_credentials_the_message_names_them_and_the_processes_that_need_them(request, no_credentials, address):
     with WebServer({}, token="a-login") as server:
         if address == "sftp":
             sftp = request.getfixturevalue("sftp")
-            nobody.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", str(sftp.known_hosts))
+            no_credentials.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", str(sftp.known_hosts))
             store = open_store(f"{sftp.url}/set")
         elif address == "hf":
             store = open_store("hf://datasets/owner/name", {"endpoint": server.url})
@@ -54,17 +54,17 @@ def test_without_credentials_the_message_says_which_where_and_that_every_process
     assert "Spark" in text, text
 
 
-def test_the_known_words_of_databricks_are_explained(nobody):
-    """ "default auth: cannot configure default credentials" is all that a worker of MosaicML's would say."""
-    nobody.setenv("DATABRICKS_HOST", "http://127.0.0.1:9")
+def test_the_databricks_sdk_message_about_missing_credentials_is_explained(no_credentials):
+    """With MosaicML's reader a worker only reports "default auth: cannot configure default credentials"."""
+    no_credentials.setenv("DATABRICKS_HOST", "http://127.0.0.1:9")
     with pytest.raises(StoreAuthError, match=r"DATABRICKS_TOKEN.*notebook"):
         open_store("dbfs:/Volumes/c/s/v/set").get("k")
 
 
 @pytest.mark.slow
-def test_an_account_of_azure_alone_is_no_login(nobody):
-    """adlfs would try a managed identity over the network, then `az`, then nothing."""
-    nobody.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acct")
-    nobody.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")  # a machine that is not Azure's
+def test_an_azure_account_name_alone_is_not_a_login(no_credentials):
+    """adlfs would try a managed identity over the network, then `az`, then anonymous access."""
+    no_credentials.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acct")
+    no_credentials.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")  # a machine that is not Azure's
     with pytest.raises(StoreAuthError, match="AZURE_CLIENT_SECRET"):
         open_store("az://container/set", {"request_attempts": 1, "request_timeout": 60}).get("k")

@@ -1,4 +1,4 @@
-"""fsspec's own suite for file systems. What copies, gets and puts is the same code for volumes and the root of DBFS."""
+"""fsspec's own suite for file systems. Copies, gets and puts are the same code for volumes and the root of DBFS."""
 
 import pytest
 from fsspec.tests.abstract import (

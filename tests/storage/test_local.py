@@ -1,4 +1,4 @@
-"""Folders of a disk: whole files only, nothing outside the root, clear errors."""
+"""Folders as stores: atomic puts, nothing outside the root, clear errors."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_write_that_fails_leaves_the_old_object_and_no_temporary(tmp_path):
+def test_a_failed_write_leaves_the_old_object_and_no_temporary_file(tmp_path):
     store = LocalStore(tmp_path)
     store.put("k", b"old")
     with pytest.raises(TypeError):
@@ -29,7 +29,7 @@ def test_a_write_that_fails_leaves_the_old_object_and_no_temporary(tmp_path):
     assert names(tmp_path) == ["k"]
 
 
-def test_temporaries_are_not_listed(tmp_path):
+def test_temporary_files_are_not_listed(tmp_path):
     store = LocalStore(tmp_path)
     store.put("k", b"1")
     (tmp_path / ".k.0123.smalti-tmp").write_bytes(b"left by a killed process")
@@ -37,7 +37,7 @@ def test_temporaries_are_not_listed(tmp_path):
 
 
 class KilledBeforeRename(LocalStore):
-    """Every put ends with the process, when its temporary file is written and has no other name yet."""
+    """A store whose process ends in each put, before the temporary file is renamed."""
 
     def _rename(self, temp, *_):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -56,7 +56,7 @@ PUTS = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("put", PUTS)
-def test_what_a_put_leaves_that_was_killed_is_found_and_removed(tmp_path, put):
+def test_the_temporary_file_of_a_killed_put_is_found_and_removed(tmp_path, put):
     (tmp_path / "source").write_bytes(b"12345")
     root = tmp_path / "root"
     in_fork(lambda: PUTS[put](KilledBeforeRename(root), tmp_path / "source"))
@@ -67,11 +67,11 @@ def test_what_a_put_leaves_that_was_killed_is_found_and_removed(tmp_path, put):
     [upload] = store.unfinished_uploads()
     assert upload == UnfinishedUpload("w/k", left.name, 1e9, 5, is_temporary=True)
     store.abort_upload(upload)
-    store.abort_upload(upload)  # somebody else was first
+    store.abort_upload(upload)  # removed already: a no-op
     assert list((root / "w").iterdir()) == []
 
 
-def test_only_names_that_the_store_gives_are_temporary_files(tmp_path):
+def test_only_names_made_by_the_store_are_temporary_files(tmp_path):
     store = LocalStore(tmp_path)
     names = [".k.0123456789abcdef.smalti-tmp.bak", ".k.0123456789ABCDEF.smalti-tmp", "k.0123456789abcdef.smalti-tmp"]
     dots = [f"{dots}.0123456789abcdef.smalti-tmp" for dots in ("", ".", "..", "...")]
@@ -83,8 +83,8 @@ def test_only_names_that_the_store_gives_are_temporary_files(tmp_path):
 
 
 @pytest.mark.parametrize("folder", [b"back\\slash", b"line\nend", b"\xff", b"a"])
-def test_a_temporary_file_at_a_path_that_is_no_key_stays_and_stops_nothing(tmp_path, folder):
-    """Nobody could name it, print it or remove it by its key."""
+def test_a_temporary_file_at_a_path_that_is_no_key_is_ignored(tmp_path, folder):
+    """It could not be printed, or removed by its key."""
     place = os.path.join(os.fsencode(tmp_path), folder)
     os.mkdir(place)
     with open(os.path.join(place, b".k.0123456789abcdef.smalti-tmp"), "xb"):
@@ -137,7 +137,7 @@ def test_a_root_that_is_itself_a_link_works(tmp_path):
     assert (tmp_path / "real" / "a" / "b").read_bytes() == b"1"
 
 
-def test_a_file_in_the_way_of_a_folder_is_said(tmp_path):
+def test_a_file_in_place_of_a_folder_is_named_in_the_error(tmp_path):
     store = LocalStore(tmp_path)
     store.put("a", b"1")
     with pytest.raises(StoreError, match="a/b"):
@@ -172,7 +172,7 @@ def test_a_file_system_without_hard_links_is_refused_with_advice(tmp_path):
 
 @pytest.mark.process
 def test_a_killed_writer_never_leaves_a_partial_object(tmp_path):
-    """SIGKILL at many moments of a loop of puts and creates; every object found afterwards is whole."""
+    """SIGKILL at many moments of a loop of puts; every object found afterwards is complete."""
     script = textwrap.dedent(
         """
         import sys
@@ -205,14 +205,14 @@ def test_a_killed_writer_never_leaves_a_partial_object(tmp_path):
         assert data == data[:8] * 50_000, info.key
 
 
-def test_exists_means_a_file(tmp_path):
+def test_a_folder_does_not_exist_as_an_object(tmp_path):
     store = LocalStore(tmp_path)
     store.put("a/b", b"1")
     assert not store.exists("a")
     assert store.local_path("a/b").read_bytes() == b"1"
 
 
-def test_put_if_absent_on_a_dangling_link_is_exists(tmp_path):
+def test_put_if_absent_on_a_dangling_link_raises_exists(tmp_path):
     (tmp_path / "k").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StoreExists):
         LocalStore(tmp_path).put_if_absent("k", b"1")

@@ -1,4 +1,4 @@
-"""Which address opens which store, and which are refused."""
+"""The stores that addresses open, and addresses that are refused."""
 
 import logging
 
@@ -25,7 +25,7 @@ def test_paths_open_folders(url, expected):
 
 @pytest.mark.parametrize("url", ["", "file:", "file://"])
 def test_an_empty_address_is_refused(url):
-    """It comes from a variable that was not set, and would read, or clean up, whatever folder the program runs in."""
+    """It comes from an unset variable, and would read, or vacuum, the working folder."""
     with pytest.raises(StoreError, match=r'the address is empty .*The working folder is "\."'):
         open_store(url)
 
@@ -37,12 +37,12 @@ def test_a_file_address_with_a_login_is_refused_without_showing_it():
 
 
 @pytest.mark.parametrize("url", [None, 3, b"/data", ["a", "b"]])
-def test_what_is_no_address_is_refused(url):
+def test_values_that_are_no_addresses_are_refused(url):
     with pytest.raises(TypeError, match=f"expected a path, a URL or a store, found {type(url).__name__}"):
         open_store(url)
 
 
-def test_relative_paths_are_of_the_working_folder(tmp_path, monkeypatch):
+def test_relative_paths_are_relative_to_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_store(".").root == tmp_path
     assert open_store("sub/x").root == tmp_path / "sub" / "x"
@@ -103,7 +103,7 @@ def test_bad_addresses_are_refused_without_showing_secrets(caplog, url, text):
     assert "CANARY" not in caplog.text
 
 
-def test_whole_buckets_and_the_whole_memory_list_their_keys(s3_server, s3_bucket):
+def test_the_root_of_a_bucket_and_of_memory_lists_its_keys(s3_server, s3_bucket):
     import secrets
 
     bucket = open_store(f"s3://{s3_bucket}", {"endpoint_url": s3_server})

@@ -1,4 +1,4 @@
-"""Connections belong to one process: made again after a fork, whatever the parent was doing."""
+"""Connections belong to one process, and are made again after a fork in any state of the parent."""
 
 import os
 import threading
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.process
 
 
 def in_fork(work, seconds=20) -> str:
-    """What `work` returns in a forked child, as text; fails when the child hangs."""
+    """Return the result of `work` in a forked child, as text; fail if the child hangs."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # the tests fork while threads run
         pid = os.fork()
     if pid == 0:
         try:
@@ -35,7 +35,7 @@ def in_fork(work, seconds=20) -> str:
     return answer or "nothing: killed after the deadline"
 
 
-def test_each_process_makes_its_own_value():
+def test_each_process_creates_its_own_value():
     value = PerProcess(os.getpid)
     assert value.get() == os.getpid()
     assert in_fork(lambda: value.get() == os.getpid()) == "True"
@@ -71,7 +71,7 @@ def test_a_fork_while_other_threads_use_the_store_does_not_hang(s3_server, s3_bu
             thread.join(10)
 
 
-def test_a_fork_while_fsspec_makes_its_loop_does_not_hang(s3_server, s3_bucket):
+def test_a_fork_while_fsspec_creates_its_event_loop_does_not_hang(s3_server, s3_bucket):
     """fsspec's own hook leaves this lock held in the child."""
     import fsspec.asyn
 

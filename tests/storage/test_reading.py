@@ -1,4 +1,4 @@
-"""How objects are read: in one request where that is possible, of one content, going on where it broke off."""
+"""Reads of objects: in one request if possible, of one content, resumed after broken connections."""
 
 import io
 import os
@@ -19,11 +19,11 @@ DATA = bytes(range(251)) * 40_000
 
 
 @pytest.fixture(params=["streamed", "ranged"])
-def opened(request, clean_environment):
+def faults_and_store(request, clean_environment):
     """A fault store with one object, and the store over it with either reader."""
     with FaultStore() as faults:
         faults.put("k", DATA)
-        # An option that botocore does not know makes s3fs the reader.
+        # An option that botocore does not have selects the reader over s3fs.
         extra = {"version_aware": False} if request.param == "ranged" else {}
         store = open_store("s3://bucket", {**faults.options, **extra})
         kind = {"streamed": S3Reader, "ranged": FsspecReader}[request.param]
@@ -31,39 +31,39 @@ def opened(request, clean_environment):
         yield faults, store
 
 
-def fetched(store, key="k"):
+def fetch(store, key="k"):
     out = io.BytesIO()
     assert store.fetch(key, out) == len(out.getvalue())
     return out.getvalue()
 
 
-def test_an_object_comes_in_one_request_from_s3(clean_environment):
+def test_an_object_is_read_from_s3_in_one_request(clean_environment):
     with FaultStore() as faults:
         faults.put("k", DATA)
-        assert fetched(open_store("s3://bucket", faults.options)) == DATA
+        assert fetch(open_store("s3://bucket", faults.options)) == DATA
         assert [(entry.method, entry.key) for entry in faults.log()] == [("GET", "k")]
 
 
-def test_a_body_that_breaks_off_goes_on_where_it_ended(clean_environment):
+def test_a_broken_body_is_resumed_at_its_last_byte(clean_environment):
     with FaultStore(Toxic("reset_peer", key="k", method="GET", after=6_000_000, count=1)) as faults:
         faults.put("k", DATA)
-        assert fetched(open_store("s3://bucket", faults.options)) == DATA
+        assert fetch(open_store("s3://bucket", faults.options)) == DATA
         _, second = faults.log()
         begin = int(second.headers["range"].removeprefix("bytes=").removesuffix("-"))
-        assert 0 < begin <= 6_000_000, "what had come was kept"
+        assert 0 < begin <= 6_000_000, "received bytes were kept"
         assert second.headers["if-match"]
 
 
-def test_every_piece_that_comes_is_progress(clean_environment):
+def test_every_chunk_resets_the_number_of_faults(clean_environment):
     with FaultStore(Toxic("truncate", key="k", after=1_000_000, count=9)) as faults:
         faults.put("k", DATA)
-        assert fetched(open_store("s3://bucket", faults.options)) == DATA, "more breaks than attempts"
+        assert fetch(open_store("s3://bucket", faults.options)) == DATA, "there were more faults than attempts"
         assert len(faults.log()) == 10
 
 
 @pytest.mark.parametrize("after", [0, 3_000_000, 9_000_000])
-def test_bytes_of_two_objects_are_never_mixed(opened, after):
-    faults, store = opened
+def test_bytes_of_two_contents_are_never_mixed(faults_and_store, after):
+    faults, store = faults_and_store
 
     class Swapping(io.BytesIO):
         def write(self, data):
@@ -80,10 +80,10 @@ def test_bytes_of_two_objects_are_never_mixed(opened, after):
 
 
 @pytest.mark.parametrize("size", [0, 1, FIRST_RANGE_BYTES - 1, FIRST_RANGE_BYTES, RANGE_BYTES, RANGE_BYTES + 1])
-def test_objects_of_every_size_are_read_whole(opened, size):
-    faults, store = opened
+def test_objects_of_every_size_are_read_whole(faults_and_store, size):
+    faults, store = faults_and_store
     faults.put("k", DATA[:size])
-    assert fetched(store) == store.get("k") == DATA[:size]
+    assert fetch(store) == store.get("k") == DATA[:size]
     assert store.size("k") == size
 
 
@@ -96,26 +96,26 @@ def test_objects_of_every_size_are_read_whole(opened, size):
         (10_040_000, 10_040_001, b""),
     ],
 )
-def test_a_range_is_its_bytes(opened, begin, end, expected):
-    assert opened[1].get_range("k", begin, end) == expected
+def test_a_range_returns_its_bytes(faults_and_store, begin, end, expected):
+    assert faults_and_store[1].get_range("k", begin, end) == expected
 
 
-def test_bytes_that_come_too_slowly_are_a_timeout(clean_environment):
+def test_bytes_that_arrive_too_slowly_are_a_timeout(clean_environment):
     with FaultStore(Toxic("stall", seconds=60)) as faults:
         faults.put("k", DATA)
         store = open_store("s3://bucket", {**faults.options, "request_timeout": 1, "request_attempts": 1})
-        for read in (lambda: store.get("k"), lambda: fetched(store)):
+        for read in (lambda: store.get("k"), lambda: fetch(store)):
             with pytest.raises(StoreTimeout, match="cannot read s3://bucket/k"):
                 read()
 
 
-def test_a_redirect_is_an_error_and_nobody_else_is_asked(clean_environment):
+def test_a_redirect_is_an_error_and_is_not_followed(clean_environment):
     with FaultStore() as other, FaultStore() as faults:
         other.put("k", DATA)
         faults.put("k", DATA)
         faults.plant(Toxic("http", status=307, key="k", location=other.url + "/bucket/k"))
         store = open_store("s3://bucket", {**faults.options, "request_attempts": 1})
-        for read in (lambda: store.get("k"), lambda: fetched(store), lambda: store.get_range("k", 0, 9)):
+        for read in (lambda: store.get("k"), lambda: fetch(store), lambda: store.get_range("k", 0, 9)):
             with pytest.raises(StoreError):
                 read()
         assert other.log() == []
@@ -132,25 +132,25 @@ def test_credentials_that_expired_are_read_once_more(clean_environment):
             store.get("k")
         assert [entry.access for entry in faults.log()] == ["OLD", "OLD"]
         clean_environment.setenv("AWS_ACCESS_KEY_ID", faults.options["key"])
-        assert fetched(store) == DATA
+        assert fetch(store) == DATA
 
 
-def test_what_a_bucket_asks_of_readers_is_sent(clean_environment):
+def test_requester_pays_is_sent_by_readers(clean_environment):
     with FaultStore() as faults:
         faults.put("k", DATA)
         options = {**faults.options, "requester_pays": True, "s3_additional_kwargs": {"ACL": "private"}}
-        fetched(open_store("s3://bucket", options))
+        fetch(open_store("s3://bucket", options))
         assert faults.log()[0].headers["x-amz-request-payer"] == "requester"
         assert "x-amz-acl" not in faults.log()[0].headers, "that is for writers"
 
 
-def test_a_pickled_reader_makes_its_own_client(opened):
-    _, store = opened
-    fetched(store)
-    assert fetched(pickle.loads(pickle.dumps(store))) == DATA
+def test_a_pickled_reader_creates_its_own_client(faults_and_store):
+    _, store = faults_and_store
+    fetch(store)
+    assert fetch(pickle.loads(pickle.dumps(store))) == DATA
 
 
-def test_stores_with_one_login_share_a_client_and_others_do_not(clean_environment, tmp_path):
+def test_only_stores_with_the_same_login_share_a_client(clean_environment, tmp_path):
     with FaultStore() as faults:
         faults.put("a/k", DATA)
         address = {"endpoint_url": faults.options["endpoint_url"]}
@@ -182,10 +182,10 @@ def test_stores_with_one_login_share_a_client_and_others_do_not(clean_environmen
 
 
 class Link:
-    """A file system of one object of 64 MiB, behind a link of so many bytes a second."""
+    """A file system with one object of 64 MiB and a bandwidth limit."""
 
     def __init__(self, rate):
-        self.now, self.rate, self.longest, self.asked = 0.0, rate, 0.0, []
+        self.now, self.rate, self.longest, self.requested = 0.0, rate, 0.0, []
 
     def info(self, _path):
         return {"size": 64 << 20, "etag": "1"}
@@ -194,7 +194,7 @@ class Link:
         seconds = (end - start) / self.rate
         self.now += seconds
         self.longest = max(self.longest, seconds)
-        self.asked.append(end - start)
+        self.requested.append(end - start)
         return bytes(end - start)
 
 
@@ -204,14 +204,14 @@ def read_over(link):
 
 
 def test_on_a_slow_link_ranges_are_small_enough_to_show_progress():
-    """A range shows no progress until it is whole: 8 MiB at 64 KiB/s would look like a stall of 128 s."""
+    """A range shows no progress until it is complete: 8 MiB at 64 KiB/s would look like a stall of 128 s."""
     link = Link(64 << 10)
     assert read_over(link) == 64 << 20
     assert link.longest == 16.0
-    assert link.asked[-1] == 256 << 10
+    assert link.requested[-1] == 256 << 10
 
 
 def test_on_a_fast_link_ranges_grow_to_8_mib():
     link = Link(100 << 20)
     assert read_over(link) == 64 << 20
-    assert [size >> 20 for size in link.asked] == [1, 2, 4, 8, 8, 8, 8, 8, 8, 8, 1]
+    assert [size >> 20 for size in link.requested] == [1, 2, 4, 8, 8, 8, 8, 8, 8, 8, 1]

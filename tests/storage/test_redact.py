@@ -1,4 +1,4 @@
-"""Secrets in messages: masked wherever they may stand."""
+"""Secrets are masked anywhere in a message."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_a_secret_that_a_client_takes_from_the_environment_is_masked_wherever_it
     assert redact("the server said: CANARYSECRET is over", detect_secrets()) == "the server said: *** is over"
 
 
-def test_an_address_is_shown_without_query_and_fragment_whatever_they_hold():
+def test_an_address_is_shown_without_query_and_fragment():
     assert redact_address("https://host/x.tgz?whatever=CANARY") == "https://host/x.tgz?***"
     assert redact_address("https://host/x.tgz#CANARY?x") == "https://host/x.tgz#***"
     assert redact_address("https://me:CANARY@host/x.tgz") == "https://***@host/x.tgz"
@@ -93,7 +93,7 @@ def test_an_address_is_shown_without_query_and_fragment_whatever_they_hold():
     assert redact_address("s3://bucket/x") == "s3://bucket/x"
 
 
-def test_all_parts_of_a_query_may_be_repeated_by_others_but_what_stands_in_the_path():
+def test_all_parts_of_a_query_are_secrets_unless_the_path_contains_them():
     address = "https://host/archives/x.tgz?id=archives&sig=a%2Bbcdefgh&se=1#fragment"
     assert "archives" not in address_secrets(address)
     assert set(address_secrets(address)) >= {
@@ -102,7 +102,7 @@ def test_all_parts_of_a_query_may_be_repeated_by_others_but_what_stands_in_the_p
     }  # fmt: skip
 
 
-def test_secret_options_are_found_by_name_also_nested():
+def test_secret_options_are_found_by_name_and_in_nested_options():
     options = {
         "key": "AKIDAKID",
         "region": "eu-west-1",
@@ -112,7 +112,7 @@ def test_secret_options_are_found_by_name_also_nested():
     assert secret_values(options) == ("longsecret", "AKIDAKID")
 
 
-def test_a_cause_that_shows_a_secret_is_replaced():
+def test_a_cause_that_contains_a_secret_is_replaced():
     inner = ValueError("url https://x?sig=CANARYSECRET")
     outer = OSError("failed")
     outer.__cause__ = inner

@@ -1,4 +1,4 @@
-"""What object stores do wrong, through the real client libraries: one clear error, in bounded time, without secrets."""
+"""Faults of object stores through the real client libraries: one clear error, in bounded time, without secrets."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ def s3(endpoint, **options):
     return open_store("s3://bucket/set", defaults | options)
 
 
-def test_s3_without_credentials_says_which_variables_to_set(s3_server, clean_environment):
+def test_s3_without_credentials_names_the_variables_to_set(s3_server, clean_environment):
     clean_environment.setenv("S3_ENDPOINT_URL", s3_server)
     store = open_store("s3://bucket/set")
     for use in (lambda: store.get("k"), lambda: store.put("k", b"1"), lambda: list(store.list())):
@@ -28,7 +28,7 @@ def test_s3_without_credentials_says_which_variables_to_set(s3_server, clean_env
             use()
 
 
-def test_anonymous_access_happens_only_when_asked_for(s3_server, s3_bucket, clean_environment):
+def test_access_is_anonymous_only_on_request(s3_server, s3_bucket, clean_environment):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         clean_environment.delenv(name)
     with pytest.raises(StoreAuthError):
@@ -82,14 +82,14 @@ def test_a_failed_file_upload_leaves_no_object(s3_server, s3_bucket, tmp_path):
 
 @pytest.mark.parametrize("mode", [500, 503, 429, "drop", "cut"])
 @pytest.mark.slow
-def test_s3_faults_are_tried_again_a_few_times_and_then_raised(clean_environment, mode):
+def test_s3_faults_are_retried_a_few_times_and_then_raised(clean_environment, mode):
     with planted(mode) as server:
         server.put("set/k", b"0123456789")
         begin = time.monotonic()
         with pytest.raises(StoreError, match=r"s3://bucket/set/k"):
             s3(server.url).get_range("k", 0, 10)
         assert time.monotonic() - begin < 40
-        assert 2 <= len(server.log()) <= 8, "ours times the library's, no more"
+        assert 2 <= len(server.log()) <= 8, "the product of the store's and the library's attempts"
 
 
 def test_a_hanging_s3_store_is_a_timeout(clean_environment):
@@ -100,20 +100,20 @@ def test_a_hanging_s3_store_is_a_timeout(clean_environment):
         assert time.monotonic() - begin < 30, "the server is silent for a minute"
 
 
-def test_s3_comes_back_and_the_read_succeeds(clean_environment):
+def test_a_read_succeeds_when_s3_recovers(clean_environment):
     with planted(503, times=2) as server:
         server.put("set/k", b"0123456789")
         assert s3(server.url, request_attempts=3).get_range("k", 0, 10) == b"0123456789"
 
 
-def test_s3_that_nobody_listens_at_fails_soon(clean_environment):
+def test_an_unreachable_s3_fails_early(clean_environment):
     begin = time.monotonic()
     with pytest.raises(StoreError, match="s3://bucket"):
         s3("http://127.0.0.1:9").get("k")
     assert time.monotonic() - begin < 40
 
 
-def test_gcs_without_credentials_says_what_to_do(clean_environment):
+def test_gcs_without_credentials_names_the_remedies(clean_environment):
     pytest.importorskip("gcsfs")
     with pytest.raises(StoreAuthError, match="GOOGLE_APPLICATION_CREDENTIALS"):
         open_store("gs://bucket/set").get("k")
@@ -158,7 +158,7 @@ def test_azure_faults_are_bounded_and_keep_the_account_key_secret(clean_environm
             assert len(server.log()) == (2 if mode == 503 else 1), mode
 
 
-def test_classes_of_the_libraries_are_known():
+def test_exception_classes_of_client_libraries_are_classified():
     class NoCredentialsError(Exception):
         pass
 
@@ -191,7 +191,7 @@ def test_classes_of_the_libraries_are_known():
             assert classify(error) is kind, error
             wrapped = OSError(22, "translated")
             wrapped.__cause__ = error
-            assert classify(wrapped) is kind, "found behind a translation"
+            assert classify(wrapped) is kind, "classified by its cause"
 
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch):

@@ -1,10 +1,9 @@
-"""Getting an archive of images (.tgz, .tar.gz, .tar, .zip) from a path or URL into a local folder, safely and whole.
+"""Unpacking of archives of images (.tgz, .tar.gz, .tar, .zip) from a path or URL into a local folder.
 
-1. the archive is downloaded to a temporary file beside the target, under a deadline and a size limit;
-2. members are unpacked by hand: regular files and hard links, no name that leaves the folder, limits on bytes and
-   members;
-3. the folder appears by one rename once the whole archive was read and its checksums compared, with a note of where it
-   came from; a second call finds it and does nothing.
+1. The archive is downloaded to a temporary file below the target's parent, with a deadline and a size limit.
+2. Regular files and hard links are unpacked; names that leave the folder are refused, bytes and members are limited.
+3. The folder appears by one rename after the whole archive was read and its checksums were compared. It contains a note
+   of its source, by which a second call finds it and is a no-op.
 """
 
 import errno
@@ -28,9 +27,9 @@ __all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive"
 FLOWER_PHOTOS = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 """TensorFlow's flowers: 3,670 photos of five classes, 218 MiB."""
 
-_NOTE = ".source.json"  # hidden, so that it is no image
-_MOST_NAME = 100  # characters of an archive's name in its folder's name
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOTE = ".source.json"  # hidden files do not count as images
+_MAX_NAME = 100  # characters of an archive's name in its folder's name
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL}
 
 _log = logging.getLogger(__name__)
@@ -38,60 +37,59 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """What an archive may take before it is refused."""
+    """Limits above which an archive is refused."""
 
     max_bytes: int = 64 << 30
-    """Of the archive, and of everything unpacked, each."""
+    """Largest size of the archive, and of its unpacked content, bytes."""
     max_files: int = 5_000_000
-    """Members."""
+    """Largest number of members."""
     download_timeout: float = 60.0
-    """Seconds after which a download with less than 64 KiB of progress fails; one of n bytes fails this and n / 64 KiB
-    seconds after it began."""
+    """Time limit of the download, seconds; see `smalti.storage.deadline`."""
 
 
 def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = None) -> Path:
-    """Unpack an archive below `into` and return the folder that holds the class folders.
+    """Unpack an archive below `into` and return the folder with the class folders.
 
     Args:
         source: a local path, an http(s) URL, which may be signed, or any URL that `smalti.storage.open_store` takes.
-        into: a folder for unpacked archives; each source gets its own sub-folder, which a later call reuses. An
-            address that was signed anew is the same source.
-        limits: what the archive may take.
+        into: a folder for unpacked archives; each source gets its own sub-folder, which a later call reuses. The
+            signature of an address is not part of its identity.
+        limits: limits on its size and time; default: `ArchiveLimits()`.
 
     Raises:
         StoreNotFound: no such file or URL.
-        StoreAuthError: the server or disk refuses to give it.
+        StoreAuthError: the server or disk refuses access.
         StoreTimeout: the download did not end in time, or stalled.
-        StoreError: the source cannot be read, or the folder not written.
+        StoreError: the source cannot be read, or the folder cannot be written.
         FormatError: not an archive, damaged, encrypted, too large, or a member that would be written outside the
             folder.
     """
     limits = limits or ArchiveLimits()
     archive = ArchiveSource.parse(source)
     digest = archive.digest
-    target = into / f"{archive.name[:_MOST_NAME]}-{digest[:12]}"
+    target = into / f"{archive.name[:_MAX_NAME]}-{digest[:12]}"
     with _disk_errors(archive, into):
         if not (target / _NOTE).is_file():
             into.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=into) as work:
-                _make(archive, digest, Path(work), target, limits)
+                _unpack_source(archive, digest, Path(work), target, limits)
         return _class_folder(target)
 
 
-def _make(source: ArchiveSource, digest: str, work: Path, target: Path, limits: ArchiveLimits) -> None:
+def _unpack_source(source: ArchiveSource, digest: str, work: Path, target: Path, limits: ArchiveLimits) -> None:
     unpacked = work / "files"
     unpacked.mkdir()
     with source.opened(
         work / "archive", max_bytes=limits.max_bytes, download_timeout=limits.download_timeout
     ) as archive:
-        passed_over = _unpack(source, read_members(source.shown, archive, is_zip=source.is_zip), unpacked, limits)
-    if passed_over:
-        _log.warning("%s: %d members are links or devices, and were not unpacked", source.shown, passed_over)
+        num_skipped = _unpack(source, read_members(source.shown, archive, is_zip=source.is_zip), unpacked, limits)
+    if num_skipped:
+        _log.warning("%s: %d members are links or devices, and were not unpacked", source.shown, num_skipped)
     (unpacked / _NOTE).write_text(json.dumps({"source": source.shown, "sha256": digest, "fetched": time.time()}))
     try:
         unpacked.rename(target)
     except OSError:
-        if not (target / _NOTE).is_file():  # else another process unpacked the same archive first
+        if not (target / _NOTE).is_file():  # otherwise another process unpacked the same archive first
             raise
 
 
@@ -102,15 +100,15 @@ def _disk_errors(source: ArchiveSource, into: Path) -> Iterator[None]:
     except SmaltiError:
         raise
     except OSError as error:
-        what = "the disk is full; free space" if error.errno in _NO_ROOM else f"{error}; check the folder"
+        what = "the disk is full; free space" if error.errno in _DISK_FULL else f"{error}; check the folder"
         raise StoreError(
             f"{source.shown} cannot be unpacked below {into}: {what}, or name another one", source=source.shown
         ) from error
 
 
 def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> int:
-    """Write the files, and return how many members were passed over."""
-    left, written, passed_over = limits.max_bytes, 0, 0
+    """Write the files; return the number of members that were skipped, such as symbolic links."""
+    left, written, num_skipped = limits.max_bytes, 0, 0
     for count, member in enumerate(members):
         if count >= limits.max_files:
             raise FormatError(
@@ -125,14 +123,14 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
                 left -= _write(source, member, folder)
             written += 1
         elif not member.is_folder:
-            passed_over += 1
+            num_skipped += 1
     if not written:
         raise FormatError(f"{source.shown} holds no file; expected images in folders by class", source=source.shown)
-    return passed_over
+    return num_skipped
 
 
 def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
-    """Write a member, and return the bytes that it takes beyond its declared size."""
+    """Write a member; return the bytes that it takes beyond its declared size, which is 0 for a hard link."""
     path = folder.joinpath(*_safe_parts(source, member.name))
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.content is not None:
@@ -166,14 +164,15 @@ def _name_errors(source: ArchiveSource, member: Member) -> Iterator[None]:
         if error.errno not in _BAD_NAME:
             raise
         raise FormatError(
-            f"{source.shown}: its member {member.name!r} has a name that no file here can have ({error.strerror}); "
-            "rename it and pack it again",
+            f"{source.shown}: its member {member.name!r} has a name that this file system does not allow "
+            f"({error.strerror}); rename it and pack it again",
             source=source.shown,
             member=member.name,
         ) from error
 
 
 def _safe_parts(source: ArchiveSource, name: str) -> tuple[str, ...]:
+    """Split a member's name into the parts of its path; raise `FormatError` if it leaves the folder. Pure."""
     parts = tuple(part for part in name.replace("\\", "/").split("/") if part != ".")
     if not parts or name.startswith("/") or any(part in ("", "..") or "\0" in part for part in parts):
         raise FormatError(
@@ -193,7 +192,7 @@ def _safe_parts(source: ArchiveSource, name: str) -> tuple[str, ...]:
 
 
 def _class_folder(folder: Path) -> Path:
-    """Return the first folder, going down single sub-folders, that has several sub-folders or files of its own."""
+    """Return the folder with the class folders, which may lie below single sub-folders."""
     while True:
         inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
         if len(inside) != 1 or not inside[0].is_dir():

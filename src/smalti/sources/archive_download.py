@@ -1,4 +1,4 @@
-"""Downloads of archives by http(s): one deadline over all that a server sends, and typed errors without secrets."""
+"""Downloads by http(s), with one deadline over the whole transfer and Smalti's errors without secrets."""
 
 import io
 import socket
@@ -24,22 +24,22 @@ from smalti.storage.deadline import TransferDeadline
 from smalti.storage.redact import address_secrets, raise_clean, redact, redact_address
 
 _CHUNK_BYTES = 1 << 20
-_LEFT_AS_IT_IS = "!#$%&'()*+,/:;=?@[]~"  # in an address; "%" because it may be encoded already
+_NOT_ENCODED = "!#$%&'()*+,/:;=?@[]~"  # characters of an address; "%" because it may be encoded already
 
 
 def download(url: str, *, max_bytes: int, deadline: TransferDeadline) -> Generator[bytes]:
-    """Yield what an http(s) address gives.
+    """Yield the content of an http(s) address.
 
     Args:
-        url: May be signed; no part of its query is shown in an error.
-        max_bytes: The largest size that is taken.
-        deadline: Of the whole transfer, connecting and redirects included; gets the size that the server tells.
+        url: May be signed; no part of its query appears in an error.
+        max_bytes: The largest size that is accepted.
+        deadline: Deadline of the whole transfer, connecting and redirects included; its size is set here.
 
     Raises:
         StoreNotFound: the server has no such file.
-        StoreAuthError: the server refuses to give it.
+        StoreAuthError: the server refuses access.
         StoreTimeout: the deadline passed.
-        StoreError: no answer, a broken one, or a redirect to another protocol.
+        StoreError: no response, a broken one, or a redirect to another protocol.
         FormatError: more than `max_bytes`.
     """
     shown, secrets = redact_address(url), address_secrets(url)
@@ -52,23 +52,23 @@ def download(url: str, *, max_bytes: int, deadline: TransferDeadline) -> Generat
     except SmaltiError:
         raise
     except (OSError, HTTPException, ValueError) as error:
-        explained = _explained(error, shown, secrets, deadline)
+        store_error = _store_error(error, shown, secrets, deadline)
         cause: Exception = error
         if isinstance(error, HTTPError):
             error.close()
-            cause = RuntimeError(redact(str(error), secrets))  # the error itself keeps where a redirect led
-        raise_clean(explained, cause, secrets)
+            cause = RuntimeError(redact(str(error), secrets))  # the error itself contains the target of a redirect
+        raise_clean(store_error, cause, secrets)
 
 
 def _encoded(url: str) -> str:
-    """Return the address in ASCII but for the host, as a browser sends it."""
+    """Return the address with its path and query in ASCII, as a browser sends it."""
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host}{slash}{quote(path, safe=_LEFT_AS_IT_IS)}"
+    return f"{scheme}://{host}{slash}{quote(path, safe=_NOT_ENCODED)}"
 
 
 def _wait(deadline: TransferDeadline) -> float:
-    """Return the timeout for a socket, which must not be 0: that would mean not to wait."""
+    """Return the timeout for a socket, never 0, which would mean non-blocking."""
     return max(deadline.remaining(), 0.001)
 
 
@@ -103,28 +103,28 @@ def _declared_size(reply: HTTPResponse, shown: str, secrets: tuple[str, ...]) ->
         return None
     if not (declared.isascii() and declared.isdigit() and len(declared) < 20):
         raise StoreError(
-            f"{shown}: the server sent a Content-Length that is no number ({redact(declared, secrets)[:40]!r}); "
+            f"{shown}: the server sent a Content-Length that is not a number ({redact(declared, secrets)[:40]!r}); "
             "try again, or download the file by other means and give its path",
             source=shown,
         )
     return int(declared)
 
 
-def _explained(error: Exception, shown: str, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
+def _store_error(error: Exception, shown: str, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
     reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, TimeoutError):
         return deadline.error()
-    found = " ".join(redact(str(error) or type(error).__name__, secrets).split())[:400]
+    detail = " ".join(redact(str(error) or type(error).__name__, secrets).split())[:400]
     status = error.code if isinstance(error, HTTPError) else None
     if status in {404, 410}:
-        return StoreNotFound(f"{shown}: the server has no such file ({found})", source=shown)
+        return StoreNotFound(f"{shown}: the server has no such file ({detail})", source=shown)
     if status in {401, 403}:
         return StoreAuthError(
-            f"{shown}: the server refuses to give it ({found}); a signed address may be over: sign it anew",
+            f"{shown}: the server refuses access ({detail}); a signed address may have expired: sign it again",
             source=shown,
         )
     return StoreError(
-        f"{shown} cannot be fetched ({found}); check the address and the network, or download the file by other means "
+        f"{shown} cannot be fetched ({detail}); check the address and the network, or download the file by other means "
         "and give its path",
         source=shown,
     )
@@ -134,7 +134,7 @@ def _explained(error: Exception, shown: str, secrets: tuple[str, ...], deadline:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects to http and https, and none from https to http."""
+    """A handler that follows redirects to http and https, but not from https to http."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -142,7 +142,7 @@ class _Redirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
-        fp.close()  # else urllib reads its body, of any size, into memory
+        fp.close()  # otherwise urllib reads its body, of any size, into memory
         target = urlsplit(newurl).scheme
         if target not in {"http", "https"} or (target, req.type) == ("http", "https"):
             raise StoreError(
@@ -154,7 +154,7 @@ class _Redirects(HTTPRedirectHandler):
 
 
 def _opener(shown: str, deadline: TransferDeadline) -> OpenerDirector:
-    """Return an opener that knows http and https alone: urllib's usual one also reads files and speaks FTP."""
+    """Return an opener for http and https only: urllib's default one also opens files and FTP."""
     opener = OpenerDirector()
     for handler in (
         ProxyHandler(), UnknownHandler(), _Web(deadline), HTTPDefaultErrorHandler(), _Redirects(shown),
@@ -196,10 +196,10 @@ class _Web(AbstractHTTPHandler):
 
 
 class TimedSocket:
-    """The part of a socket that `http.client` uses; nothing is received after the deadline of a transfer.
+    """The part of a socket that `http.client` uses, under the deadline of a transfer.
 
-    A timeout of the socket alone would begin anew with each byte. Headers are no progress, or a server that sends them
-    for ever would never be left.
+    A timeout of the socket alone would restart with each byte. Only content counts as progress, headers do not, so that
+    a server cannot send them without end.
     """
 
     def __init__(self, inner: socket.socket, deadline: TransferDeadline) -> None:

@@ -1,11 +1,11 @@
-"""Members of tar and zip archives, read with every check that the formats have.
+"""Reading of the members of tar and zip archives, with every check that the formats allow.
 
-1. A gzip, bzip2 or xz stream is read to its end, where its checksum stands. `tarfile` would stop before that.
-2. A tar ends with two blocks of zeros and nothing behind them. `tarfile` also ends silently where the file is cut
-   between two members, and at a header whose checksum is wrong.
-3. Each content of a zip has its checksum, and its name stands twice.
+1. A gzip, bzip2 or xz stream is read to its end, which contains its checksum. `tarfile` would stop earlier.
+2. A tar must end with two blocks of zeros and nothing after them. `tarfile` also ends silently if the file is truncated
+   between two members, and at a header with a wrong checksum.
+3. In a zip, the checksum of each content is compared, and the two copies of its name.
 
-A tar that is not compressed has checksums of its headers alone: changed content cannot be noticed there.
+An uncompressed tar only has checksums of its headers: changed content is not detected.
 """
 
 import bz2
@@ -29,7 +29,7 @@ _EXTENSION_TYPES = {
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK
 }  # fmt: skip
 _MAX_EXTENSION_BYTES = 1 << 20
-"""Of a header's extension (long names and the like), which is read into memory at once."""
+"""Largest extension of a header (long names and the like), which is read into memory at once."""
 _DECOMPRESSORS: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
     (b"BZh", bz2.open),
@@ -38,18 +38,18 @@ _DECOMPRESSORS: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
 _ENCRYPTED, _UTF8_NAME = 0x1, 0x800
 """Flags of a zip member."""
 _END_RECORD = struct.Struct("<4s6xH10x")
-"""Signature and number of members; at the end of a zip, before its comment."""
+"""End record of a zip, before its comment: signature and number of members."""
 _ZIP64_LOCATOR = struct.Struct("<4s4xQ4x")
-"""Signature and offset of the following; before the end record of a large zip."""
+"""Locator before the end record of a large zip: signature and offset of the following record."""
 _ZIP64_END_RECORD = struct.Struct("<4s28xQ16x")
-"""Signature and number of members."""
+"""End record of a large zip: signature and number of members."""
 _SIGNATURES = {_END_RECORD: b"PK\5\6", _ZIP64_LOCATOR: b"PK\6\7", _ZIP64_END_RECORD: b"PK\6\6"}
-_NUMBERS_WITHOUT_ZIP64 = 1 << 16
+_NUMBERS_WITHOUT_ZIP64 = 1 << 16  # of members: the end record has 16 bits for it
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError,
     LookupError, ArithmeticError, RuntimeError,
 )  # fmt: skip
-"""What the standard library raises for damaged or hostile archives; `OSError` too, without an error number."""
+"""Exceptions of the standard library for damaged or hostile archives; also `OSError` without an error number."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,25 @@ class Member:
 
     name: str
     num_bytes: int
-    """Declared size of its content; 0 for what has none."""
+    """Declared size of its content, bytes; 0 without content."""
     content: Iterator[bytes] | None = None
-    """Of a regular file; raises `FormatError` unless it is whole. To be read before the next member."""
+    """Content of a regular file; raises `FormatError` if it is damaged. Must be read before the next member."""
     linked: str = ""
-    """Of a hard link: the name of the member whose content it shares."""
+    """Target of a hard link: the name of the member whose content it shares."""
     is_folder: bool = False
 
 
 def read_members(shown: str, archive: BinaryIO, *, is_zip: bool) -> Iterator[Member]:
-    """Yield all members; the archive is known to be whole when the iterator ends.
+    """Yield all members; all checks of the archive have passed when the iterator ends.
 
     Args:
         shown: The archive's address without secrets, for messages.
-        archive: Seekable.
-        is_zip: Else it is a tar, compressed or not.
+        archive: A seekable file.
+        is_zip: True for a zip, False for a tar, compressed or not.
 
     Raises:
-        FormatError: not an archive, damaged, cut, encrypted, or packed by a method that Python does not have.
-        StoreError: the disk does not give the archive's bytes.
+        FormatError: not an archive, damaged, truncated, encrypted, or packed by a method that Python does not support.
+        StoreError: the archive cannot be read from disk.
     """
     with _damage_as_format_error(shown):
         yield from _zip_members(shown, archive) if is_zip else _tar_members(shown, archive)
@@ -97,7 +97,7 @@ def _damage_as_format_error(shown: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise StoreError(
-                f"{shown}: the disk does not give the archive's bytes ({error.strerror}); check the disk", source=shown
+                f"{shown}: the archive cannot be read from disk ({error.strerror}); check the disk", source=shown
             ) from error
         raise_clean(_damaged(shown, error), error)
     except _DAMAGE as error:
@@ -130,7 +130,7 @@ class _TarEnd(tarfile.HeaderError):
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """A header that is right, or an error: `tarfile` takes most wrong ones for the end of the archive."""
+    """A header whose errors are raised; `tarfile` takes most of them for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictHeader":
@@ -164,11 +164,11 @@ def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
                 break
             if found is None:
                 raise tarfile.ReadError("its end is missing")
-            cast("Any", tarred).members.clear()  # else all headers stay in memory
+            cast("Any", tarred).members.clear()  # otherwise all headers stay in memory
             file = tarred.extractfile(found) if found.isreg() else None
             yield Member(
                 found.name,
-                0 if file is None else found.size,  # of folders and links, it says nothing about content
+                0 if file is None else found.size,  # of folders and links it is meaningless
                 None if file is None else _content(shown, file, found.size),
                 found.linkname if found.islnk() else "",
                 found.isdir(),
@@ -177,7 +177,7 @@ def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
 
 
 def _check_tar_end(read: Callable[[int], bytes]) -> None:
-    """Read to the end of the stream, of which the first block of zeros was read."""
+    """Read the stream to its end, from after the first block of zeros."""
     if read(tarfile.BLOCKSIZE) != _ZEROS:
         raise tarfile.ReadError("one block of zeros, where two end a tar: its end is missing or damaged")
     while chunk := read(_CHUNK_BYTES):
@@ -204,7 +204,7 @@ def _zip_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
         before = min((info.header_offset for info in members), default=0)
         if before:
             raise zipfile.BadZipFile(
-                f"{before} bytes stand before its first member; archives that were joined must be unpacked one by one"
+                f"{before} bytes precede its first member; archives that were joined must be unpacked one by one"
             )
         for info in members:
             if info.flag_bits & _ENCRYPTED:
@@ -213,7 +213,7 @@ def _zip_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
                     source=shown,
                     member=info.filename,
                 )
-            with zipped.open(info) as file:  # compares the two names
+            with zipped.open(info) as file:  # compares the two copies of the name
                 content = _content(shown, file, info.file_size)
                 if not info.is_dir():
                     yield Member(_name_of(info), info.file_size, content)
@@ -222,9 +222,9 @@ def _zip_members(shown: str, archive: BinaryIO) -> Iterator[Member]:
 
 
 def _check_number(archive: BinaryIO, zipped: zipfile.ZipFile) -> None:
-    """Compare the number of members with the one that stands at the end, which `zipfile` does not look at.
+    """Compare the number of members with the one in the end record, which `zipfile` ignores.
 
-    A length that is too large hides the headers behind it.
+    A member with a declared length that is too large hides the headers of those after it.
     """
     end = archive.seek(0, os.SEEK_END) - len(zipped.comment) - _END_RECORD.size
     declared, found = _number_at(archive, end, _END_RECORD), len(zipped.infolist())
@@ -233,9 +233,9 @@ def _check_number(archive: BinaryIO, zipped: zipfile.ZipFile) -> None:
     if declared == _NUMBERS_WITHOUT_ZIP64 - 1:
         at = _number_at(archive, end - _ZIP64_LOCATOR.size, _ZIP64_LOCATOR)
         declared = found if at is None else _number_at(archive, at, _ZIP64_END_RECORD)
-    # Some programs write larger zips without that extension, and the number's last digits.
+    # Some programs write large zips without the extension, with the last 16 bits of the number.
     if declared is None or (declared - found) % _NUMBERS_WITHOUT_ZIP64:
-        raise zipfile.BadZipFile(f"it says that it holds {declared} members, and lists {found}")
+        raise zipfile.BadZipFile(f"it declares {declared} members, but lists {found}")
 
 
 def _number_at(archive: BinaryIO, position: int, record: struct.Struct) -> int | None:
@@ -249,7 +249,7 @@ def _number_at(archive: BinaryIO, position: int, record: struct.Struct) -> int |
 
 
 def _name_of(info: zipfile.ZipInfo) -> str:
-    """Return the member's name: many programs write UTF-8 without the flag that says so, and `zipfile` takes CP437."""
+    """Return the member's name: many programs write UTF-8 without its flag, and `zipfile` then decodes CP437."""
     if not info.flag_bits & _UTF8_NAME:
         with suppress(UnicodeError):
             return info.filename.encode("cp437").decode()

@@ -1,4 +1,4 @@
-"""Where an archive comes from: its address, what of it may be shown, and its bytes as an open local file."""
+"""The source of an archive: its address, the address without secrets, and its bytes as an open local file."""
 
 import hashlib
 import re
@@ -24,21 +24,21 @@ def is_archive(source: str) -> bool:
 
 
 def describe_archive(source: str) -> str:
-    """Return the address of an archive without secrets; equal for addresses that mean the same archive.
+    """Return the address of an archive without secrets; equal for addresses of the same archive.
 
     Raises:
-        SmaltiError: the address is none of an archive, or one that is refused.
+        SmaltiError: the address is not one of an archive, or it is refused.
     """
-    found = ArchiveSource.parse(source)
+    archive = ArchiveSource.parse(source)
     if not _is_web(source):
-        return found.shown
-    place = re.split(r"[?#]", found.shown, maxsplit=1)[0]
-    # What is left of the query tells archives apart, and may be secret.
-    return f"{place}?*** ({found.digest[:12]})" if "?" in unsigned_address(source) else place
+        return archive.shown
+    place = re.split(r"[?#]", archive.shown, maxsplit=1)[0]
+    # The rest of the query may identify the archive, and may be secret.
+    return f"{place}?*** ({archive.digest[:12]})" if "?" in unsigned_address(source) else place
 
 
 def _path_of(source: str) -> str:
-    """Return the source without query and fragment; in a path both marks are letters, in a store's key the second."""
+    """Return the source without query and fragment; in a path "?" and "#" have no meaning, in a store's key "#"."""
     if _is_web(source):
         return re.split(r"[?#]", source, maxsplit=1)[0]
     return source.split("?", 1)[0] if _ADDRESS.match(source) else source
@@ -50,14 +50,14 @@ def _is_web(source: str) -> bool:
 
 @dataclass(frozen=True)
 class ArchiveSource:
-    """An archive that somebody named."""
+    """An archive at a path or URL."""
 
     address: str = field(repr=False)
-    """May be signed: for reading alone."""
+    """The full address, which may be signed: only for reading."""
     shown: str
     """The address for messages and notes, without secrets."""
     file: Path | None
-    """Where it lies on this machine, if it does."""
+    """Its path on this machine; None if it must be downloaded."""
 
     @classmethod
     def parse(cls, source: str) -> "ArchiveSource":
@@ -65,7 +65,7 @@ class ArchiveSource:
 
         Raises:
             FormatError: the name is not one of an archive.
-            StoreError: the address holds a password, or a query where those are not for signatures.
+            StoreError: the address contains a password, or a query although it is not http(s).
         """
         shown = redact_address(source)
         if not is_archive(source):
@@ -92,7 +92,7 @@ class ArchiveSource:
 
     @property
     def is_zip(self) -> bool:
-        """Whether it is a zip by its name; else it is a tar."""
+        """True for a zip, False for a tar, by its name."""
         return _path_of(self.address).lower().endswith(".zip")
 
     @property
@@ -102,26 +102,26 @@ class ArchiveSource:
 
     @property
     def digest(self) -> str:
-        """Sha256 of what must be equal for an unpacked folder to be used again.
+        """SHA-256 of the identity of the archive: an unpacked folder with the same digest is reused.
 
-        An address that is signed anew is the same source. A local file has its size and time in it as well.
+        The identity is the address without its signature, or path, size and modification time of a local file.
         """
-        told = unsigned_address(self.address) if _is_web(self.address) else self.address
+        identity = unsigned_address(self.address) if _is_web(self.address) else self.address
         if self.file is not None:
-            with suppress(OSError):  # said when it is opened
+            with suppress(OSError):  # `opened` raises it
                 stat = self.file.stat()
-                told = f"{self.file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
-        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+                identity = f"{self.file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+        return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
     @contextmanager
     def opened(self, scratch: Path, *, max_bytes: int, download_timeout: float) -> Iterator[BinaryIO]:
-        """Open the archive, downloaded to `scratch` unless it lies on this machine.
+        """Open the archive, after a download to `scratch` unless it is on this machine.
 
         Raises:
             StoreNotFound: no such file or URL.
             StoreTimeout: the download did not end in time.
             StoreError: the source cannot be read.
-            FormatError: larger than `max_bytes`.
+            FormatError: it is larger than `max_bytes`.
         """
         if self.file is None:
             self._download(scratch, max_bytes, download_timeout)

@@ -1,4 +1,4 @@
-"""A folder of images with one sub-folder per class, as an inventory: names, labels and sizes. Reads no image."""
+"""The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from smalti.sources.archive import is_archive
 from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.redact import redact, redact_address
 
-_NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # what file managers leave in folders of pictures
+_NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # files that file managers leave in folders of images
 
 
 @dataclass(frozen=True)
@@ -22,25 +22,25 @@ class ImageFile:
     label: int
     """Index of its class in `ImageFolder.classes`."""
     num_bytes: int
-    """Size when it was listed."""
+    """Size when it was listed, bytes."""
     modified: str
     """ETag or modification time when it was listed; changes with the content."""
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """What lies in a source of images at one moment."""
+    """The images of a source at one moment."""
 
     source: str
-    """Address of the folder, as `open_store` takes it."""
+    """Address of the folder, for `open_store`."""
     files: tuple[ImageFile, ...]
     """All images, sorted by path."""
     classes: tuple[str, ...]
     """Names of the classes in code-point order; a label is an index into them."""
     digest: str
-    """sha256 of every path, size and modification mark: changes when anything in the folder does."""
+    """SHA-256 of the paths, sizes and modification marks of all files."""
     storage_options: Mapping[str, Any] | None = None
-    """Passed to `open_store` wherever the images are read."""
+    """Options of `open_store` for reading the images."""
 
     @property
     def num_bytes(self) -> int:
@@ -57,17 +57,17 @@ class ImageFolder:
 
 
 def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None) -> ImageFolder:
-    """The inventory of a folder that has one sub-folder per class.
+    """Return the inventory of a folder that has one sub-folder per class.
 
     Files below a class folder count at any depth; hidden ones (a name or folder that begins with a dot) and files
-    beside the class folders do not.
+    outside of the class folders do not.
 
     Args:
-        source: a path or URL that `smalti.storage.open_store` takes; an archive is unpacked first by `fetch_archive`.
+        source: a path or URL that `smalti.storage.open_store` takes; unpack an archive first by `fetch_archive`.
         storage_options: credentials and endpoint of the source's store.
 
     Raises:
-        StoreNotFound: there is no such folder, or nothing in it.
+        StoreNotFound: there is no such folder, or it is empty.
         StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused.
         SmaltiError: there are files, but no class folders.
     """
@@ -80,7 +80,7 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
     objects = [item for item in store.list() if not _is_hidden(item.key)]
     images = [item for item in objects if "/" in item.key]
     if not images:
-        raise _nothing(store, objects)
+        raise _no_images_error(store, objects)
     classes = tuple(sorted({item.key.split("/", 1)[0] for item in images}))
     _check_depth(store, images, classes)
     numbers = {name: label for label, name in enumerate(classes)}
@@ -88,7 +88,7 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
         ImageFile(item.key, numbers[item.key.split("/", 1)[0]], item.num_bytes, item.modified)
         for item in sorted(images, key=lambda item: item.key)
     )
-    address = store.url if store.local_path("any") is not None else source  # workers have another working folder
+    address = store.url if store.local_path("any") is not None else source  # absolute, for workers
     return ImageFolder(address, files, classes, _digest(files), storage_options)
 
 
@@ -97,7 +97,7 @@ def _is_hidden(key: str) -> bool:
     return any(part.startswith(".") for part in parts) or parts[-1] in _NOT_IMAGES
 
 
-def _nothing(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
+def _no_images_error(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
     shown = redact(store.url)
     expected = "expected one sub-folder per class, such as daisy/1.jpg and roses/2.jpg"
     if objects:
@@ -115,7 +115,7 @@ def _nothing(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
 
 
 def _check_depth(store: Store, images: list[ObjectInfo], classes: tuple[str, ...]) -> None:
-    """A single sub-folder that holds only folders is the mark of a source given one level too high."""
+    """Refuse a single sub-folder that contains only folders: the source is probably one level too high."""
     shown = redact(store.url)
     if len(classes) == 1 and all(item.key.count("/") > 1 for item in images):
         inner = sorted({item.key.split("/")[1] for item in images})

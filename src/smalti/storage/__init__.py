@@ -1,8 +1,8 @@
-"""Bytes by key: stores on a disk, on object stores and in Unity Catalog volumes.
+"""Stores of bytes by key: folders, object stores, web servers, and Unity Catalog volumes.
 
-Here: the `Store` interface, its two kinds, the opening of URLs, retries, and the mapping of every library's errors
-to Smalti's own. Not here: what the bytes mean (`smalti.format`), versions (`smalti.catalog`), local copies
-(`smalti.cache`).
+Here: the interface `Store`, its two implementations `LocalStore` and `FsspecStore`, the registry of URL schemes,
+retries, and the mapping of client libraries' errors to Smalti's. Not here: the meaning of the bytes (`smalti.format`),
+versions (`smalti.catalog`), local copies (`smalti.cache`). Read `store` first; to add a scheme, `schemes`.
 """
 
 from smalti.storage.local import LocalStore

@@ -1,13 +1,13 @@
-"""The one rule for how long a transfer may take.
+"""The time limit of transfers, which depends on their progress and size.
 
 A transfer of `size` bytes with the time limit `timeout` fails
 
 1. when less than 64 KiB arrived within `timeout` seconds, or
 2. `timeout + size / 64 KiB/s` seconds after it began,
 
-whichever comes first. So a stalled transfer fails soon, a slow one that progresses is given time for its size, and one
-that trickles ends, too. Where the size is unknown, rule 2 counts the bytes that have arrived instead: at a constant
-speed the result is the same.
+whichever comes first. A stalled transfer fails early, a slow one has time in proportion to its size, and one that
+delivers a few bytes now and then ends as well. If the size is unknown, rule 2 counts the bytes that have arrived
+instead: at a constant speed the result is the same.
 """
 
 import time
@@ -17,26 +17,26 @@ from typing import Any
 from smalti.errors import StoreTimeout
 
 PROGRESS_BYTES = 64 << 10
-"""What must arrive within the time limit for the transfer to count as progressing."""
-LEAST_BYTES_PER_SECOND = 64 << 10
-"""Speed by which a transfer's size extends its time in all."""
+"""Bytes that must arrive within the time limit."""
+MIN_BYTES_PER_SECOND = 64 << 10
+"""Speed at which a transfer's size is converted into additional time."""
 
 
 def most_seconds(timeout: float, size: int) -> float:
-    """Return how long a transfer of `size` bytes may take in all, seconds. Pure."""
-    return timeout + size / LEAST_BYTES_PER_SECOND
+    """Return the time limit of a whole transfer of `size` bytes, seconds. Pure."""
+    return timeout + size / MIN_BYTES_PER_SECOND
 
 
 class TransferDeadline:
-    """The deadline of one transfer, which begins when this is made.
+    """The deadline of one transfer, which begins when the object is created.
 
     Not thread-safe: one thread reports the progress.
 
     Args:
         timeout: Time limit, seconds.
-        size: Bytes to transfer; None where it is unknown.
-        clock: Seconds from any fixed point; never goes back.
-        what: The thing that is transferred, for the error message; without secrets.
+        size: Bytes to transfer; None if unknown.
+        clock: Returns monotonic seconds.
+        what: Name of the object for the error message; without secrets.
         facts: Attributes of the error, such as `key`.
 
     Example:
@@ -81,20 +81,20 @@ class TransferDeadline:
         return max(0.0, min(self._marked_at + self.timeout, self._begin + self.total_seconds) - self._clock())
 
     def passed(self) -> bool:
-        """Return whether the transfer has failed."""
+        """Return whether the deadline has passed."""
         return self.remaining() <= 0.0
 
     def restart(self) -> None:
-        """Begin the time without progress anew, such as after a wait for a lock; the time in all goes on."""
+        """Restart rule 1, such as after a wait for a lock; the total time of rule 2 is unchanged."""
         self._marked_at, self._since_mark = self._clock(), 0
 
     @property
     def total_seconds(self) -> float:
-        """Seconds that the transfer may take in all."""
+        """Total time limit of the transfer, seconds."""
         return most_seconds(self.timeout, self.received if self.size is None else self.size)
 
     def error(self) -> StoreTimeout:
-        """Return the error to raise when the deadline has passed: it says which of the two rules ended the transfer."""
+        """Return the error for a passed deadline; its message names the rule that ended the transfer."""
         of_all = "" if self.size is None else f" of {self.size}"
         if self._clock() >= self._begin + self.total_seconds:
             why = f"not complete within {self.total_seconds:.0f} s"

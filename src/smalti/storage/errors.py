@@ -1,6 +1,6 @@
-"""What went wrong, said in Smalti's errors: every library's exceptions are sorted here, by status, code and name.
+"""The mapping of client libraries' exceptions to Smalti's errors, by error code, class name and HTTP status.
 
-The libraries are not imported: their classes are known by name, so that this works with none of them installed.
+The libraries are not imported: classes are compared by name, so that none of the libraries has to be installed.
 """
 
 import enum
@@ -9,143 +9,77 @@ from collections.abc import Iterator
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.storage.schemes import Scheme
 
-EVERYWHERE = (
+_WHO_NEEDS_CREDENTIALS = (
     "every process needs them: loader workers, each host of a training, Spark executors (spark.executorEnv.NAME for a "
     "variable); storage options travel with a dataset, the environment does not leave its host"
 )
-_WEB_HELP = "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
-CREDENTIALS_HELP = {
-    "s3": (
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or "
-        "AWS_PROFILE, "
-        "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, "
-        "`token`, "
-        "`endpoint_url`; a public bucket needs the option anon=True"
-    ),
-    "oci": (
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a customer secret key of Oracle's, and OCI_REGION, or pass "
-        "them as storage options `key`, `secret`, `endpoint_url`"
-    ),
-    "gs": (
-        "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or set "
-        "GCS_KEY and GCS_SECRET to an HMAC key, or pass the storage option `token`; a public bucket needs token='anon'"
-    ),
-    "abfs": (
-        "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
-        "AZURE_STORAGE_SAS_TOKEN, or AZURE_ACCOUNT_NAME with AZURE_ACCOUNT_ACCESS_KEY, or AZURE_TENANT_ID, "
-        "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options, or give the machine a managed "
-        "identity or the user an `az login`; a public container needs anon=True"
-    ),
-    "sftp": (
-        "set COMPOSER_SFTP_KEY_FILE to a private key, or pass the storage options `username`, `password`, "
-        "`client_keys`; the server's own key must be in ~/.ssh/known_hosts or in the file that "
-        "COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
-    ),
-    "hf": "set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
-    "https": _WEB_HELP,
-    "http": _WEB_HELP,
-    "dbfs": (
-        "set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET), or a profile "
-        "in ~/.databrickscfg, or pass the storage options `host` and `token`; training and Spark worker processes need "
-        "them as well, they do not inherit a notebook's login; rights: READ VOLUME to read, WRITE VOLUME to write"
-    ),
-}
 
 
 class Kind(enum.Enum):
-    """What a caller can do about a fault."""
+    """Kinds of faults, by what a caller can do about them."""
 
     MISSING = enum.auto()
     EXISTS = enum.auto()
     NO_CREDENTIALS = enum.auto()
     NO_TOKEN = enum.auto()
+    """A login service gave no token; the error's text lists the attempts."""
     REFUSED = enum.auto()
     PAST_END = enum.auto()
+    """A range begins after the end of the object."""
     TIMEOUT = enum.auto()
     UNTRUSTED = enum.auto()
+    """The server's certificate is not trusted."""
     TRANSIENT = enum.auto()
+    """Likely to pass: retried."""
     OTHER = enum.auto()
 
 
 RETRYABLE = frozenset({Kind.TIMEOUT, Kind.TRANSIENT})
 
-_BY_NAME = {
-    "NoCredentialsError": Kind.NO_CREDENTIALS,
-    "PartialCredentialsError": Kind.NO_CREDENTIALS,
-    "ProfileNotFound": Kind.NO_CREDENTIALS,
-    "CredentialRetrievalError": Kind.NO_CREDENTIALS,
-    "DefaultCredentialsError": Kind.NO_CREDENTIALS,
-    "CredentialUnavailableError": Kind.NO_CREDENTIALS,
-    "AzureIdentityError": Kind.NO_TOKEN,
-    "RefreshError": Kind.REFUSED,
-    "ClientAuthenticationError": Kind.REFUSED,
-    "AzureSigningError": Kind.REFUSED,
-    "Unauthenticated": Kind.REFUSED,
-    "PermissionDenied": Kind.REFUSED,
-    "NotFound": Kind.MISSING,
-    "ResourceDoesNotExist": Kind.MISSING,
-    "ResourceNotFoundError": Kind.MISSING,
-    "AlreadyExists": Kind.EXISTS,
-    "ResourceAlreadyExists": Kind.EXISTS,
-    "ResourceExistsError": Kind.EXISTS,
-    "HostKeyNotVerifiable": Kind.REFUSED,
-    "GatedRepoError": Kind.REFUSED,
-    "RepositoryNotFoundError": Kind.MISSING,
-    "RevisionNotFoundError": Kind.MISSING,
-    "EntryNotFoundError": Kind.MISSING,
-    "LocalTokenNotFoundError": Kind.NO_CREDENTIALS,
-    "SFTPPermissionDenied": Kind.REFUSED,
-    "SFTPNoSuchFile": Kind.MISSING,
-    "SFTPNoSuchPath": Kind.MISSING,
-    "SFTPNotADirectory": Kind.MISSING,
-    "SFTPFileIsADirectory": Kind.MISSING,
-    "SFTPFileAlreadyExists": Kind.EXISTS,
-    "SFTPNoConnection": Kind.TRANSIENT,
-    "SFTPConnectionLost": Kind.TRANSIENT,
-    "ConnectionLost": Kind.TRANSIENT,
-    "FSTimeoutError": Kind.TIMEOUT,
-    "ReadTimeoutError": Kind.TIMEOUT,
-    "ConnectTimeoutError": Kind.TIMEOUT,
-    "ServiceRequestError": Kind.TRANSIENT,
-    "ServiceResponseError": Kind.TRANSIENT,
-    "EndpointConnectionError": Kind.TRANSIENT,
-    "ConnectionClosedError": Kind.TRANSIENT,
-    "ResponseStreamingError": Kind.TRANSIENT,
-    "IncompleteReadError": Kind.TRANSIENT,
-    "HTTPClientError": Kind.TRANSIENT,
-    "ClientPayloadError": Kind.TRANSIENT,
-    "ServerDisconnectedError": Kind.TRANSIENT,
-    "ClientConnectionError": Kind.TRANSIENT,
-    "ClientOSError": Kind.TRANSIENT,
-    "ChunkedEncodingError": Kind.TRANSIENT,
-    "ProtocolError": Kind.TRANSIENT,
-    "ConnectionError": Kind.TRANSIENT,
-    "BadRequest": Kind.OTHER,
-    "NotImplemented": Kind.OTHER,
-    "DatabricksError": Kind.TRANSIENT,  # the bare class: a status without one of its own, 502 above all
-    "InternalError": Kind.TRANSIENT,
-    "TemporarilyUnavailable": Kind.TRANSIENT,
-    "DeadlineExceeded": Kind.TRANSIENT,
-    "TooManyRequests": Kind.TRANSIENT,
-    "ResourceExhausted": Kind.TRANSIENT,
-}
-_BY_CODE = {
-    "PreconditionFailed": Kind.EXISTS,
-    "NotImplemented": Kind.OTHER,  # a 501, which no further attempt changes
-    "ConditionalRequestConflict": Kind.TRANSIENT,  # S3 says: try again
-    "OperationAborted": Kind.TRANSIENT,
-    "SlowDown": Kind.TRANSIENT,
-    "RequestTimeout": Kind.TIMEOUT,
-    "InvalidRange": Kind.PAST_END,
-    "400": Kind.REFUSED,  # a HEAD has no body: what AWS answers there for an expired token
-    "ExpiredToken": Kind.REFUSED,
-    "InvalidToken": Kind.REFUSED,
-    "TokenRefreshRequired": Kind.REFUSED,
-    "AuthorizationHeaderMalformed": Kind.REFUSED,
-    "AuthenticationFailed": Kind.REFUSED,
-    "AuthorizationFailure": Kind.REFUSED,
-}
+_CLASS_NAMES: dict[Kind, tuple[str, ...]] = {
+    Kind.NO_CREDENTIALS: (
+        "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
+        "DefaultCredentialsError", "CredentialUnavailableError", "LocalTokenNotFoundError",
+    ),
+    Kind.NO_TOKEN: ("AzureIdentityError",),
+    Kind.REFUSED: (
+        "RefreshError", "ClientAuthenticationError", "AzureSigningError", "Unauthenticated", "PermissionDenied",
+        "HostKeyNotVerifiable", "GatedRepoError", "SFTPPermissionDenied",
+    ),
+    Kind.MISSING: (
+        "NotFound", "ResourceDoesNotExist", "ResourceNotFoundError", "RepositoryNotFoundError",
+        "RevisionNotFoundError", "EntryNotFoundError", "SFTPNoSuchFile", "SFTPNoSuchPath", "SFTPNotADirectory",
+        "SFTPFileIsADirectory",
+    ),
+    Kind.EXISTS: ("AlreadyExists", "ResourceAlreadyExists", "ResourceExistsError", "SFTPFileAlreadyExists"),
+    Kind.TRANSIENT: (
+        "SFTPNoConnection", "SFTPConnectionLost", "ConnectionLost", "ServiceRequestError", "ServiceResponseError",
+        "EndpointConnectionError", "ConnectionClosedError", "ResponseStreamingError", "IncompleteReadError",
+        "HTTPClientError", "ClientPayloadError", "ServerDisconnectedError", "ClientConnectionError",
+        "ClientOSError", "ChunkedEncodingError", "ProtocolError", "ConnectionError", "DatabricksError",
+        "InternalError", "TemporarilyUnavailable", "DeadlineExceeded", "TooManyRequests", "ResourceExhausted",
+    ),
+    Kind.TIMEOUT: ("FSTimeoutError", "ReadTimeoutError", "ConnectTimeoutError"),
+    Kind.OTHER: ("BadRequest", "NotImplemented"),
+}  # fmt: skip
+"""Names of the client libraries' classes. `DatabricksError` is a base class: a status without a class, mostly 502."""
+_CODES: dict[Kind, tuple[str, ...]] = {
+    Kind.EXISTS: ("PreconditionFailed",),
+    Kind.OTHER: ("NotImplemented",),
+    Kind.TRANSIENT: ("ConditionalRequestConflict", "OperationAborted", "SlowDown"),
+    Kind.TIMEOUT: ("RequestTimeout",),
+    Kind.PAST_END: ("InvalidRange",),
+    Kind.REFUSED: (
+        "400", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed",
+        "AuthenticationFailed", "AuthorizationFailure",
+    ),
+}  # fmt: skip
+"""Error codes of stores. `NotImplemented` is a 501, for which retries do not help; S3's documentation asks for a retry
+after `ConditionalRequestConflict`; AWS answers "400" to a HEAD with an expired token, which has no body with a code."""
+_BY_NAME = {name: kind for kind, names in _CLASS_NAMES.items() for name in names}
+_BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes}
 _BY_STATUS = {
     401: Kind.REFUSED,
     403: Kind.REFUSED,
@@ -162,8 +96,8 @@ _EXPIRED = frozenset(
         "InvalidAuthenticationInfo", "AuthenticationFailed",
     }
 )  # fmt: skip
-"""`400` is the code of a HEAD, whose answer has no body: what AWS says there of an expired token. The last
-two are Azure's, of expired tokens and signatures, and of wrong keys too: a HEAD does not tell which."""
+"""Codes of expired credentials. The last two are Azure's, for expired tokens and signatures, but also for wrong keys:
+the answer to a HEAD does not distinguish them."""
 _THROTTLED = frozenset(
     {
         "SlowDown", "TooManyRequests", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy",
@@ -180,35 +114,43 @@ _NO_LOGIN_TEXTS = (
 
 
 def classify(error: BaseException) -> Kind:
-    """The kind of a fault, from the most precise fact that the error or its causes hold; pure."""
+    """Return the kind of a fault, by the most specific fact of the error and its causes. Pure."""
     chain = list(_chain(error))
-    for sort in (_by_code, _by_name, _by_status, _by_builtin):
+    for kind_of in (_by_code, _by_name, _by_status, _by_builtin):
         for link in chain:
-            kind = sort(link)
+            kind = kind_of(link)
             if kind is not None:
                 return kind
     return Kind.OTHER
 
 
 def is_expired(error: BaseException) -> bool:
-    """Whether the credentials were good once: read anew, they may be good again; pure."""
+    """Return whether the credentials have expired, so that reading them anew may help. Pure."""
     return any(_code_of(link) in _EXPIRED for link in _chain(error))
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Whether the store is there and asks for patience: more attempts are due than for a fault; pure."""
+    """Return whether the store throttles, which deserves more attempts than a fault. Pure."""
     return any(_code_of(link) in _THROTTLED or _status_of(link) in {"429", "503"} for link in _chain(error))
 
 
 def is_unknown_host(error: BaseException) -> bool:
-    """Whether the name of the server is not known: asked again, hardly ever another answer comes; pure."""
+    """Return whether the server's name cannot be resolved, which retries rarely change. Pure."""
     return any(isinstance(link, socket.gaierror) and link.errno == socket.EAI_NONAME for link in _chain(error))
 
 
-def translate(error: BaseException, *, what: str, scheme: str, detail: str, facts: dict[str, Any]) -> StoreError:
-    """Smalti's error for a fault: `what` is the action and address, `detail` the redacted text of the library."""
+def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, facts: dict[str, Any]) -> StoreError:
+    """Return Smalti's error for a fault of a client library. Pure.
+
+    Args:
+        error: The library's exception; its causes count.
+        what: Action and address, such as "cannot read s3://bucket/key".
+        scheme: Scheme of the store, for the advice about credentials.
+        detail: Text of the library's exception, redacted.
+        facts: Attributes of the error.
+    """
     kind = classify(error)
-    advice = f"{CREDENTIALS_HELP.get(scheme, 'check the storage options')}; {EVERYWHERE}"
+    advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
     if kind is Kind.EXISTS:
@@ -235,6 +177,7 @@ def translate(error: BaseException, *, what: str, scheme: str, detail: str, fact
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what caused it, at most eight exceptions."""
     link: BaseException | None = error
     for _ in range(8):
         if link is None:
@@ -249,7 +192,7 @@ def _code_of(error: BaseException) -> str:
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
     code = code or getattr(error, "error_code", None) or ""
-    return str(getattr(code, "value", code))  # Azure's are members of an enumeration
+    return str(getattr(code, "value", code))  # Azure's codes are members of an enumeration
 
 
 def _by_code(error: BaseException) -> Kind | None:

@@ -1,33 +1,51 @@
-"""A folder of a disk as a store: writes are temp file, fsync, rename; exclusive creation is a hard link.
+"""Folders as stores, and the disks below them.
 
-Reads follow symbolic links (downloaded sets are often laid out with them); writes and deletions never leave the root.
+A put writes a temporary file, syncs it and renames it; an exclusive put makes a hard link. Reads follow symbolic links,
+with which downloaded sets are often laid out; writes and deletions never leave the root.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
+import platform
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
-from smalti.storage.disk import Disk, Watch, begin_writing, disk_of, sync_file_system, sync_path
-from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
-from smalti.storage.temporaries import is_temporary, target_of, temporary_name, unfinished_upload
+from smalti.storage.listing import is_temporary, target_of, temporary_name, unfinished_upload
+from smalti.storage.store import (
+    Disk,
+    ObjectInfo,
+    Store,
+    Tagged,
+    UnfinishedUpload,
+    Watch,
+    check_key,
+    check_span,
+    folder_of,
+    join_key,
+)
 
 CHUNK_BYTES = 1 << 20
 LOCK_SECONDS = 60.0
-"""Whoever holds a folder longer than this is stuck: it is held for a look and a rename."""
-_SYNCS = 8  # at the same time: a disk takes its queue in any order it likes
+"""Longest wait for the lock of a folder, which is only held for a comparison and a rename."""
+_MAX_SYNCS = 8  # in parallel: disks reorder their queues
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SYNC_FILE_RANGE_WRITE = 2  # of linux/fs.h: start to write dirty pages, without waiting
 
 
 class LocalStore(Store):
-    """The store of one folder; the folder is made by the first put."""
+    """The store of one folder, which the first put creates."""
 
     replaces_conditionally = True
 
@@ -36,17 +54,17 @@ class LocalStore(Store):
         self.url = str(self.root)
 
     def local_path(self, key: str) -> Path:
-        """The file of the key."""
+        """Return the file of the key."""
         return self.root / check_key(key)
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         path = self.local_path(key)
         with self._mapped(key, "read"):
             return path.read_bytes()
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end), shorter where the object ends before."""
+        """Return the bytes [begin, end), fewer if the object ends before."""
         check_span(begin, end)
         path = self.local_path(key)
         with self._mapped(key, "read"), path.open("rb") as file:
@@ -73,40 +91,40 @@ class LocalStore(Store):
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
         path = self._writable(key)
-        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
             file.write(data)
             _sync(file)
             self._replace(temp, path)
 
     def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
-        """As `put`, but it does not wait for the disk, which begins to write meanwhile."""
+        """Replace the object, and start to write it to disk without waiting."""
         path = self._writable(key)
-        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
             file.write(data)
             file.flush()
             begin_writing(file)
             self._rename(temp, path)
 
     def sync(self, keys: Collection[str]) -> None:
-        """Return when the files, and the folders that name them, are on disk.
+        """Wait until the files and the entries of their folders are on disk.
 
         Raises:
-            StoreError: the disk failed or is full: one of them may be lost; or it is not there.
+            StoreError: the disk failed or is full, so that one of them may be lost; or one does not exist.
         """
         if not keys:
             return
         folders = {folder for key in keys for folder in self._folders(self.local_path(key))}
-        with ThreadPoolExecutor(min(_SYNCS, len(keys)), thread_name_prefix="smalti-sync") as pool:
+        with ThreadPoolExecutor(min(_MAX_SYNCS, len(keys)), thread_name_prefix="smalti-sync") as pool:
             list(pool.map(self._sync_key, keys))
             list(pool.map(_sync_folder, folders))
 
     def disk(self) -> Disk | None:
-        """The disk of the root, once that is there; see `disk_of`."""
+        """Return the disk of the root; None if the root does not exist yet, and as in `disk_of`."""
         return disk_of(self.root)
 
     @contextmanager
     def watched(self) -> Iterator[Watch]:
-        """The disk of the root, which must be there; see `Store.watched`."""
+        """Sync for other processes on the disk of the root, which must exist; see `Store.watched`."""
         disk = self.disk()
         if disk is None:
             yield Watch(None, self.sync)
@@ -131,7 +149,7 @@ class LocalStore(Store):
             source = path.open("rb")
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
-        with self._mapped(key, "write"), source, _temp_beside(target) as (temp, file):
+        with self._mapped(key, "write"), source, _temporary_file(target) as (temp, file):
             while chunk := source.read(CHUNK_BYTES):
                 file.write(chunk)
             _sync(file)
@@ -141,28 +159,29 @@ class LocalStore(Store):
         """Create the object, or raise `StoreExists`."""
         path = self._writable(key)
         with self._mapped(key, "create"):
-            with _temp_beside(path) as (temp, file):
+            with _temporary_file(path) as (temp, file):
                 file.write(data)
                 _sync(file)
                 self._link(temp, path, key)
             _sync_folder(path.parent)
 
     def get_tagged(self, key: str) -> Tagged:
-        """The whole object; its hash is its ETag."""
+        """Return the whole object; its ETag is its SHA-256."""
         data = self.get(key)
         return Tagged(data, sha256(data).hexdigest())
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """Replace the object if it is still what `get_tagged` saw, or raise `StoreConflict`.
+        """Replace the object if it still has this ETag.
 
         Raises:
-            StoreError: the file system has no locks, so that it cannot be done here.
+            StoreConflict: another object is there, or none.
+            StoreError: the file system has no locks, which this needs.
         """
         path = self._writable(key)
-        with self._mapped(key, "write"), _temp_beside(path) as (temp, file):
+        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
             file.write(data)
             _sync(file)
-            with self._held(path.parent, fcntl.LOCK_EX):
+            with self._locked(path.parent, fcntl.LOCK_EX):
                 if not path.is_file() or sha256(path.read_bytes()).hexdigest() != etag:
                     raise StoreConflict(
                         f"{path} is no longer what it was when it was read; nothing was written: read it again",
@@ -174,7 +193,7 @@ class LocalStore(Store):
         return sha256(data).hexdigest()
 
     def size(self, key: str) -> int:
-        """The size of the object, bytes."""
+        """Return the size of the object, bytes."""
         path = self.local_path(key)
         with self._mapped(key, "look up"):
             if not path.is_file():
@@ -182,16 +201,16 @@ class LocalStore(Store):
             return path.stat().st_size
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there."""
+        """Remove the object; a no-op if it does not exist."""
         path = self.local_path(key)
         if not path.parent.is_dir():
             return
         self._confine(path, key)
-        with self._mapped(key, "delete"), suppress(FileNotFoundError), self._held(path.parent, fcntl.LOCK_SH):
+        with self._mapped(key, "delete"), suppress(FileNotFoundError), self._locked(path.parent, fcntl.LOCK_SH):
             path.unlink()
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects below the folder, sorted by key."""
+        """List all objects below the folder, sorted by key."""
         infos = []
         for path in self._files(prefix):
             if is_temporary(path.name):
@@ -199,13 +218,13 @@ class LocalStore(Store):
             try:
                 stat = path.stat()
             except FileNotFoundError:
-                continue  # removed between listing and looking, or a dangling link
+                continue  # removed since it was listed, or a dangling link
             key = path.relative_to(self.root).as_posix()
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=lambda info: info.key))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Return the temporary files below the folder: of writers at work, and of killed ones."""
+        """List the temporary files below the folder, of active and of killed writers."""
         found = []
         for path in self._files(prefix):
             if not is_temporary(path.name):
@@ -213,14 +232,14 @@ class LocalStore(Store):
             try:
                 stat = path.lstat()
             except FileNotFoundError:
-                continue  # its writer has finished
+                continue  # its writer has renamed it
             upload = unfinished_upload(path.relative_to(self.root).as_posix(), stat.st_mtime, stat.st_size)
             if upload is not None:
                 found.append(upload)
         return iter(sorted(found, key=lambda each: (each.key, each.upload_id)))
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove a temporary file; its writer, if it is still at work, fails."""
+        """Remove a temporary file; its writer fails if it is still active."""
         path = self.local_path(upload.key).with_name(upload.upload_id)
         if target_of(path.name) is None or not path.parent.is_dir():
             return
@@ -229,26 +248,26 @@ class LocalStore(Store):
             path.unlink(missing_ok=True)
 
     def child(self, prefix: str) -> "LocalStore":
-        """The store of a folder below this one."""
+        """Return the store of a folder below this one."""
         return LocalStore(self.root / join_key(folder_of(prefix), ""))
 
     def check_exclusive_puts(self, folder: str) -> None:
-        """Nothing to prove: a hard link never replaces a file, and a disk without hard links raises at the put."""
+        """Do nothing: a hard link never replaces a file, and a put to a disk without hard links raises."""
 
     def _files(self, prefix: str) -> Iterator[Path]:
-        """Return all files below the folder, temporary ones too."""
+        """List all files below the folder, temporary ones included."""
         top = self.root / folder_of(prefix)
         with self._mapped(prefix, "list"):
             return iter([Path(folder, name) for folder, _, names in os.walk(top) for name in names])
 
     def _replace(self, temp: Path, path: Path) -> None:
-        """Give a finished file its name, for good."""
+        """Rename a finished file durably."""
         self._rename(temp, path)
         _sync_folder(path.parent)
 
     def _rename(self, temp: Path, path: Path) -> None:
-        """Give a file its name, but not while `put_if_match` looks at what has that name now."""
-        with self._held(path.parent, fcntl.LOCK_SH):
+        """Rename a file, but not while `put_if_match` compares and replaces its target."""
+        with self._locked(path.parent, fcntl.LOCK_SH):
             temp.replace(path)
 
     def _sync_key(self, key: str) -> None:
@@ -256,18 +275,18 @@ class LocalStore(Store):
             sync_path(self.local_path(key))
 
     def _folders(self, path: Path) -> Iterator[Path]:
-        """Those above a file, up to the root."""
+        """Yield the folders above a file, up to the root."""
         for folder in path.parents:
             yield folder
             if folder == self.root:
                 return
 
     @contextmanager
-    def _held(self, folder: Path, kind: int) -> Iterator[None]:
-        """While inside, nobody else changes what a name means (LOCK_EX), or nobody replaces by condition (LOCK_SH).
+    def _locked(self, folder: Path, kind: int) -> Iterator[None]:
+        """Hold a lock on the folder: LOCK_EX for conditional replacements, LOCK_SH for all other renames and deletions.
 
-        The lock is the folder's own: no file is left, and the system lets go of it when its holder dies. Where there
-        are no locks of folders, `put_if_match` is refused, and nothing is left to be guarded from.
+        The lock is on the folder itself, so that no lock file remains, and the kernel releases it when its holder dies.
+        Without locks on folders `put_if_match` is refused, and the shared lock is not needed.
         """
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -302,8 +321,7 @@ class LocalStore(Store):
             if error.errno in _NO_HARD_LINKS:
                 raise StoreError(
                     f"{path}: this file system has no hard links ({error.strerror}), so a version cannot be "
-                    "published "
-                    "exclusively on it; write to a local disk, an object store, or dbfs:/Volumes/... instead",
+                    "published exclusively on it; write to a local disk, an object store, or dbfs:/Volumes/... instead",
                     key=key,
                     url=self.url,
                 ) from error
@@ -352,8 +370,8 @@ class LocalStore(Store):
 
 
 @contextmanager
-def _temp_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file beside `path` under a unique name, which is gone at the end unless it was renamed."""
+def _temporary_file(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open a new file with a unique name in the folder of `path`; removed at the end unless it was renamed."""
     temp = path.with_name(temporary_name(path.name))
     try:
         with temp.open("xb") as file:
@@ -368,10 +386,77 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable; some network file systems cannot, and have their own rules."""
+    """Make a rename in the folder durable. Best effort: some network file systems cannot sync folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def disk_of(folder: Path) -> Disk | None:
+    """Return the disk of a folder; None if files of another process cannot be synced reliably.
+
+    It takes Linux 5.8 or newer, an existing folder, and a file system on a block device: NFS and FUSE have their own
+    rules for durability.
+    """
+    if not _syncfs_reports_errors():
+        return None
+    try:
+        boot_id, stat = _BOOT_ID.read_text().strip(), folder.stat()
+    except OSError:
+        return None
+    return Disk(boot_id, stat.st_dev, stat.st_ino) if boot_id and os.major(stat.st_dev) else None
+
+
+def begin_writing(file: BinaryIO) -> None:
+    """Start to write flushed bytes to disk, without waiting. Best effort."""
+    call = _c_function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    if call is not None:
+        call(file.fileno(), 0, 0, _SYNC_FILE_RANGE_WRITE)  # a later fsync reports the errors
+
+
+def sync_path(path: Path) -> None:
+    """Wait until a file that any process wrote is on disk.
+
+    Raises:
+        OSError: it could not be written. An error that occurred while no process had the file open is reported only as
+            long as the kernel caches the file; `sync_file_system` reports the others.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """Wait until everything on the file system is on disk.
+
+    Raises:
+        OSError: something could not be written since the descriptor was opened. Linux reports this since 5.8
+            (syncfs(2)); for older ones `disk_of` is None.
+    """
+    call = _c_function("syncfs", ctypes.c_int)
+    if call is not None and call(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _syncfs_reports_errors() -> bool:
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    return platform.system() == "Linux" and is_new and _c_function("syncfs", ctypes.c_int) is not None
+
+
+@cache
+def _c_function(name: str, *arguments: Any) -> Any:
+    """Return a function of the C library that Python does not wrap; None if there is none, as on macOS."""
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = list(arguments)
+    return call

@@ -1,4 +1,4 @@
-"""Object stores through fsspec: bounded calls, mapped errors, one connection per process."""
+"""Object stores and servers through fsspec: retries, deadlines, mapped errors, one connection per process."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,52 +10,57 @@ from typing import Any, BinaryIO
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage.deadline import most_seconds
 from smalti.storage.errors import RETRYABLE, Kind, classify, is_expired, is_throttled, is_unknown_host, translate
-from smalti.storage.object_times import time_of
+from smalti.storage.listing import mark_of, time_of
 from smalti.storage.process import PerProcess
-from smalti.storage.reader import ChangedError, call, mark_of
-from smalti.storage.readers import make_reader
+from smalti.storage.reader import ChangedError, Reader, call
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
 from smalti.storage.retry import Deadline, RetryOptions
-from smalti.storage.schemes import CONDITIONAL, READ_ONLY, UPLOADS_STAY, fill_options, make_filesystem
+from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
 from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload, check_key, check_span, folder_of, join_key
 
 UNKNOWN_HOST_ATTEMPTS = 2
-"""At a server whose name is not known: name servers err, but seldom twice."""
+"""Attempts at a server whose name cannot be resolved: name servers rarely fail twice."""
 LIST_SECONDS = 600.0
-"""A listing of a million objects is a thousand requests."""
+"""Time limit of a listing: a million objects take a thousand requests."""
 
 
 class FsspecStore(Store):
     """A bucket, container or volume, or a folder in one, as a store.
 
-    Options go to the file system class (`s3fs.S3FileSystem`, `gcsfs.GCSFileSystem`, `adlfs.AzureBlobFileSystem`,
-    `VolumesFileSystem`, `sshfs.SSHFileSystem`, fsspec's for the web), except `request_timeout` (seconds) and
-    `request_attempts`, which bound every operation.
+    Args:
+        scheme: Name of a `Scheme`, such as "s3".
+        root: The folder, as the file system of the scheme names it.
+        options: Arguments of the file system class (`s3fs.S3FileSystem`, `gcsfs.GCSFileSystem`,
+            `adlfs.AzureBlobFileSystem`, `VolumesFileSystem`, `sshfs.SSHFileSystem`, fsspec's for the web), and the
+            limits of every operation, `request_timeout` (seconds) and `request_attempts`.
+        url: Address for messages; default: scheme and root.
     """
 
     def __init__(
         self, scheme: str, root: str, options: Mapping[str, Any] | None = None, *, url: str | None = None
     ) -> None:
-        settings = fill_options(scheme, root, options or {})
+        self.scheme = SCHEME_BY_NAME[scheme]
+        settings = dict(options or {})
+        if self.scheme.fill_options:
+            settings = load_function(self.scheme.fill_options)(root, settings)
         defaults = RetryOptions()
-        self.scheme = scheme
         self.root = root.rstrip("/")
         self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
         self._retry = RetryOptions(
             attempts=int(settings.pop("request_attempts", defaults.attempts)),
             timeout=float(settings.pop("request_timeout", defaults.timeout)),
         )
-        self.replaces_conditionally = scheme in CONDITIONAL
+        self.replaces_conditionally = self.scheme.has_conditional_puts
         self._secrets = secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
-        self._reader = make_reader(scheme, settings, self._connection, self._retry.timeout)
+        self._reader: Reader = load_function(self.scheme.reader)(settings, self._connection, self._retry.timeout)
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         return bytes(self._call("read", key, partial(self._reader.read, self._path(key), 0, None)))
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end), shorter where the object ends before."""
+        """Return the bytes [begin, end), fewer if the object ends before."""
         check_span(begin, end)
         path = self._path(key)
         if begin == end:
@@ -68,37 +73,37 @@ class FsspecStore(Store):
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
         """Write the whole object to `out` in chunks."""
         total = 0
-        for chunk in self._pieces(key):
+        for chunk in self._chunks(key):
             if on_chunk is not None:
                 on_chunk(chunk)
             out.write(chunk)
             total += len(chunk)
         return total
 
-    def _pieces(self, key: str) -> Iterator[bytes]:
-        """The object's bytes, of one content; a body that breaks off goes on where it ended, if that is still there."""
-        path, trial = self._path(key), Trial(self, "read", key, self._retry.deadline())
+    def _chunks(self, key: str) -> Iterator[bytes]:
+        """Yield the object's bytes, all of one content; resume after a broken connection if the content is the same."""
+        path, attempts = self._path(key), Attempts(self, "read", key, self._retry.deadline())
         at, tag = 0, ""
         while True:
             body = None
             try:
-                body = self._reader.open(path, at, tag, timeout=trial.left())
+                body = self._reader.open(path, at, tag, timeout=attempts.left())
                 if tag not in {"", body.tag}:
                     raise ChangedError
                 if not tag:
                     whole = most_seconds(self._retry.timeout, max(0, body.num_bytes))
-                    tag, trial.limit = body.tag, Deadline(whole)
+                    tag, attempts.deadline = body.tag, Deadline(whole)
                 for chunk in body.chunks:
                     at += len(chunk)
-                    trial.moved()
+                    attempts.progress()
                     if chunk:
                         yield chunk
-            except Exception as error:  # noqa: BLE001 -- sorted there, and raised again unless it passes
+            except Exception as error:  # noqa: BLE001 -- classified there, and raised unless it is retried
                 if at and (isinstance(error, ChangedError) or classify(error) is Kind.EXISTS):
                     raise_clean(self._changed(key, at), error, self._known_secrets())
-                trial.failed(error)
+                attempts.failed(error)
                 if at and not tag:
-                    # Nothing says that the rest would be of the same object.
+                    # Without a tag the rest might be of another content.
                     raise_clean(self._changed(key, at), error, self._known_secrets())
             else:
                 return
@@ -127,19 +132,19 @@ class FsspecStore(Store):
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
         path, payload = self._path_to_write(key), bytes(data)
-        # pipe_file, not open("xb"): a refused open leaves a dangling multipart upload, a failed one a partial object.
+        # Not open("xb"): if refused it leaves a multipart upload, and if it fails, a partial object.
         create = partial(self._run, "pipe_file", path, payload, mode="create")
         self._call("create", key, create, num_bytes=len(payload))
 
     def get_tagged(self, key: str) -> Tagged:
-        """The whole object with its ETag."""
+        """Return the whole object with its ETag."""
         if not self.replaces_conditionally:
             return super().get_tagged(key)
         tagged: Tagged = self._call("read", key, partial(self._run, "get_tagged", self._path(key)))
         return tagged
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """Replace the object if it is still what `get_tagged` saw, or raise `StoreConflict`."""
+        """Replace the object if it still has this ETag, or raise `StoreConflict`."""
         path, payload = self._path_to_write(key), bytes(data)
         if not self.replaces_conditionally:
             return super().put_if_match(key, data, etag)
@@ -154,11 +159,11 @@ class FsspecStore(Store):
             ) from error
 
     def size(self, key: str) -> int:
-        """The size of the object, bytes."""
+        """Return the size of the object, bytes."""
         return int(self._call("look up", key, partial(self._reader.size, self._path(key))))
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there."""
+        """Remove the object; a no-op if it does not exist."""
         path = self._path_to_write(key)
         try:
             self._call("delete", key, partial(self._run, "rm_file", path))
@@ -166,7 +171,7 @@ class FsspecStore(Store):
             return
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects below the folder, sorted by key."""
+        """List all objects below the folder, sorted by key."""
         folder = self._path(folder_of(prefix), allow_root=True)
         find = partial(self._run, "find", folder, detail=True)
         try:
@@ -183,9 +188,9 @@ class FsspecStore(Store):
         return iter(sorted(infos, key=lambda info: info.key))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Return uploads below the folder that were not ended, of schemes in `UPLOADS_STAY`; others end them alone."""
+        """List the uploads below the folder that were not completed; none if the store removes them itself."""
         folder = self._path(folder_of(prefix), allow_root=True)
-        if self.scheme not in UPLOADS_STAY:
+        if not self.scheme.keeps_uploads:
             return iter(())
         find = partial(self._run, "unfinished_uploads", folder)
         top = f"{self.root.strip('/')}/"
@@ -196,7 +201,7 @@ class FsspecStore(Store):
         return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Forget an upload and its parts."""
+        """Remove an upload with its parts, or a temporary file; a no-op if it no longer exists."""
         abort = partial(self._run, "abort_upload", self._path_to_write(upload.key), upload.upload_id)
         try:
             self._call("abort an upload to", upload.key, abort)
@@ -204,9 +209,9 @@ class FsspecStore(Store):
             return
 
     def child(self, prefix: str) -> "FsspecStore":
-        """The store of a folder of this one, on the same connection."""
+        """Return the store of a folder of this one, on the same connection."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)  # the connection is shared: a client costs much to make
+        other.__dict__.update(self.__dict__)  # shares the connection: clients are slow to create
         other.root = join_key(self.root, folder_of(prefix))
         other.url = self.locate(folder_of(prefix))
         return other
@@ -216,9 +221,9 @@ class FsspecStore(Store):
 
     def _path_to_write(self, key: str) -> str:
         path = self._path(key)
-        if self.scheme in READ_ONLY:
+        if self.scheme.is_read_only:
             raise StoreError(
-                f"{self.locate(key)}: {self.scheme}:// is read only here; write to a disk or an object store",
+                f"{self.locate(key)}: {self.scheme.name}:// is read only here; write to a disk or an object store",
                 key=key,
                 url=self.url,
             )
@@ -240,29 +245,38 @@ class FsspecStore(Store):
         past_end: Any = None,
         deadline: Deadline | None = None,
     ) -> Any:
-        """The result of `run`, tried again while the fault is one that passes, within one deadline."""
-        trial = Trial(self, action, key, deadline or self._retry.deadline(num_bytes))
+        """Return the result of `run`, with retries of transient faults within one deadline.
+
+        Args:
+            action: Verb for error messages, such as "read".
+            key: The object.
+            run: The request; called with its time limit as `timeout`.
+            num_bytes: Bytes to transfer, which extend the deadline.
+            past_end: Result if the requested range begins after the object's end; None raises.
+            deadline: Deadline of all attempts; default: by the store's options and `num_bytes`.
+        """
+        attempts = Attempts(self, action, key, deadline or self._retry.deadline(num_bytes))
         while True:
             try:
-                return run(timeout=trial.left())
-            except Exception as error:  # noqa: BLE001, PERF203 -- sorted there, and raised again unless it passes
+                return run(timeout=attempts.left())
+            except Exception as error:  # noqa: BLE001, PERF203 -- classified there, and raised unless it is retried
                 if past_end is not None and classify(error) is Kind.PAST_END:
                     return past_end
-                trial.failed(error)
+                attempts.failed(error)
 
     def _renew(self, connection: Any) -> None:
-        """What a file or a login service says now may be good: the next request reads credentials anew."""
+        """Discard the clients, so that the next request reads the credentials anew."""
         self._connection.renew(connection)
         self._reader.renew()
 
     def _known_secrets(self) -> tuple[str, ...]:
         return (*self._secrets, *detect_secrets())
 
-    def _translate(self, error: BaseException, action: str, key: str, limit: Deadline) -> StoreError:
+    def _translate(self, error: BaseException, action: str, key: str, deadline: Deadline) -> StoreError:
         text = redact(str(error) or type(error).__name__, self._known_secrets())
         detail = " ".join(text.split())[:400]
-        if limit.passed():
-            detail = f"gave up after {limit.seconds:.0f} s: {detail}"
+        if deadline.passed():
+            detail = f"gave up after {deadline.seconds:.0f} s: {detail}"
         return translate(
             error,
             what=f"cannot {action} {self.locate(key)}",
@@ -272,34 +286,38 @@ class FsspecStore(Store):
         )
 
 
-class Trial:
-    """One operation: how often it was tried, and until when it may be."""
+class Attempts:
+    """The attempts at one operation: counts faults, waits between attempts, and renews credentials once."""
 
-    def __init__(self, store: FsspecStore, action: str, key: str, limit: Deadline) -> None:
+    def __init__(self, store: FsspecStore, action: str, key: str, deadline: Deadline) -> None:
         self._store, self._action, self._key = store, action, key
-        self.limit = limit
+        self.deadline = deadline
         self._faults, self._is_renewed = 0, False
         self._connection = store._connection.peek()
 
     def left(self) -> float:
-        """Seconds for the next request."""
-        return max(self.limit.left(), 0.01)
+        """Return the time limit of the next request, seconds."""
+        return max(self.deadline.left(), 0.01)
 
-    def moved(self) -> None:
-        """Bytes have come: what went wrong before them is over."""
+    def progress(self) -> None:
+        """Reset the number of faults, because bytes have arrived.
+
+        Raises:
+            TimeoutError: the deadline has passed all the same.
+        """
         self._faults = 0
-        if self.limit.passed():
+        if self.deadline.passed():
             raise TimeoutError("the bytes come too slowly")
 
     def failed(self, error: Exception) -> None:
-        """Waits, if the fault is one that passes; else raises Smalti's error for it."""
+        """Wait before the next attempt if the fault may be transient; otherwise raise Smalti's error for it."""
         if isinstance(error, SmaltiError):
             raise error
         self._faults += 1
         kind = classify(error)
         if kind is Kind.REFUSED and is_expired(error) and not self._is_renewed:
-            self._is_renewed = True  # once
-            # The first operation of all made the connection itself.
+            self._is_renewed = True
+            # The very first operation creates the connection itself.
             self._store._renew(self._connection or self._store._connection.peek())
             self._connection = self._store._connection.peek()
             return
@@ -308,7 +326,7 @@ class Trial:
         attempts = retry.attempts_for(is_throttled=is_throttled(error))
         if is_unknown_host(error):
             attempts = min(attempts, UNKNOWN_HOST_ATTEMPTS)
-        if kind not in RETRYABLE or self._faults >= attempts or self.limit.left() <= pause:
-            translated = self._store._translate(error, self._action, self._key, self.limit)
+        if kind not in RETRYABLE or self._faults >= attempts or self.deadline.left() <= pause:
+            translated = self._store._translate(error, self._action, self._key, self.deadline)
             raise_clean(translated, error, self._store._known_secrets())
         time.sleep(pause)

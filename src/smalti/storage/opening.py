@@ -1,4 +1,4 @@
-"""From an address to a store: which scheme is which kind, and what is refused."""
+"""The opening of addresses: from a path or URL to its store, without a request, and the addresses that are refused."""
 
 import os
 from collections.abc import Mapping
@@ -10,40 +10,41 @@ from smalti.errors import StoreError
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
-from smalti.storage.redact import redact_address
-from smalti.storage.schemes import SCHEMES, check_secrets, parse_address
-from smalti.storage.store import Store
+from smalti.storage.redact import redact, redact_address
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, load_function
+from smalti.storage.store import Store, check_key
 
 Place = Store | str | Path
-"""Where something lies: a store, or the address of one."""
+"""A store, or the address of one."""
 
 
 def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
-    """The store at an address; nothing is read or connected before its first use.
+    """Return the store at an address; nothing is read or connected before its first use.
 
     Args:
         url: A path, `file://`, `s3://bucket/prefix`, `gs://`, `abfs://container/prefix` (`az://`, `azure://`),
             `dbfs:/Volumes/<catalog>/<schema>/<volume>/...`, `/Volumes/...`, `dbfs:/...`, `sftp://user@host/path`,
-            `oci://bucket@namespace/prefix`, `memory://`; to read alone `hf://datasets/owner/name` and `https://`.
-            "." is the working folder. A store is handed back as it is. docs/storage.md has the credentials of each.
+            `oci://bucket@namespace/prefix`, `memory://`; read-only: `hf://datasets/owner/name` and `https://`.
+            "." is the working folder. A store is returned unchanged. docs/storage.md lists the credentials of each.
         options: Passed to the file system of the scheme (credentials, endpoint); see `FsspecStore`.
 
     Raises:
         StoreError: the address is empty, has an unknown scheme, a password, a signature, or no bucket.
-        TypeError: it is no text, path or store.
+        TypeError: it is neither text nor a path nor a store.
     """
     if isinstance(url, Store):
         return url
-    given: object = url
-    if not isinstance(given, str | os.PathLike):
+    address: object = url  # callers without type checks pass anything
+    if not isinstance(address, str | os.PathLike):
         raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {url!r:.80}")
-    text = str(given)
+    text = str(address)
     if text in {"", "file:", "file://"}:
         raise StoreError(
             f'the address is empty ({text!r}): expected a path or a URL. The working folder is "."', url=text
         )
     scheme, colon, rest = text.partition(":")
-    if colon and scheme.lower() in SCHEMES and scheme != "dbfs" and rest.startswith("/") and not rest.startswith("//"):
+    has_one_slash = rest.startswith("/") and not rest.startswith("//")
+    if colon and has_one_slash and scheme.lower() in SCHEME_BY_NAME and scheme != "dbfs":
         shown = redact_address(text)
         raise StoreError(
             f"{shown}: one slash is missing, expected {scheme}://...; a folder of that name is ./{shown}", url=shown
@@ -61,5 +62,48 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
                 f"{shown}: a file:// address has no host; write file:///{shown.partition('://')[2]}", url=shown
             )
         return LocalStore(unquote(parts.path))
-    address = parse_address(text, options)
-    return FsspecStore(address.scheme, address.root, address.options, url=address.url)
+    parsed = parse_address(text, options)
+    return FsspecStore(parsed.scheme, parsed.root, parsed.options, url=parsed.url)
+
+
+def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Address:
+    """Parse an address `<scheme>://...`.
+
+    Raises:
+        StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
+    """
+    written, _, rest = text.partition("://")
+    shown = redact_address(text)
+    scheme = SCHEME_BY_NAME.get(written)
+    if scheme is None:
+        known = ", ".join(f"{name}://" for name in sorted(SCHEME_BY_NAME) if name != "dbfs")
+        raise StoreError(
+            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
+            url=shown,
+        )
+    host, _, prefix = rest.partition("/")
+    user, at, server = host.rpartition("@")
+    if ":" in user or (at and not scheme.allows_at_sign):
+        raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
+    check_secrets(text)
+    if not (server or scheme.name == "memory") or (at and not user):
+        raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
+    prefix = prefix.strip("/")
+    check_key(prefix, allow_root=True)
+    address: Address = load_function(scheme.parse_address)(scheme.name, host, prefix, dict(options or {}))
+    return address
+
+
+def check_secrets(address: str) -> None:
+    """Refuse an address with a query, password, signature or token, because messages show addresses.
+
+    Raises:
+        StoreError: it has one of them.
+    """
+    shown = redact_address(address)
+    if "?" in address and not address.startswith("/"):
+        raise StoreError(f"{shown}: no query in an address; give signatures and tokens as storage options", url=shown)
+    if redact(address) != address:
+        raise StoreError(
+            f"{shown}: no password, signature or token in an address; give them as storage options", url=shown
+        )

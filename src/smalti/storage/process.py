@@ -1,6 +1,6 @@
-"""Values that belong to one process: made on first use, made again after a fork, never pickled.
+"""Values of one process: created on first use, created again after a fork, never pickled.
 
-Clients of object stores hold sockets, threads and event loops that a forked child must not touch.
+Clients of object stores hold sockets, threads and event loops, which a forked child must not use.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-_making = threading.RLock()
+_creation_lock = threading.RLock()
 _inherited: list[Any] = []
-"""What a fork copied of its parent's values: let go of, they would close connections in threads that stayed behind."""
+"""Copies of the parent's values after a fork, kept alive: their finalizers use threads that only the parent has."""
 
 
 def _after_fork_in_child() -> None:
-    # A thread of the parent may have held either lock at the moment of the fork; in the child nobody would release it.
-    global _making  # noqa: PLW0603 -- one lock per process is the point
-    _making = threading.RLock()
+    # A thread of the parent may have held either lock during the fork; in the child it would never be released.
+    global _creation_lock  # noqa: PLW0603 -- one lock per process is the point
+    _creation_lock = threading.RLock()
     asyn = sys.modules.get("fsspec.asyn")
     if asyn is not None:
         asyn.reset_lock()  # fsspec's own hook clears a variable of another name and leaves its lock held
@@ -30,18 +30,18 @@ if hasattr(os, "register_at_fork"):
 
 
 class PerProcess(Generic[T]):
-    """A value that each process makes for itself on first use; thread-safe, picklable when `make` is."""
+    """A value that each process creates on first use; thread-safe, and picklable if `make` is."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._slot: tuple[int, T] | None = None
 
     def get(self) -> T:
-        """This process's value."""
+        """Return this process's value; creates it on the first call."""
         slot = self._slot
         if slot is not None and slot[0] == os.getpid():
             return slot[1]
-        with _making:
+        with _creation_lock:
             slot = self._slot
             if slot is None or slot[0] != os.getpid():
                 if slot is not None:
@@ -51,18 +51,15 @@ class PerProcess(Generic[T]):
             return slot[1]
 
     def peek(self) -> T | None:
-        """This process's value if it was made already."""
+        """Return this process's value if it exists, else None."""
         slot = self._slot
         return slot[1] if slot is not None and slot[0] == os.getpid() else None
 
     def renew(self, old: T) -> None:
-        """Forget the value, if it is still this one; the next `get` makes another."""
-        with _making:
+        """Discard the value if it is still `old`; the next `get` creates another."""
+        with _creation_lock:
             if self._slot is not None and self._slot[1] is old:
                 self._slot = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_make": self._make, "_slot": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)

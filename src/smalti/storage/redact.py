@@ -1,4 +1,4 @@
-"""One place that removes secrets from text; every message and cause that a store raises passes through here."""
+"""Redaction of secrets in text: messages and causes of the stores' errors, addresses, and logs of client libraries."""
 
 import logging
 import os
@@ -7,21 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
+from smalti.storage.schemes import SCHEME_BY_NAME, secret_variables
+
 MASK = "***"
 
-_SIGNED = (
+_MASKED_NAMES = (
     "sig|signature|x-amz-signature|x-amz-security-token|x-amz-credential|x-goog-signature|x-goog-credential|"
     "awsaccesskeyid|token|access_token|accountkey|client_secret|client_assertion|sharedaccesssignature"
 )
 """Names whose values are secret in an address and in any other text."""
-_SIGNED_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|code|rlkey"
-"""Names whose values are secret in an address; elsewhere they are words."""
+_MASKED_NAMES_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|code|rlkey"
+"""Names whose values are secret in an address; in other text they are ordinary words."""
 
+_WITHOUT_USER = "|".join(name for name, scheme in SCHEME_BY_NAME.items() if not scheme.allows_at_sign)
 _USERS = (
-    # user:password@host, with one slash too; a password may hold "/" and "@". "host:8080/a@b" has a port.
+    # user:password@host, also after a single slash; a password may contain "/" and "@". "host:8080/a@b" has a port.
     re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*?(?::|%3A))(?!\d{1,5}/)[^\s'\"]+(?=@|%40)", re.IGNORECASE),
-    # token@host, where the part before "@" has no other meaning
-    re.compile(r"(?P<keep>\b(?:https?|s3a?|gcs|gs):/{1,2})[^/\s@'\"?#]+(?=@|%40)", re.IGNORECASE),
+    # token@host, for schemes in which the part before "@" has no other meaning
+    re.compile(rf"(?P<keep>\b(?:{_WITHOUT_USER}):/{{1,2}})[^/\s@'\"?#]+(?=@|%40)", re.IGNORECASE),
 )
 _ADDRESS_USER = re.compile(
     r"(?P<keep>^(?:(?!file:///)\W*[A-Za-z][\w+.-]+:/*|//)[^/:@]*?(?::|%3A))(?!\d{1,5}/).+(?=@|%40)",
@@ -31,17 +34,17 @@ _ADDRESS_USER = re.compile(
 _PATTERNS = (
     *_USERS,
     re.compile(
-        rf"(?P<keep>(?:^|[?&;#,\s'\"({{]|%3F|%26|%23)(?:{_SIGNED})(?:=|%3D))[^&;\s'\"]+",
+        rf"(?P<keep>(?:^|[?&;#,\s'\"({{]|%3F|%26|%23)(?:{_MASKED_NAMES})(?:=|%3D))[^&;\s'\"]+",
         re.IGNORECASE,
     ),
-    re.compile(rf"(?P<keep>(?:[?&#]|%3F|%26|%23)(?:{_SIGNED_IN_ADDRESS})(?:=|%3D))[^&;\s'\"]+", re.IGNORECASE),
+    re.compile(rf"(?P<keep>(?:[?&#]|%3F|%26|%23)(?:{_MASKED_NAMES_IN_ADDRESS})(?:=|%3D))[^&;\s'\"]+", re.IGNORECASE),
     re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(?P<keep>\bdapi)[0-9a-f]{8,}\b"),
     re.compile(r"(?P<keep>\beyJ)[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
 )
 
 _INNER = re.compile(r"(?:accountkey=|sig=|^\w+ +)([^;&\s]+)", re.IGNORECASE)
-"""The secret within a value: of a connection string, of a signature, of "Bearer ..."."""
+"""The secret part of a value: of a connection string, a signature, or "Bearer ..."."""
 
 _SECRET_NAMES = re.compile(
     r"secret|token|password|passwd|passphrase|sas|credential|connection_string|account_key|^key$|private|authorization",
@@ -59,22 +62,13 @@ _SAS_PARAMETERS = frozenset({
     "sv", "ss", "srt", "sp", "se", "st", "spr", "sip", "sr", "skoid", "sktid", "skt", "ske", "sks", "skv", "saoid",
     "suoid", "scid", "sdd", "ses",
 })  # fmt: skip
-"""Of Azure's shared access signatures, beside `sig`."""
+"""Parameters of Azure's shared access signatures, besides `sig`."""
 _URL_SIGNATURE_PARAMETERS = frozenset({"awsaccesskeyid", "googleaccessid", "expires", "policy", "key-pair-id"})
-"""Of older S3 and Google signatures and of CloudFront's, beside `Signature`."""
-
-_SECRET_VARIABLES = (
-    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GCS_SECRET", "AZURE_STORAGE_CONNECTION_STRING",
-    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_PASSWORD", "IDENTITY_HEADER",
-    "MSI_SECRET", "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
-    "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN", "ARM_CLIENT_SECRET", "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-    "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
-)  # fmt: skip
+"""Parameters of older S3 and Google signatures and of CloudFront's, besides `Signature`."""
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with passwords, signatures, tokens and the given literal secrets masked."""
+    """Return the text with passwords, signatures, tokens and the literal `secrets` masked. Pure."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
@@ -84,21 +78,21 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def redact_address(address: str) -> str:
-    """Return the address for messages: without user, password, query and fragment, any part of which may be secret."""
-    shown = redact(_ADDRESS_USER.sub(rf"\g<keep>{MASK}", address))
-    if not _SCHEME.match(shown):
-        return shown
-    place, mark, _ = _split(shown)
+    """Return the address for messages: without user, password, query and fragment, which may be secret. Pure."""
+    redacted = redact(_ADDRESS_USER.sub(rf"\g<keep>{MASK}", address))
+    if not _SCHEME.match(redacted):
+        return redacted
+    place, mark, _ = _split(redacted)
     return f"{place}{mark}{MASK}" if mark else place
 
 
 def has_login(address: str) -> bool:
-    """Return whether an address holds a password, or a user where that is no part of the address."""
+    """Return whether an address contains a password, or a user although its scheme has none. Pure."""
     return any(pattern.search(address) for pattern in (*_USERS, _ADDRESS_USER))
 
 
 def address_secrets(address: str) -> tuple[str, ...]:
-    """Return the parts of query and fragment that may be secret, longest first: a library may repeat any of them."""
+    """Return the parts of query and fragment that may be secret, longest first; a library may repeat any of them."""
     place, _, tail = _split(address)
     parts = {tail, *re.split(r"[?#&;]", tail)}
     parts |= {part.partition("=")[2] for part in parts}
@@ -107,10 +101,10 @@ def address_secrets(address: str) -> tuple[str, ...]:
 
 
 def unsigned_address(address: str) -> str:
-    """Return an http(s) address without fragment, and without the parameters that only sign it.
+    """Return an http(s) address without its fragment and the parameters of its signature. Pure.
 
-    An address that was signed anew gives the same: by Azure (SAS), S3, Google or CloudFront. Other parameters may say
-    which file is meant, and stay.
+    The result is the same for every signature by Azure (SAS), S3, Google or CloudFront. Other parameters stay: they may
+    identify the file.
     """
     place, _, query = _split(address.partition("#")[0])
     pairs = [pair for pair in query.split("&") if pair]
@@ -124,7 +118,7 @@ def unsigned_address(address: str) -> str:
 
 
 def _split(address: str) -> tuple[str, str, str]:
-    """Address up to the query or fragment, the mark between them, and the rest."""
+    """Return the address up to its query or fragment, the mark that follows, and the rest."""
     place, mark, tail = re.match(r"([^?#]*)([?#]?)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
     return place, mark, tail
 
@@ -138,16 +132,19 @@ def _longest_first(text: str) -> tuple[int, str]:
 
 
 def secret_values(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values in options (nested too) whose names say that they are secret, longest first; short ones are left."""
+    """Return the values in options, nested ones too, whose names mark them as secret, longest first. Pure.
+
+    Values of less than 6 characters are omitted: to mask them would garble messages.
+    """
     found: set[str] = set()
     _collect(options, found)
     return tuple(sorted(found, key=_longest_first))
 
 
 def detect_secrets() -> tuple[str, ...]:
-    """The secrets that the environment holds for the stores' libraries, and the key inside a connection string."""
+    """Return the secrets in the stores' environment variables, and the keys inside connection strings."""
     found = []
-    for name in _SECRET_VARIABLES:
+    for name in secret_variables():
         value = os.environ.get(name, "")
         if len(value) >= 6:
             found += [value, *_INNER.findall(value)]
@@ -158,16 +155,16 @@ def _collect(options: Mapping[str, Any], found: set[str], *, is_secret: bool = F
     for name, value in options.items():
         named = is_secret or bool(_SECRET_NAMES.search(str(name)))
         if isinstance(value, Mapping):
-            # Every header may be a login: of their names only some are known.
+            # Any header may be a login, whatever its name.
             _collect(value, found, is_secret=is_secret or str(name).lower() == "headers")
         elif named:
-            text = value if isinstance(value, str) else getattr(value, "token", None)  # an object that logs in
+            text = value if isinstance(value, str) else getattr(value, "token", None)  # a credentials object
             if isinstance(text, str):
                 found |= {part for part in (text, *_INNER.findall(text)) if len(part) >= 6}
 
 
 def safe_cause(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
-    """The error itself, or, when anything that led to it shows a secret, a stand-in that carries the redacted text."""
+    """Return the error, or a `RuntimeError` with its redacted text if it or one of its causes contains a secret."""
     known = tuple(secrets)
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -184,9 +181,9 @@ def safe_cause(error: BaseException, secrets: Iterable[str] = ()) -> BaseExcepti
 
 
 def raise_clean(error: BaseException, cause: BaseException, secrets: Iterable[str] = ()) -> NoReturn:
-    """Raise an error whose cause shows no secret, and that has nothing else behind it.
+    """Raise an error with a cause that contains no secret, and without a context.
 
-    `raise ... from` alone would keep the library's own error as the context, where loggers of errors find it.
+    `raise ... from` alone would keep the library's error as the context, which error trackers log.
     """
     try:
         raise error from safe_cause(cause, secrets)
@@ -195,13 +192,12 @@ def raise_clean(error: BaseException, cause: BaseException, secrets: Iterable[st
 
 
 class HideSecrets(logging.Filter):
-    """For the log of a library that writes down whatever a server says."""
+    """A filter for the log of a library that logs replies of servers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """The record's text without secrets; without its traceback, too, which would repeat the text."""
-        said = logging.Formatter().format(record)
-        shown = redact(said, detect_secrets())
-        if shown != said:
+        """Mask secrets in the record, and drop the traceback of a record that has any; keep every record."""
+        text = logging.Formatter().format(record)
+        if redact(text, detect_secrets()) != text:
             record.msg, record.args = redact(record.getMessage(), detect_secrets()), ()
             record.exc_info = record.exc_text = record.stack_info = None
         return True

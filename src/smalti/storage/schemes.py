@@ -1,84 +1,258 @@
-"""Which module makes the file system of a scheme; they are imported here, when an address first needs one.
+"""The registry of storage schemes: one `Scheme` holds everything that Smalti knows about `s3://`, `gs://` or `dbfs:`.
 
-What an address says: the scheme, the folder as its file system names it, and the settings that it implies; pure.
+To add a scheme, write a module of `smalti.storage.backends` with a function `make`, and add one entry to `SCHEMES`.
+The opening of addresses, `FsspecStore`, advice in error messages, redaction, training workers and deployments read the
+registry. Only the exceptions of a new client library need another place: their names in `smalti.storage.errors`.
+
+Functions of backends are named as text and imported on first use: `import smalti` stays fast, and every module of this
+package can import this one.
 """
 
+import functools
 import importlib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote
 
-from smalti.errors import StoreError
-from smalti.storage.backends.hub import split_address
-from smalti.storage.backends.oci import fill_oci
-from smalti.storage.backends.s3 import fill_s3
-from smalti.storage.extras import READ_SECONDS, load_extra
-from smalti.storage.reader import call
-from smalti.storage.redact import redact, redact_address
-from smalti.storage.store import check_key
-
-__all__ = [
-    "CONDITIONAL",
-    "READ_ONLY",
-    "SCHEMES",
-    "UPLOADS_STAY",
-    "call",
-    "fill_options",
-    "load_extra",
-    "make_filesystem",
-]
-
-SCHEMES = {
-    "s3": "s3", "s3a": "s3", "oci": "oci", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs",
-    "azure": "azure", "azure-dl": "abfs", "dbfs": "dbfs", "sftp": "sftp", "ssh": "sftp", "hf": "hf", "https": "https",
-    "http": "http", "memory": "memory",
-}  # fmt: skip
-"""Accepted URL schemes and the canonical one for each."""
-
-READ_ONLY = frozenset({"https", "http"})
-"""Schemes that only read; hf:// refuses by itself, and says why."""
-
-CONDITIONAL = frozenset({"s3", "oci", "gs", "abfs", "memory"})
-"""Schemes whose file systems have `get_tagged` and `put_if_match`."""
-
-UPLOADS_STAY = frozenset({"s3", "oci", "sftp", "dbfs"})
-"""Schemes whose stores keep what a killed writer had uploaded, as parts or a temporary file, until it is aborted.
-
-Google and Azure drop theirs within a week.
-"""
-
-_MAKERS = {
-    "s3": "smalti.storage.backends.s3",
-    "oci": "smalti.storage.backends.s3",
-    "gs": "smalti.storage.backends.gcs",
-    "abfs": "smalti.storage.backends.azure",
-    "dbfs": "smalti.storage.databricks.volumes",
-    "sftp": "smalti.storage.backends.sftp",
-    "hf": "smalti.storage.backends.hub",
-    "https": "smalti.storage.backends.web",
-    "http": "smalti.storage.backends.web",
-    "memory": "smalti.storage.backends.memory",
-}
+from smalti.errors import MissingDependency
 
 
-def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options completed from the environment where workers on other machines must see the same."""
-    if scheme == "dbfs":
-        # Its client blocks, so that the store cannot end a request that gets no answer: the client must.
-        limit = min(READ_SECONDS, float(options.get("request_timeout", READ_SECONDS)))
-        return {"http_timeout_seconds": limit} | dict(options)
-    return fill_s3(root, options) if scheme == "s3" else dict(options)
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """The facts of one kind of object store or server.
+
+    `maker`, `parse_address`, `fill_options` and `reader` name a function as "module:function".
+    """
+
+    name: str
+    """Canonical name, without "://"."""
+    aliases: tuple[str, ...] = ()
+    """Other names that addresses may use for the same kind of store."""
+    maker: str
+    """`(options) -> fsspec file system`; may block while its client looks for credentials."""
+    parse_address: str = "smalti.storage.schemes:bucket_address"
+    """`(scheme name, host, prefix, options) -> Address`, without a request; the host may contain a user."""
+    fill_options: str = ""
+    """`(root, options) -> options`, completed when the store is made, before it is pickled; "" changes nothing."""
+    reader: str = "smalti.storage.reader:fsspec_reader"
+    """`(options, connection, timeout) -> Reader`, which connects on its first use."""
+    allows_at_sign: bool = False
+    """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
+    is_read_only: bool = False
+    """True if the store refuses writes; the file system of `hf://` refuses them itself, with advice."""
+    has_conditional_puts: bool = False
+    """True if the file system has `get_tagged` and `put_if_match`."""
+    keeps_uploads: bool = False
+    """True if parts or temporary files of a killed writer stay in the store until they are removed explicitly.
+
+    The file system then has `unfinished_uploads` and `abort_upload`. Google and Azure remove parts within a week.
+    """
+    variables: tuple[str, ...] = ()
+    """Environment variables with credentials, endpoints and settings; "AWS_*" stands for all with this prefix.
+
+    Training workers on other hosts receive them.
+    """
+    secret_variables: tuple[str, ...] = ()
+    """Variables of the same kind whose values are secret: masked in messages, passed by reference in deployments."""
+    host_variables: tuple[str, ...] = ()
+    """Variables that name a login service of this host or build agent: useless on other hosts, so not passed on."""
+    credentials_help: str = "check the storage options"
+    """Advice for missing or refused credentials, as the middle of a sentence."""
+    extra: str = ""
+    """Extra of the package `smalti` that installs the client; "" where none is needed."""
+    packages: tuple[str, ...] = ()
+    """Optional Python packages that the extra installs and `load_extra` imports."""
 
 
-def make_filesystem(scheme: str, options: Mapping[str, Any]) -> Any:
-    """A new fsspec file system; not shared with other users of fsspec, so that changed credentials take effect.
+_AZURE_HELP = (
+    "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
+    "AZURE_STORAGE_SAS_TOKEN, or AZURE_ACCOUNT_NAME with AZURE_ACCOUNT_ACCESS_KEY, or AZURE_TENANT_ID, "
+    "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options, or give the machine a managed "
+    "identity or the user an `az login`; a public container needs anon=True"
+)
+_S3 = Scheme(
+    name="s3",
+    aliases=("s3a",),
+    maker="smalti.storage.backends.s3:make",
+    fill_options="smalti.storage.backends.s3:fill_options",
+    reader="smalti.storage.backends.s3_reader:s3_reader",
+    has_conditional_puts=True,
+    keeps_uploads=True,
+    variables=("AWS_*", "S3_*", "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"),
+    secret_variables=(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    ),
+    credentials_help=(
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or AWS_PROFILE, "
+        "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, `token`, "
+        "`endpoint_url`; a public bucket needs the option anon=True"
+    ),
+    extra="s3",
+    packages=("s3fs", "botocore"),
+)
+_HTTPS = Scheme(
+    name="https",
+    maker="smalti.storage.backends.web:make",
+    parse_address="smalti.storage.backends.web:parse_address",
+    is_read_only=True,
+    credentials_help=(
+        "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
+    ),
+    extra="https",
+    packages=("aiohttp",),
+)
+SCHEMES = (
+    _S3,
+    replace(
+        _S3,
+        name="oci",
+        aliases=(),
+        parse_address="smalti.storage.backends.oci:parse_address",
+        fill_options="",
+        allows_at_sign=True,  # the namespace: oci://bucket@namespace
+        variables=("OCI_*",),
+        credentials_help=(
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a customer secret key of Oracle's, and OCI_REGION, or "
+            "pass them as storage options `key`, `secret`, `endpoint_url`"
+        ),
+    ),
+    Scheme(
+        name="gs",
+        aliases=("gcs",),
+        maker="smalti.storage.backends.gcs:make",
+        has_conditional_puts=True,
+        variables=(
+            "GOOGLE_*", "GCS_KEY", "CLOUDSDK_CONFIG", "GCE_METADATA_DETECT_RETRIES", "GCE_METADATA_TIMEOUT",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT",
+        ),
+        secret_variables=("GCS_SECRET",),
+        credentials_help=(
+            "set GOOGLE_APPLICATION_CREDENTIALS to a key file or run `gcloud auth application-default login`, or set "
+            "GCS_KEY and GCS_SECRET to an HMAC key, or pass the storage option `token`; a public bucket needs "
+            "token='anon'"
+        ),
+        extra="gcs",
+        packages=("gcsfs",),
+    ),
+    Scheme(
+        name="abfs",
+        aliases=("abfss", "az", "azure-dl"),
+        maker="smalti.storage.backends.azure:make",
+        parse_address="smalti.storage.backends.azure:container_address",
+        allows_at_sign=True,  # the container: abfs://container@account.dfs.core.windows.net
+        has_conditional_puts=True,
+        variables=("AZURE_*",),
+        secret_variables=(
+            "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY",
+            "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_STORAGE_CLIENT_SECRET",
+            "AZURE_CLIENT_CERTIFICATE_PASSWORD", "AZURE_PASSWORD", "IDENTITY_HEADER", "MSI_SECRET",
+        ),
+        host_variables=("IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET"),
+        credentials_help=_AZURE_HELP,
+        extra="azure",
+        packages=("adlfs", "azure"),
+    ),
+    Scheme(  # MosaicML's form of the address; the store that it opens is of the scheme "abfs"
+        name="azure",
+        maker="smalti.storage.backends.azure:make",
+        parse_address="smalti.storage.backends.azure:account_address",
+        has_conditional_puts=True,
+        credentials_help=_AZURE_HELP,
+    ),
+    Scheme(  # `smalti.storage.databricks.mount` parses these addresses: they may be paths of mounted folders
+        name="dbfs",
+        maker="smalti.storage.databricks.volumes:make",
+        fill_options="smalti.storage.databricks.workspace:fill_options",
+        allows_at_sign=True,  # in the names of folders: there is no host
+        keeps_uploads=True,
+        variables=("DATABRICKS_*",),
+        secret_variables=(
+            "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN",
+            "ARM_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
+        ),
+        host_variables=("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN"),
+        credentials_help=(
+            "set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET), or a "
+            "profile in ~/.databrickscfg, or pass the storage options `host` and `token`; training and Spark worker "
+            "processes need them as well, they do not inherit a notebook's login; rights: READ VOLUME to read, WRITE "
+            "VOLUME to write"
+        ),
+        extra="databricks",
+        packages=("databricks.sdk",),
+    ),
+    Scheme(
+        name="sftp",
+        aliases=("ssh",),
+        maker="smalti.storage.backends.sftp:make",
+        parse_address="smalti.storage.backends.sftp:parse_address",
+        allows_at_sign=True,
+        keeps_uploads=True,
+        variables=("COMPOSER_SFTP_*",),
+        credentials_help=(
+            "set COMPOSER_SFTP_KEY_FILE to a private key, or pass the storage options `username`, `password`, "
+            "`client_keys`; the server's own key must be in ~/.ssh/known_hosts or in the file that "
+            "COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
+        ),
+        extra="sftp",
+        packages=("sshfs",),
+    ),
+    Scheme(
+        name="hf",
+        maker="smalti.storage.backends.hub:make",
+        parse_address="smalti.storage.backends.hub:parse_address",
+        allows_at_sign=True,  # the name before a revision: hf://datasets/owner/name@revision
+        variables=("HF_ENDPOINT",),
+        secret_variables=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        credentials_help="set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
+        extra="hf",
+        packages=("huggingface_hub",),
+    ),
+    _HTTPS,
+    replace(_HTTPS, name="http"),
+    Scheme(name="memory", maker="smalti.storage.backends.memory:make", has_conditional_puts=True),
+)  # fmt: skip
+"""All schemes of object stores and servers; paths and `file://` open a `LocalStore` without one."""
+
+SCHEME_BY_NAME = {name: scheme for scheme in SCHEMES for name in (scheme.name, *scheme.aliases)}
+"""The schemes by name and by alias."""
+_EXTRAS = {package: scheme.extra for scheme in SCHEMES for package in scheme.packages}
+
+
+def load_function(reference: str) -> Any:
+    """Import and return a function that a `Scheme` names as "module:function"."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def make_filesystem(name: str, options: Mapping[str, Any]) -> Any:
+    """Make an fsspec file system; other users of fsspec do not share it, so that changed credentials take effect.
 
     Raises:
         MissingDependency: the extra for this scheme is not installed; the message has the pip command.
         StoreAuthError: the options name credentials that cannot be used.
     """
-    return importlib.import_module(_MAKERS[scheme]).make(dict(options))
+    return load_function(SCHEME_BY_NAME[name].maker)(dict(options))
+
+
+def load_extra(module: str) -> Any:
+    """Import an optional module, which the client of some scheme needs.
+
+    Raises:
+        MissingDependency: it is not installed; the message has the pip command.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = _EXTRAS.get(module) or _EXTRAS[module.split(".", maxsplit=1)[0]]
+        raise MissingDependency(
+            f"this address needs the Python package {module!r}, which is not installed: pip install 'smalti[{extra}]'",
+            module=module,
+            extra=extra,
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -86,115 +260,54 @@ class Address:
     """A parsed address of an object store or server."""
 
     scheme: str
-    """Canonical, one of the values of `SCHEMES`."""
+    """Canonical name."""
     root: str
     """The folder, as the file system of the scheme names it."""
     url: str
     """The address in one spelling, without secrets."""
     options: dict[str, Any] = field(default_factory=dict)
-    """The caller's options, completed by what the address says."""
+    """The caller's options, completed by what the address contains."""
 
 
-def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Address:
-    """The parts of `<scheme>://...`.
-
-    Raises:
-        StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
-    """
-    written, _, rest = text.partition("://")
-    shown = redact_address(text)
-    scheme = SCHEMES.get(written)
-    if scheme is None:
-        known = ", ".join(f"{name}://" for name in sorted(SCHEMES) if name != "dbfs")
-        raise StoreError(
-            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
-            url=shown,
-        )
-    host, _, prefix = rest.partition("/")
-    user, at, server = host.rpartition("@")
-    if ":" in user or (at and written not in {"abfs", "abfss", "az", "azure-dl", "oci", "sftp", "ssh", "hf"}):
-        raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
-    check_secrets(text)
-    if not (server or scheme == "memory") or (at and not user):
-        raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
-    prefix = prefix.strip("/")
-    check_key(prefix, allow_root=True)
-    return _SPECIAL.get(scheme, _bucket)(scheme, host, prefix, dict(options or {}))
-
-
-def check_secrets(address: str) -> None:
-    """Refuse an address with a query, or with a password, signature or token anywhere: it would be shown.
-
-    Raises:
-        StoreError: it has one.
-    """
-    shown = redact_address(address)
-    if "?" in address and not address.startswith("/"):
-        raise StoreError(f"{shown}: no query in an address; give signatures and tokens as storage options", url=shown)
-    if redact(address) != address:
-        raise StoreError(
-            f"{shown}: no password, signature or token in an address; give them as storage options", url=shown
-        )
-
-
-def _bucket(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+def bucket_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address `<scheme>://bucket/prefix`; pure."""
     root = f"{host}/{prefix}".strip("/")
     return Address(scheme, root, f"{scheme}://{root}", options)
 
 
-def _container(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """abfs://container/prefix, or abfs://container@account.dfs.core.windows.net/prefix."""
-    container, at, account = host.partition("@")
-    if at:
-        options.setdefault("account_name", account.split(".")[0])
-    return _bucket(scheme, container, prefix, options)
+def detect(*names: str) -> str | None:
+    """Return the value of the first of these environment variables that is set and not empty."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
-def _account(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:  # noqa: ARG001 -- one signature
-    """MosaicML's azure://account.blob.core.windows.net/container/prefix: AZURE_ACCOUNT_NAME goes before the account."""
-    if not prefix:
-        raise StoreError(
-            f"azure://{host}: the container is missing; expected azure://<account>/<container>/<prefix>",
-            url=f"azure://{host}",
-        )
-    options.setdefault("fallback_account", host.split(".", maxsplit=1)[0])
-    return Address("abfs", prefix, f"abfs://{prefix}", options)
+def store_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that let a process on another host reach the same stores as this one.
+
+    The values may be secrets: keep them out of messages, logs, files and command lines.
+    """
+    return {name: value for name, value in environment.items() if _is_carried(name)}
 
 
-def _oracle(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """oci://bucket@namespace/prefix."""
-    bucket, _, namespace = host.partition("@")
-    root = f"{bucket}/{prefix}".strip("/")
-    return Address(scheme, root, f"{scheme}://{host}/{prefix}".rstrip("/"), fill_oci(namespace, options))
+@functools.cache
+def secret_variables() -> frozenset[str]:
+    """Return the names of all environment variables whose values are secret."""
+    return frozenset(name for scheme in SCHEMES for name in scheme.secret_variables)
 
 
-def _server(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """sftp://user@host:port/absolute/path."""
-    user, at, name = host.rpartition("@")
-    name, colon, port = name.partition(":")
-    if colon and not port.isdigit():
-        raise StoreError(f"{scheme}://{host}: the port is not a number", url=f"{scheme}://{host}")
-    options.setdefault("host", name)
-    if at:
-        options.setdefault("username", user)
-    if colon:
-        options.setdefault("port", int(port))
-    return Address(scheme, f"/{prefix}".rstrip("/"), f"{scheme}://{host}/{prefix}".rstrip("/"), options)
+@functools.cache
+def host_variables() -> frozenset[str]:
+    """Return the names of all environment variables that are useless on other hosts."""
+    return frozenset(name for scheme in SCHEMES for name in scheme.host_variables)
 
 
-def _web(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """https://host:port/path; the path may be percent-encoded, as a browser shows it."""
-    url = f"{scheme}://{host}/{unquote(prefix)}".rstrip("/")
-    return Address(scheme, url, url, options)
+def _is_carried(name: str) -> bool:
+    names, prefixes = _carried()
+    return name not in host_variables() and (name in names or name.startswith(prefixes))
 
 
-def _hub(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """hf://datasets/owner/name[@revision]/folder."""
-    address = _bucket(scheme, host, prefix, options)
-    split_address(address.root)
-    return address
-
-
-_SPECIAL = {
-    "abfs": _container, "azure": _account, "oci": _oracle, "sftp": _server, "hf": _hub, "https": _web, "http": _web,
-}  # fmt: skip
+@functools.cache
+def _carried() -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names and the prefixes of the variables that processes on other hosts receive."""
+    declared = {name for scheme in SCHEMES for name in (*scheme.variables, *scheme.secret_variables)}
+    prefixes = tuple(name.removesuffix("*") for name in declared if name.endswith("*"))
+    return frozenset(declared), prefixes

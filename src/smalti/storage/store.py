@@ -1,7 +1,4 @@
-"""What every store can do; the kinds of store are in the modules beside this one.
-
-Rules for keys: what may name an object, and how prefixes and keys are joined; pure, no I/O.
-"""
+"""The interface `Store`, its value types, and the rules for keys; the implementations are in other modules."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -12,17 +9,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.storage.disk import Disk, Watch
 
 MAX_KEY_BYTES = 1024
 """Longest key that S3, GCS and Azure all accept."""
 
 
 def check_key(key: str, *, allow_root: bool = False) -> str:
-    """The key itself, when it is relative, has no empty, `.` or `..` part and no NUL, and is not too long.
+    """Return the key if it is relative, short enough, and has no empty, `.` or `..` part, backslash or NUL. Pure.
 
     Raises:
-        StoreError: the key could leave the store's root, or no store would take it.
+        StoreError: the key could leave the store's root, or is invalid in some kind of store.
     """
     if key == "" and allow_root:
         return key
@@ -30,8 +26,7 @@ def check_key(key: str, *, allow_root: bool = False) -> str:
     if any(part in {"", ".", ".."} for part in parts) or "\0" in key or "\\" in key:
         raise StoreError(
             f"key {key!r} is not allowed: expected a relative, '/'-separated name without empty, '.' or '..' "
-            "parts, "
-            "NUL or backslash",
+            "parts, NUL or backslash",
             key=key,
         )
     if len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_BYTES:
@@ -42,71 +37,93 @@ def check_key(key: str, *, allow_root: bool = False) -> str:
 
 
 def join_key(prefix: str, key: str) -> str:
-    """`prefix/key`; either may be empty."""
+    """Return `prefix/key`; either may be empty. Pure."""
     return f"{prefix}/{key}" if prefix and key else prefix or key
 
 
 def folder_of(prefix: str) -> str:
-    """The checked prefix with at most one trailing slash removed; "" is the root."""
+    """Return the checked prefix without its trailing slash; "" is the root. Pure."""
     return check_key(prefix.removesuffix("/"), allow_root=True)
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One object as a listing shows it."""
+    """One object in a listing."""
 
     key: str
     """Name relative to the store's root, '/'-separated."""
     num_bytes: int
     """Size of the object, bytes."""
     modified: str
-    """ETag or modification time as text: changes when the content changes; empty where the store tells neither."""
+    """ETag or modification time as text: changes when the content changes; empty if the store has neither."""
     changed: float | None = None
-    """When it was last put, seconds since 1970 by the store's own clock; None where the store does not tell."""
+    """Time of the last put, seconds since 1970 by the store's own clock; None if unknown."""
 
 
 @dataclass(frozen=True)
 class UnfinishedUpload:
-    """A multipart upload, or a writer's temporary file, that was begun and not ended; no object listing shows it."""
+    """A multipart upload or temporary file that its writer has not completed; listings of objects omit it."""
 
     key: str
-    """Of the object that it was to become, relative to the store's root."""
+    """Key of the object that was being written, relative to the store's root."""
     upload_id: str
-    """What the store calls it: the ID of a multipart upload, or the name of a temporary file."""
+    """ID of the multipart upload, or name of the temporary file."""
     begun: float
-    """Seconds since 1970 by the store's own clock; of a temporary file, when it was last written to."""
+    """Start of the upload, seconds since 1970 by the store's own clock; of a temporary file, its last write."""
     num_bytes: int | None = None
-    """Bytes that it takes; None where the store does not tell."""
+    """Size so far, bytes; None if unknown."""
     is_temporary: bool = False
-    """Whether it is a temporary file, whose name is one that Smalti alone gives."""
+    """True if it is a temporary file, whose name only Smalti uses."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """The content of an object, and the mark by which it can be replaced: if it is still that, and not otherwise."""
+    """The content of an object, with the ETag that a conditional replacement needs."""
 
     data: bytes
     """The whole object."""
     etag: str
-    """What the store calls this content: an ETag, a generation, a hash. For `put_if_match` of the same store alone."""
+    """The store's mark of this content: an ETag, generation or hash; only for `put_if_match` of the same store."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A folder as seen by one running kernel: processes with equal disks can sync each other's files."""
+
+    boot_id: str
+    """ID that the kernel draws at each boot."""
+    device: int
+    """Device number of the file system."""
+    inode: int
+    """Inode of the folder."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Responsibility for objects that other processes put unsynced since it was created."""
+
+    disk: Disk | None
+    """Disk of the objects; None if other processes must sync themselves."""
+    sync: Callable[[Collection[str]], None]
+    """Makes the objects with these keys durable; raises `StoreError` if one may be lost."""
 
 
 class Store(ABC):
     """A container of bytes by key.
 
     Keys are relative to the root URL and '/'-separated. Every method is thread-safe, has a deadline, and raises only
-    the `StoreError` family of `smalti.errors`. An object appears whole or not at all. Stores pickle, and make their
-    connections anew in each process.
+    `StoreError` and its subclasses. Puts are atomic: readers see an object whole or not at all. Stores can be pickled;
+    each process makes its own connections.
     """
 
     url: str
-    """The root, free of secrets; keys are below it."""
+    """Address of the root, without secrets; keys are relative to it."""
     replaces_conditionally: bool = False
-    """Whether this kind of store has `get_tagged` and `put_if_match`; `check_conditional_puts` proves that it does."""
+    """True if this kind of store has `get_tagged` and `put_if_match`; `check_conditional_puts` tests the server."""
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """The whole object.
+        """Return the whole object.
 
         Raises:
             StoreNotFound: no such key.
@@ -114,7 +131,7 @@ class Store(ABC):
 
     @abstractmethod
     def get_range(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of the object; shorter, down to nothing, where the object ends before.
+        """Return the bytes [begin, end) of the object; fewer, or none, if the object ends before.
 
         Raises:
             StoreNotFound: no such key.
@@ -123,75 +140,84 @@ class Store(ABC):
 
     @abstractmethod
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
-        """Write the whole object to `out` in chunks and return its size; `on_chunk` sees each chunk first."""
+        """Write the whole object to `out` in chunks and return its size, bytes.
+
+        Args:
+            key: The object.
+            out: A binary file, not closed here.
+            on_chunk: Called with each chunk before it is written; what it raises ends the transfer.
+
+        Raises:
+            StoreNotFound: no such key.
+        """
 
     @abstractmethod
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store the bytes under the key, replacing what is there; a reader sees the old object or the new one."""
+        """Store the bytes under the key, replacing any object there in one step."""
 
     def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
-        """As `put`, but the object may be lost when the machine fails, until `sync` of its key has returned."""
+        """Store as `put` does, but a crash of the machine may lose the object until `sync` has returned."""
         self.put(key, data)
 
     def sync(self, keys: Collection[str]) -> None:
-        """Return when the objects cannot be lost any more; for those that a process on an equal `disk` put unsynced.
+        """Make objects durable that this process, or one with an equal `disk`, put unsynced.
 
         Raises:
-            StoreError: one could not be kept, or is not there.
+            StoreError: one of them may be lost, or does not exist.
         """
-        for key in keys:  # whatever was put is kept already
+        for key in keys:  # puts are durable by default
             check_key(key)
 
     def disk(self) -> Disk | None:
-        """What `sync` can reach: an object that was put where the store says the same; None where `put` keeps all."""
+        """Return the disk whose objects `sync` reaches; None if every put is durable or no other process may sync."""
         return None
 
     @contextmanager
     def watched(self) -> Iterator[Watch]:
-        """While inside, other processes may leave what they put to be synced here, if they see the same `disk`.
+        """Sync on behalf of other processes: inside, those with the same `disk` may leave their puts unsynced.
 
-        As `sync`, the watch's own tells errors of the disk, and those too that came while nobody had the file open.
+        `Watch.sync` also reports disk errors that occurred while no process had the file open, as `sync` may not.
         """
         yield Watch(None, self.sync)
 
     @abstractmethod
     def put_file(self, key: str, path: Path) -> None:
-        """Store the content of a local file under the key, replacing what is there."""
+        """Store the content of a local file under the key, replacing any object there in one step."""
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """Store the bytes under the key only if nothing is there; of several callers exactly one succeeds.
+        """Store the bytes under the key only if no object is there; of several callers exactly one succeeds.
 
         Raises:
-            StoreExists: something is there; after a lost reply it may be our own object.
+            StoreExists: an object is there; after a lost reply it may be the caller's own.
         """
 
     def get_tagged(self, key: str) -> Tagged:
-        """The whole object with its ETag, both of one moment.
+        """Return the whole object with its ETag, read atomically.
 
         Raises:
             StoreNotFound: no such key.
             StoreError: this kind of store has no conditional puts.
         """
         check_key(key)
-        raise self._no_conditions(key)
+        raise self._unconditional(key)
 
-    def put_if_match(self, key: str, data: bytes, etag: str) -> str:  # noqa: ARG002 -- for those who have it
-        """Replace the object only if it is still what `get_tagged` saw; its new ETag.
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:  # noqa: ARG002 -- for subclasses
+        """Replace the object only if it still has this ETag of `get_tagged`, and return the new ETag.
 
         Of several callers with one ETag exactly one succeeds.
 
         Raises:
-            StoreConflict: something else is there, or nothing; after a lost reply it may be our own object.
-            StoreError: this kind of store has no conditional puts, as its fact `is_unsupported` says; nothing was
+            StoreConflict: another object is there, or none; after a lost reply it may be the caller's own.
+            StoreError: this kind of store has no conditional puts (`is_unsupported` among its facts); nothing was
                 written.
         """
         check_key(key)
-        raise self._no_conditions(key)
+        raise self._unconditional(key)
 
     @abstractmethod
     def size(self, key: str) -> int:
-        """The size of the object, bytes.
+        """Return the size of the object, bytes.
 
         Raises:
             StoreNotFound: no such key.
@@ -199,31 +225,31 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when it is not there."""
+        """Remove the object; a no-op if it does not exist."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects below the folder `prefix`, recursively, sorted by key; nothing where there is no such folder."""
+        """List all objects below the folder `prefix`, recursively, sorted by key; none if there is no such folder."""
 
     def unfinished_uploads(self, prefix: str = "") -> "Iterator[UnfinishedUpload]":
-        """Return uploads below the folder `prefix` that were not ended; none where the store ends them itself.
+        """List the uploads below the folder `prefix` that were not completed; none if the store removes them itself.
 
         Raises:
-            StoreAuthError: the credentials may not ask for them.
+            StoreAuthError: the credentials do not allow it.
         """
         check_key(prefix, allow_root=True)
         return iter(())
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove an upload with its parts, or a temporary file; nothing happens when it is over."""
+        """Remove an upload with its parts, or a temporary file; a no-op if it no longer exists."""
         check_key(upload.key)
 
     @abstractmethod
     def child(self, prefix: str) -> "Store":
-        """The store whose root is the folder `prefix` of this one."""
+        """Return the store whose root is the folder `prefix` of this one."""
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object under the key; any doubt (credentials, network) raises instead of answering."""
+        """Return whether there is an object under the key; faults of credentials or network raise a `StoreError`."""
         try:
             self.size(key)
         except StoreNotFound:
@@ -231,21 +257,21 @@ class Store(ABC):
         return True
 
     def local_path(self, key: str) -> Path | None:
-        """The file that holds the object when the store is a local folder, else None; the file need not exist."""
+        """Return the object's file if the store is a local folder, else None; the file need not exist."""
         check_key(key)
         return None
 
     def locate(self, key: str) -> str:
-        """The full address of the key, for messages."""
+        """Return the full address of the key, for messages."""
         return f"{self.url.rstrip('/')}/{key}" if key else self.url
 
     def check_exclusive_puts(self, folder: str) -> None:
-        """Prove, with a small object that is removed again, that this store honours `put_if_absent`.
+        """Test, with a small object that is removed again, that this store honours `put_if_absent`.
 
-        Several S3 look-alikes and emulators ignore the condition silently, and two writers would then both "win".
+        Several emulators of S3 ignore the condition silently, so that two writers would both succeed.
 
         Raises:
-            StoreError: the store overwrote an object that was there.
+            StoreError: the store overwrote an existing object.
         """
         probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
         self.put_if_absent(probe, b"1")
@@ -256,21 +282,20 @@ class Store(ABC):
         finally:
             self.delete(probe)
         raise StoreError(
-            f"{self.url}: this store ignores conditional puts (If-None-Match), so two writers could both "
-            "publish; "
-            "use a store that honours them (AWS S3, GCS, Azure, MinIO, Ceph RGW, R2, UC Volumes, a local disk)",
+            f"{self.url}: this store ignores conditional puts (If-None-Match), so two writers could both publish; use "
+            "a store that honours them (AWS S3, GCS, Azure, MinIO, Ceph RGW, R2, UC Volumes, a local disk)",
             url=self.url,
         )
 
     def check_conditional_puts(self, folder: str) -> None:
-        """Prove, with a small object that is removed again, that this store honours `put_if_match`.
+        """Test, with a small object that is removed again, that this store honours `put_if_match`.
 
         Raises:
-            StoreError: it has none, ignores the condition, or refuses the right ETag.
+            StoreError: it has no conditional puts, ignores the condition, or refuses the right ETag.
         """
         probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
         if not self.replaces_conditionally:
-            raise self._no_conditions(probe)
+            raise self._unconditional(probe)
         self.put(probe, b"1")
         try:
             first = self.get_tagged(probe).etag
@@ -292,7 +317,7 @@ class Store(ABC):
             url=self.url,
         )
 
-    def _no_conditions(self, key: str) -> StoreError:
+    def _unconditional(self, key: str) -> StoreError:
         return StoreError(
             f"{self.locate(key)}: this kind of store cannot replace an object conditionally (If-Match); those that can "
             "are S3, Google, Azure and a local disk",
@@ -306,6 +331,6 @@ class Store(ABC):
 
 
 def check_span(begin: int, end: int) -> None:
-    """Refuse a byte range that is not 0 <= begin <= end."""
+    """Raise `ValueError` unless 0 <= begin <= end."""
     if not 0 <= begin <= end:
         raise ValueError(f"byte range [{begin}, {end}) is not valid: expected 0 <= begin <= end")

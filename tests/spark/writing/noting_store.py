@@ -5,7 +5,7 @@ import signal
 
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
-from smalti.storage.disk import Disk
+from smalti.storage.store import Disk
 
 HERE = Disk("this kernel", 1, 2)
 

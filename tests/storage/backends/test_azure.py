@@ -1,4 +1,4 @@
-"""Azure: every way to log in, MosaicML's addresses and names, and nobody anonymous by accident."""
+"""Azure: every kind of login, MosaicML's addresses and variables, and no accidental anonymous access."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def test_names_and_keys_of_the_environment_work_with_every_address(
     assert [info.key for info in store.list()] == ["k"]
 
 
-def test_the_account_of_an_azure_address_counts_where_the_environment_names_none(
+def test_the_account_of_an_azure_address_counts_if_the_environment_has_none(
     azurite_https, secure_container, clean_environment
 ):
     clean_environment.setenv("AZURE_ACCOUNT_ACCESS_KEY", azurite_https.key)
@@ -51,7 +51,7 @@ def test_the_account_of_an_azure_address_counts_where_the_environment_names_none
     assert store.get("k") == b"1"
 
 
-def test_a_signature_gives_the_rights_that_it_names_and_no_more(azurite_http, container):
+def test_a_signature_grants_its_rights_and_no_others(azurite_http, container):
     def signed(permission):
         text = (
             f"BlobEndpoint=http://{azurite_http.host};SharedAccessSignature={azurite_http.sign(container, permission)}"
@@ -72,14 +72,14 @@ def test_a_signature_gives_the_rights_that_it_names_and_no_more(azurite_http, co
     assert writer.get("k") == b"1"
 
 
-def test_a_signature_beside_the_account_name_opens_a_container(azurite_https, secure_container, clean_environment):
+def test_a_signature_with_the_account_name_opens_a_container(azurite_https, secure_container, clean_environment):
     clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", azurite_https.sign(secure_container, "rwdlc"))
     store = open_store(f"az://{secure_container}/set", names_of(azurite_https))
     store.put("k", b"1")
     assert store.get("k") == b"1"
 
 
-def test_a_wrong_key_is_refused_and_shown_nowhere(azurite_http, container):
+def test_a_wrong_key_is_refused_and_never_shown(azurite_http, container):
     key = "Q0FOQVJZQ0FOQVJZQ0FOQVJZ"
     text = azurite_http.connection_string.replace(azurite_http.key, key)
     store = open_store(f"az://{container}/set", {"connection_string": text})
@@ -89,7 +89,7 @@ def test_a_wrong_key_is_refused_and_shown_nowhere(azurite_http, container):
         assert key not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
 
 
-def test_a_key_of_the_environment_is_shown_nowhere(azurite_http, container, clean_environment):
+def test_a_key_in_the_environment_is_never_shown(azurite_http, container, clean_environment):
     key = "Q0FOQVJZQ0FOQVJZQ0FOQVJZ"
     clean_environment.setenv(
         "AZURE_STORAGE_CONNECTION_STRING", azurite_http.connection_string.replace(azurite_http.key, key)
@@ -106,8 +106,8 @@ def test_a_missing_container_is_not_found(azurite_http, container):
             use()
 
 
-def test_the_authority_that_the_environment_names_is_trusted(azurite_https, secure_container, certificate):
-    """In a process of its own: aiohttp looks at SSL_CERT_FILE when it is imported."""
+def test_the_certificate_authority_in_the_environment_is_trusted(azurite_https, secure_container, certificate):
+    """In a new process: aiohttp reads SSL_CERT_FILE when it is imported."""
     program = (
         "import sys; from smalti.storage import open_store\n"
         "store = open_store(sys.argv[1], {'connection_string': sys.argv[2]})\n"

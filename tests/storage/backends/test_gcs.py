@@ -1,4 +1,4 @@
-"""Google's storage: no probing of buckets over gRPC, nobody anonymous by accident, HMAC keys by the other door."""
+"""Google's storage: no probes over gRPC, no accidental anonymous access, HMAC keys by the S3-compatible endpoint."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from smalti.errors import StoreAuthError, StoreError, StoreNotFound
 from smalti.storage import open_store
 
 
-def test_the_kind_of_a_bucket_is_not_probed(gcs_url, gcs_bucket):
-    """gcsfs asks over gRPC by default: half a minute per call where nobody answers, and threads no fork survives."""
+def test_buckets_are_not_probed_over_grpc(gcs_url, gcs_bucket):
+    """gcsfs probes over gRPC by default: 30 s per call without an answer, and threads that do not survive a fork."""
     program = (
         "import sys, time, threading; from smalti.storage import open_store\n"
         "store = open_store(sys.argv[1], {'endpoint_url': sys.argv[2], 'token': 'anon'})\n"
@@ -38,22 +38,22 @@ def test_a_missing_bucket_is_not_found(gcs_url, gcs_bucket):
             use()
 
 
-def test_nothing_is_published_where_conditions_are_ignored(gcs_url, gcs_bucket):
-    """The emulator lets every exclusive put win: two writers would overwrite each other's version."""
+def test_a_store_that_ignores_conditions_refuses_to_publish(gcs_url, gcs_bucket):
+    """The emulator accepts every exclusive put: two writers would overwrite each other's version."""
     store = open_store(f"gs://{gcs_bucket}/set", {"endpoint_url": gcs_url, "token": "anon"})
     with pytest.raises(StoreError, match="ignores conditional puts"):
         store.check_exclusive_puts("_versions")
     assert list(store.list()) == []
 
 
-def test_hmac_keys_go_to_the_compatible_door_of_google(clean_environment):
+def test_hmac_keys_use_the_s3_compatible_endpoint_of_google(clean_environment):
     clean_environment.setenv("GCS_KEY", "GOOG1EXAMPLE")
     clean_environment.setenv("GCS_SECRET", "canarycanary")
     filesystem = open_store("gs://bucket/set")._connection.get()
     assert filesystem.endpoint_url == "https://storage.googleapis.com"
     assert (filesystem.key, filesystem.client_kwargs["region_name"]) == ("GOOG1EXAMPLE", "auto")
     named = open_store("gs://bucket/set", {"token": "anon"})._connection.get()
-    assert not hasattr(named, "endpoint_url") or named.endpoint_url is None, "a token that is named goes first"
+    assert not hasattr(named, "endpoint_url") or named.endpoint_url is None, "an explicit token takes precedence"
 
 
 def test_a_wrong_hmac_key_is_refused_and_not_shown(guarded_server, guarded_bucket, clean_environment):

@@ -1,4 +1,4 @@
-"""Google's storage: the condition is in what gcsfs really sends, and a refusal is what it means."""
+"""Google's storage: gcsfs sends the conditions, and refusals map to the right errors."""
 
 import threading
 
@@ -27,7 +27,7 @@ def uploads(server):
     return [asked.query.get("ifGenerationMatch") for asked in server.log if asked.path == UPLOADS]
 
 
-def test_an_exclusive_put_asks_for_generation_nought_and_a_plain_one_for_none(server, store):
+def test_an_exclusive_put_requires_generation_zero_and_a_plain_one_none(server, store):
     store.put_if_absent("v", b"1")
     with pytest.raises(StoreExists, match="set/v"):
         store.put_if_absent("v", b"2")
@@ -35,7 +35,7 @@ def test_an_exclusive_put_asks_for_generation_nought_and_a_plain_one_for_none(se
     assert uploads(server) == ["0", "0", None]
 
 
-def test_a_conditional_put_asks_for_the_generation_that_was_read(server, store):
+def test_a_conditional_put_requires_the_generation_that_was_read(server, store):
     store.put("i", b"1")
     generation = str(server.objects["set/i"][1])
     seen = store.get_tagged("i")
@@ -47,7 +47,7 @@ def test_a_conditional_put_asks_for_the_generation_that_was_read(server, store):
     assert uploads(server) == [None, generation, generation]
 
 
-def test_a_server_that_does_not_keep_conditions_is_found_out(server, store):
+def test_a_server_that_ignores_conditions_is_detected(server, store):
     server.keeps_conditions = False
     with pytest.raises(StoreError, match="If-None-Match"):
         store.check_exclusive_puts("probe")
@@ -56,8 +56,8 @@ def test_a_server_that_does_not_keep_conditions_is_found_out(server, store):
     assert server.objects == {}
 
 
-def test_of_many_processes_worth_of_stores_exactly_one_creates(server):
-    """Each thread its own store, as each writer has; sixteen at one key, and every loser is told."""
+def test_of_sixteen_stores_exactly_one_creates_an_object(server):
+    """Sixteen threads with a store each, as writers have, at one key: every loser gets an error."""
     ends, start = [], threading.Barrier(16, timeout=60)
 
     def create(who):
@@ -81,7 +81,7 @@ def test_of_many_processes_worth_of_stores_exactly_one_creates(server):
 
 
 def test_an_exclusive_put_whose_reply_was_lost_finds_its_own_object_and_writes_once(server, store):
-    """Tried again it is told "exists": the publisher compares, and nothing was written twice."""
+    """The retry raises "exists": the publisher compares, and nothing was written twice."""
     server.lose = 1
     with pytest.raises(StoreExists):
         store.put_if_absent("v", b"mine")
@@ -99,8 +99,8 @@ def test_an_exclusive_put_whose_reply_was_lost_finds_its_own_object_and_writes_o
         (503, StoreError, 2),
     ],
 )
-def test_each_refusal_of_an_exclusive_put_is_what_it_means(clean_environment, status, expected, requests):
-    """Asked once where asking again cannot help; else twice, by gcsfs."""
+def test_refusals_of_an_exclusive_put_map_to_their_errors(clean_environment, status, expected, requests):
+    """One request if a retry cannot help; otherwise two, by gcsfs."""
     with FaultStore(Toxic("http", status=status)) as faults:
         options = {"endpoint_url": faults.url, "token": "anon", "request_attempts": 1, "request_timeout": 60}
         with pytest.raises(expected, match="gs://bucket/set/v") as caught:

@@ -1,4 +1,4 @@
-"""S3: what rights a user needs, who pays, who may read what is written, and nobody anonymous by accident."""
+"""S3: the rights that a user needs, requester pays, canned ACLs, and no accidental anonymous access."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ READ_ONLY = {
 
 @pytest.fixture
 def user(guarded_server, guarded_bucket):
-    """`user(rights)` is the store of a new user who has these rights on the bucket."""
+    """A function `user(rights)` that returns the store of a new user with these rights on the bucket."""
 
     def make(rights):
         name = f"u-{secrets.token_hex(4)}"
@@ -67,7 +67,7 @@ def test_the_documented_rights_are_enough_to_read_and_no_more(user):
     assert writer.get("a") == b"123"
 
 
-def test_the_documents_show_these_rights():
+def test_the_docs_list_these_rights():
     from pathlib import Path
 
     page = (Path(__file__).parents[3] / "docs" / "storage.md").read_text()
@@ -76,7 +76,7 @@ def test_the_documents_show_these_rights():
     assert READ_ONLY in shown
 
 
-def test_a_bucket_of_somebody_else_is_refused(guarded_server, guarded_bucket):
+def test_a_bucket_of_another_user_is_refused(guarded_server, guarded_bucket):
     with guarded_server.unguarded():
         guarded_server.admin("s3").create_bucket(Bucket="closed-bucket")
     store = open_store("s3://closed-bucket/set", {"endpoint_url": guarded_server.http})
@@ -92,7 +92,7 @@ def test_a_server_whose_certificate_is_not_trusted_is_refused_with_the_variable_
 
 
 @pytest.mark.parametrize(("variable", "expected"), [("other, bucket", "requester"), ("bucket-too", None), ("", None)])
-def test_the_reader_pays_for_the_buckets_that_the_environment_names(clean_environment, variable, expected):
+def test_requester_pays_is_on_for_buckets_in_the_environment(clean_environment, variable, expected):
     clean_environment.setenv("MOSAICML_STREAMING_AWS_REQUESTER_PAYS", variable)
     with WebServer({"/bucket/set/k": b"1"}) as server:
         assert open_store("s3://bucket/set", {**KEYS, "endpoint_url": server.url}).get("k") == b"1"
@@ -100,7 +100,7 @@ def test_the_reader_pays_for_the_buckets_that_the_environment_names(clean_enviro
 
 
 @pytest.mark.parametrize("acl", ["bucket-owner-full-control", None])
-def test_what_is_written_has_the_acl_that_the_environment_names(clean_environment, acl):
+def test_written_objects_have_the_acl_in_the_environment(clean_environment, acl):
     if acl:
         clean_environment.setenv("S3_CANNED_ACL", acl)
     with WebServer({}) as server:
@@ -112,17 +112,17 @@ def test_what_is_written_has_the_acl_that_the_environment_names(clean_environmen
         assert store.get("k") == b"1", "an option for writing does not hinder reading"
 
 
-def test_no_request_is_anonymous_unless_asked(clean_environment):
+def test_no_request_is_anonymous_without_the_option(clean_environment):
     clean_environment.setenv("AWS_CONFIG_FILE", "/none")
     with WebServer({"/bucket/set/k": b"1"}) as server:
         with pytest.raises(StoreAuthError, match="AWS_ACCESS_KEY_ID"):
             open_store("s3://bucket/set", {"endpoint_url": server.url}).get("k")
-        assert server.log == [], "nothing was asked"
+        assert server.log == [], "no request was sent"
         assert open_store("s3://bucket/set", {"endpoint_url": server.url, "anon": True}).get("k") == b"1"
         assert "authorization" not in server.headers[-1]
 
 
-def test_oracle_is_reached_at_the_door_of_its_namespace_and_region(clean_environment, tmp_path):
+def test_the_endpoint_of_oracle_follows_from_namespace_and_region(clean_environment, tmp_path):
     def endpoint(**options):
         return open_store("oci://bucket@space/set", {**KEYS, **options})._connection.get().endpoint_url
 
@@ -140,7 +140,7 @@ def test_oracle_is_reached_at_the_door_of_its_namespace_and_region(clean_environ
         open_store("oci://bucket/set")
 
 
-def test_uploads_that_nobody_ended_are_told_and_aborted_below_the_folder_alone(s3_server, s3_bucket):
+def test_unfinished_uploads_are_listed_and_aborted_only_below_the_folder(s3_server, s3_bucket):
     import boto3
 
     client = boto3.client("s3", endpoint_url=s3_server, region_name="us-east-1")
@@ -152,7 +152,7 @@ def test_uploads_that_nobody_ended_are_told_and_aborted_below_the_folder_alone(s
     assert {first.key, second.key} == {"w/1/shard.00000.mds", "w/2/shard.00000.mds"}
     assert first.begun == 1289422113.0, "moto says 2010-11-10 20:48:33 of every upload"
     assert [each.key for each in store.unfinished_uploads("w/2")] == ["w/2/shard.00000.mds"]
-    for _ in range(2):  # an upload that is over is no fault
+    for _ in range(2):  # the second time is a no-op
         store.abort_upload(first)
     assert list(store.unfinished_uploads()) == [second]
     left = client.list_multipart_uploads(Bucket=s3_bucket)["Uploads"]
@@ -161,7 +161,7 @@ def test_uploads_that_nobody_ended_are_told_and_aborted_below_the_folder_alone(s
 
 
 def test_pages_of_unfinished_uploads_are_read_to_the_last(s3_server, s3_bucket):
-    """The server here gives all at once; so the pages are played to the file system."""
+    """The server here has no pages, so the test feeds them to the file system."""
     import asyncio
     from datetime import datetime, timezone
 

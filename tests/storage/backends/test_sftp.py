@@ -1,4 +1,4 @@
-"""SFTP: ways to log in, the server's own key, and files that appear whole."""
+"""SFTP: logins, the check of the server's key, and atomic writes."""
 
 import secrets
 import time
@@ -12,7 +12,7 @@ from smalti.storage import UnfinishedUpload, open_store
 
 @pytest.fixture
 def place(sftp, clean_environment):
-    """A new folder's address; the server is known, the user not."""
+    """The address of a new folder; the server's key is known, the environment has no login."""
     clean_environment.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", str(sftp.known_hosts))
     clean_environment.delenv("SSH_AUTH_SOCK", raising=False)
     return f"{sftp.url}/{secrets.token_hex(6)}"
@@ -40,8 +40,8 @@ def test_a_key_file_opens_the_server_and_another_is_refused(sftp, place, clean_e
 
 
 @pytest.mark.parametrize("known", ["nobody", "another key"])
-def test_a_server_that_is_not_known_is_refused(sftp, place, clean_environment, tmp_path, known):
-    """sshfs believes every server by default, and would hand it the password."""
+def test_a_server_with_an_unknown_key_is_refused(sftp, place, clean_environment, tmp_path, known):
+    """sshfs trusts every server by default, and would send it the password."""
     line = b""
     if known == "another key":
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key()
@@ -52,7 +52,7 @@ def test_a_server_that_is_not_known_is_refused(sftp, place, clean_environment, t
         open_store(place, {"password": sftp.password}).get("k")
 
 
-def test_no_password_is_taken_from_an_address(sftp):
+def test_a_password_in_an_address_is_refused(sftp):
     with pytest.raises(StoreError, match="no user or password") as caught:
         open_store(f"sftp://trainer:canary@127.0.0.1:{sftp.port}/x")
     assert "canary" not in str(caught.value)
@@ -65,7 +65,7 @@ def test_a_file_appears_whole_or_not_at_all(sftp, place, tmp_path):
     with pytest.raises(StoreError):
         store.put_file("k", tmp_path / "absent")
     with pytest.raises(StoreError):
-        store.put_file("k", tmp_path)  # a folder: the transfer fails after it began
+        store.put_file("k", tmp_path)  # a folder: the transfer fails after its start
     assert store.get("k") == b"old"
     assert [info.key for info in store.list()] == ["k"]
     folder = sftp.folder / place.rpartition("/")[2]
@@ -82,13 +82,13 @@ def test_a_temporary_file_of_a_killed_writer_is_found_and_removed(sftp, place):
     assert found == list(store.unfinished_uploads("w"))
     assert found == [UnfinishedUpload("w/shard.00000.mds", name, found[0].begun, 4, is_temporary=True)]
     assert 0 <= found[0].begun - probe.changed < 60
-    for _ in range(2):  # the second time it is gone
+    for _ in range(2):  # the second time is a no-op
         store.abort_upload(found[0])
     assert list(store.unfinished_uploads()) == list(store.unfinished_uploads("absent")) == []
     assert [info.key for info in store.list()] == ["w/k"]
 
 
-def test_a_range_asks_for_no_more_than_it_is(sftp, place):
+def test_a_range_requests_no_more_bytes_than_it_has(sftp, place):
     """sshfs itself reads the whole file, whatever the range."""
     store = open_store(place, {"password": sftp.password})
     store.put("k", bytes(range(200)))
@@ -97,15 +97,15 @@ def test_a_range_asks_for_no_more_than_it_is(sftp, place):
     assert filesystem.cat_file(f"/{place.rpartition('/')[2]}/k", start=198) == b"\xc6\xc7"
 
 
-def test_a_rename_that_replaces_is_found_out(sftp, place):
-    """rclone's does; OpenSSH's refuses, as the protocol says."""
+def test_a_server_whose_rename_replaces_is_detected(sftp, place):
+    """rclone's rename replaces; OpenSSH's refuses, as the protocol requires."""
     store = open_store(place, {"password": sftp.password})
     with pytest.raises(StoreError, match="ignores conditional puts"):
         store.check_exclusive_puts("_versions")
     assert list(store.list()) == []
 
 
-def test_a_server_that_nobody_listens_at_fails_soon(place):
+def test_an_unreachable_server_fails_early(place):
     begin = time.monotonic()
     with pytest.raises(StoreError, match=r"sftp://trainer@127\.0\.0\.1:9/x"):
         open_store("sftp://trainer@127.0.0.1:9/x", {"password": "not-shown"}).get("k")

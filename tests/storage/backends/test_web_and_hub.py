@@ -1,4 +1,4 @@
-"""What is read from web servers and from the Hugging Face Hub: honest answers, ranges that are ranges, logins."""
+"""Reads from web servers and the Hugging Face Hub: correct errors, correct ranges, logins."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FILES = {"/set/k": b"0123456789"}
 
 
 def test_a_server_that_ignores_ranges_gives_the_right_bytes():
-    """fsspec's client would hand out the beginning of the file for any range."""
+    """fsspec's client would return the beginning of the file for any range."""
     with WebServer(FILES) as server:
         server.ranges = False
         store = open_store(f"{server.url}/set")
@@ -20,7 +20,7 @@ def test_a_server_that_ignores_ranges_gives_the_right_bytes():
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_server_without_head_still_tells_sizes(ranges):
+def test_sizes_are_found_without_head_requests(ranges):
     with WebServer(FILES) as server:
         server.heads, server.ranges = False, ranges
         store = open_store(f"{server.url}/set")
@@ -28,8 +28,8 @@ def test_a_server_without_head_still_tells_sizes(ranges):
         assert not store.exists("none")
 
 
-def test_a_login_that_is_asked_for_is_not_called_a_missing_file():
-    """fsspec's client calls it so."""
+def test_a_required_login_is_not_reported_as_a_missing_file():
+    """fsspec's client reports it as one."""
     with WebServer(FILES, token="secret-token") as server:
         for use in ("get", "size", "exists"):
             with pytest.raises(StoreAuthError, match="headers"):
@@ -42,7 +42,7 @@ def test_a_login_that_is_asked_for_is_not_called_a_missing_file():
         assert "canary" not in f"{caught.value} {caught.value.__cause__!r}"
 
 
-def test_a_login_is_not_sent_to_the_server_that_a_redirect_names():
+def test_a_login_is_not_sent_to_the_target_of_a_redirect():
     with WebServer(FILES) as other, WebServer({}, token="secret-token") as first:
         first.redirects["/set/k"] = f"{other.url}/set/k"
         options = {"headers": {"Authorization": "Bearer secret-token"}}
@@ -94,12 +94,12 @@ def test_a_token_is_not_sent_to_a_server_that_the_hub_names_for_the_rest_of_a_li
         assert not any("authorization" in headers for headers in other.headers)
 
 
-def test_a_web_server_is_not_listed():
+def test_listing_a_web_server_is_refused():
     with WebServer(FILES) as server, pytest.raises(StoreError, match="cannot be listed"):
         list(open_store(f"{server.url}/set").list())
 
 
-def test_the_hub_wants_the_token_of_the_environment(clean_environment):
+def test_the_hub_gets_the_token_in_the_environment(clean_environment):
     files = {"/datasets/owner/name/resolve/main/k": b"1"}
     with WebServer(files, token="hf_right") as server:
         clean_environment.setenv("HF_ENDPOINT", server.url)
@@ -123,7 +123,7 @@ def test_the_hub_wants_the_token_of_the_environment(clean_environment):
         ("hf://owner/model@v1", "/owner/model/resolve/v1/a/k"),
     ],
 )
-def test_an_address_of_the_hub_names_repository_and_revision(clean_environment, address, path):
+def test_an_address_of_the_hub_contains_repository_and_revision(clean_environment, address, path):
     with WebServer({path: b"1"}) as server:
         store = open_store(address, {"endpoint": server.url})
         assert store.get("a/k") == b"1"
@@ -135,13 +135,13 @@ def test_an_address_of_the_hub_without_a_repository_is_refused():
         open_store("hf://datasets/owner").get("k")
 
 
-def test_a_repository_that_is_not_there_is_not_found(clean_environment):
+def test_a_missing_repository_is_not_found(clean_environment):
     with WebServer({}) as server, pytest.raises(StoreNotFound):
         open_store("hf://datasets/owner/none", {"endpoint": server.url}).get("k")
 
 
-def test_writing_to_the_hub_is_refused_with_what_to_do_instead(clean_environment, tmp_path):
-    """One commit for each object would be refused by the Hub, and seen half done; nothing is asked of the server."""
+def test_writes_to_the_hub_are_refused_with_advice(clean_environment, tmp_path):
+    """The Hub would refuse a commit for each object, and readers would see partial sets; no request is sent."""
     (tmp_path / "f").write_bytes(b"1")
     with WebServer({}) as server:
         store = open_store("hf://datasets/owner/name/train", {"endpoint": server.url})

@@ -1,4 +1,4 @@
-"""The contract of stores on the root of DBFS, on mounts, and on a volume whose workspace takes large files in parts."""
+"""The contract of stores on the root of DBFS, on mounts, and on a volume with uploads in parts."""
 
 import pytest
 
@@ -29,7 +29,7 @@ class VolumeInParts:
 
 
 class Mounted:
-    """A volume that Databricks mounted; this one has hard links."""
+    """A mounted volume; this one has hard links."""
 
     conditional_puts = False
 

@@ -25,7 +25,7 @@ def requests(server, verb="GET"):
     return [path for method, path in server.log if method == verb and not path.startswith("/.well-known")]
 
 
-def test_fsspec_knows_it_by_the_scheme(files_api):
+def test_fsspec_opens_the_scheme(files_api):
     with fsspec.open(f"dbfs://{FOLDER}/x", "wb") as file:
         file.write(b"by fsspec")
     assert files_api.files[f"{FOLDER}/x"] == b"by fsspec"
@@ -34,7 +34,7 @@ def test_fsspec_knows_it_by_the_scheme(files_api):
     assert isinstance(fsspec.filesystem("dbfs", instance=files_api.url), VolumesFileSystem)
 
 
-def test_pandas_and_pyarrow_read_and_write_it(files_api, fs):
+def test_pandas_and_pyarrow_read_and_write_volumes(files_api, fs):
     import pandas as pd
     import pyarrow.dataset
     import pyarrow.parquet as pq
@@ -54,7 +54,7 @@ def test_a_file_has_one_name_in_every_spelling(fs, spelling):
 
 
 @PLACES
-def test_an_open_file_seeks_and_reads_what_is_asked(fs, folder):
+def test_an_open_file_seeks_and_reads(fs, folder):
     fs.pipe_file(f"{folder}/k", bytes(range(100)))
     with fs.open(f"{folder}/k", "rb") as file:
         assert file.read(3) == b"\x00\x01\x02"
@@ -66,7 +66,7 @@ def test_an_open_file_seeks_and_reads_what_is_asked(fs, folder):
         assert bytes(into) == b"\x32\x33\x34\x35"
 
 
-def test_what_was_read_is_kept_in_blocks(files_api, fs):
+def test_an_open_file_caches_blocks(files_api, fs):
     fs.pipe_file(f"{FOLDER}/k", bytes(1000))
     files_api.log.clear()
     with fs.open(f"{FOLDER}/k", "rb", block_size=100) as file:
@@ -95,7 +95,7 @@ def test_ranges_count_from_either_end(fs, folder):
     assert fs.cat_ranges([f"{folder}/k"] * 3, [0, 4, 8], [2, 6, 99]) == [b"01", b"45", b"89"]
 
 
-def test_a_failed_range_is_returned_or_raised_as_asked(fs):
+def test_a_failed_range_is_returned_or_raised_by_option(fs):
     fs.pipe_file(f"{FOLDER}/k", b"1")
     paths = [f"{FOLDER}/k", f"{FOLDER}/none"]
     good, bad = fs.cat_ranges(paths, 0, 1, on_error="return")
@@ -105,7 +105,7 @@ def test_a_failed_range_is_returned_or_raised_as_asked(fs):
         fs.cat_ranges(paths, 0, 1, on_error="raise")
 
 
-def test_a_file_whose_writer_failed_is_not_there(files_api, fs):
+def test_a_file_whose_writer_failed_does_not_exist(files_api, fs):
     def fail(file):
         file.write(b"half")
         raise RuntimeError("in the middle")
@@ -141,7 +141,7 @@ def test_a_transaction_stores_all_or_nothing(fs):
 
 
 @PLACES
-def test_an_exclusive_file_loses_to_whoever_came_first(fs, folder):
+def test_an_exclusive_file_does_not_replace_an_earlier_one(fs, folder):
     late = fs.open(f"{folder}/k", "xb")
     late.write(b"late")
     fs.pipe_file(f"{folder}/k", b"first")
@@ -158,7 +158,7 @@ def test_appending_is_refused(fs):
 
 
 @PLACES
-def test_folders_go_with_what_they_hold_only_when_asked(fs, folder):
+def test_folders_are_removed_with_their_content_only_with_recursive(fs, folder):
     for name in ("a", "sub/b", "sub/deep/c"):
         fs.pipe_file(f"{folder}/{name}", b"1")
     with pytest.raises(IsADirectoryError):
@@ -171,7 +171,7 @@ def test_folders_go_with_what_they_hold_only_when_asked(fs, folder):
 
 
 @PLACES
-def test_folders_are_made_with_those_above(fs, folder):
+def test_folders_are_made_with_their_parents(fs, folder):
     fs.makedirs(f"{folder}/a/b")
     assert fs.isdir(f"{folder}/a/b")
     assert fs.ls(f"{folder}/a", detail=False) == [f"{folder}/a/b"]
@@ -204,7 +204,7 @@ def test_a_file_moves(files_api, fs, folder):
 
 
 @PLACES
-def test_the_time_of_a_change_is_known_and_that_of_creation_is_not(fs, folder):
+def test_modification_times_are_known_and_creation_times_are_not(fs, folder):
     fs.pipe_file(f"{folder}/k", b"1")
     found = fs.modified(f"{folder}/k")
     assert abs(found - datetime.now(timezone.utc)) < timedelta(minutes=5)
@@ -213,7 +213,7 @@ def test_the_time_of_a_change_is_known_and_that_of_creation_is_not(fs, folder):
 
 
 @PLACES
-def test_answers_are_pythons_own_errors(files_api, fs, folder):
+def test_errors_are_builtin_classes_of_python(files_api, fs, folder):
     with pytest.raises(FileNotFoundError, match="none"):
         fs.cat_file(f"{folder}/none")
     fs.pipe_file(f"{folder}/k", b"1")
@@ -227,7 +227,7 @@ def test_answers_are_pythons_own_errors(files_api, fs, folder):
         fs.find(folder)
 
 
-def test_a_pickle_holds_no_token_that_was_found(files_api, fs, clean_environment):
+def test_a_pickle_contains_no_token_that_the_sdk_found(files_api, fs, clean_environment):
     fs.pipe_file(f"{FOLDER}/k", b"1")
     data = pickle.dumps(fs)
     assert files_api.token.encode() not in data
@@ -238,7 +238,7 @@ def test_a_pickle_holds_no_token_that_was_found(files_api, fs, clean_environment
         pickle.loads(data).cat_file(f"{FOLDER}/k")
 
 
-def test_a_token_that_is_given_is_shown_nowhere(files_api, caplog):
+def test_a_token_in_the_options_is_never_shown(files_api, caplog):
     caplog.set_level(logging.DEBUG)
     fs = VolumesFileSystem(token="dapi99999999canary")
     with pytest.raises(PermissionError) as caught:

@@ -1,4 +1,4 @@
-"""Logging in to a workspace: what is missing is said, what expired is read anew once, and no wait is without end."""
+"""Logins to a workspace: errors list what is missing, expired credentials are renewed once, waits are bounded."""
 
 import socket
 import time
@@ -7,7 +7,7 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import open_store
-from smalti.storage.databricks.workspace import PatientClock
+from smalti.storage.databricks.workspace import BoundedClock
 
 FOLDER = "dbfs:/Volumes/main/default/vol/x"
 PLACES = pytest.mark.parametrize("place", [FOLDER, "dbfs:/FileStore/x"])
@@ -18,8 +18,8 @@ def calls(server):
 
 
 @PLACES
-def test_no_login_says_what_was_found_what_to_set_and_who_else_needs_it(clean_environment, tmp_path, place):
-    """The SDK's own words are `default auth: cannot configure default credentials`."""
+def test_without_a_login_the_message_lists_what_was_found_and_what_to_set(clean_environment, tmp_path, place):
+    """The SDK's own message is `default auth: cannot configure default credentials`."""
     with pytest.raises(StoreAuthError) as caught:
         open_store(place).get("k")
     text = str(caught.value)
@@ -36,7 +36,7 @@ def test_no_login_says_what_was_found_what_to_set_and_who_else_needs_it(clean_en
         assert part in text, part
 
 
-def test_half_a_login_says_which_half(files_api, clean_environment):
+def test_an_incomplete_login_names_the_missing_part(files_api, clean_environment):
     clean_environment.delenv("DATABRICKS_HOST")
     clean_environment.setenv("DATABRICKS_TOKEN", "dapi99999999canary")
     with pytest.raises(StoreAuthError, match=r"the variables \['DATABRICKS_TOKEN'\]") as caught:
@@ -60,7 +60,7 @@ def test_a_profile_logs_in(files_api, clean_environment, tmp_path):
 
 
 def test_a_service_principal_logs_in_and_its_short_lived_token_is_fetched(files_api, clean_environment):
-    """OAuth, machine to machine: the SDK finds the token's server and asks it."""
+    """OAuth, machine to machine: the SDK finds the token server and requests a token."""
     clean_environment.delenv("DATABRICKS_TOKEN")
     clean_environment.setenv("DATABRICKS_CLIENT_ID", "robot")
     clean_environment.setenv("DATABRICKS_CLIENT_SECRET", "canary-secret")
@@ -68,7 +68,7 @@ def test_a_service_principal_logs_in_and_its_short_lived_token_is_fetched(files_
     store = open_store(FOLDER)
     store.put("k", b"1")
     assert store.get("k") == b"1"
-    files_api.token = "another"  # revoked: the next request is refused, and the robot asks for a new one
+    files_api.token = "another"  # revoked: the next request is refused, and the SDK requests a new token
     assert store.get("k") == b"1"
 
 
@@ -76,7 +76,7 @@ def test_a_service_principal_logs_in_and_its_short_lived_token_is_fetched(files_
 @pytest.mark.parametrize(
     "refusal", [(401, "UNAUTHENTICATED", "expired"), (403, "PERMISSION_DENIED", "Invalid access token.")]
 )
-def test_an_expired_token_is_read_anew_once(files_api, clean_environment, place, refusal):
+def test_an_expired_token_is_renewed_once(files_api, clean_environment, place, refusal):
     store = open_store(place)
     store.put("k", b"1")
     files_api.refusal = refusal
@@ -84,15 +84,15 @@ def test_an_expired_token_is_read_anew_once(files_api, clean_environment, place,
     clean_environment.setenv("DATABRICKS_TOKEN", files_api.token)
     assert store.get("k") == b"1"
     store.put("k", b"22")
-    files_api.token = "dapi22222222222222222222"  # and nobody tells this process
+    files_api.token = "dapi22222222222222222222"  # changed without notice to this process
     files_api.log.clear()
     with pytest.raises(StoreAuthError, match="refused"):
         store.get("k")
-    assert len(calls(files_api)) == 1, "a token that is no other is not tried again"
+    assert len(calls(files_api)) == 1, "the same token is not tried again"
 
 
 @PLACES
-def test_a_token_without_rights_is_not_read_anew(files_api, place):
+def test_a_token_without_rights_is_not_renewed(files_api, place):
     store = open_store(place)
     store.put("k", b"1")
     files_api.log.clear()
@@ -103,7 +103,7 @@ def test_a_token_without_rights_is_not_read_anew(files_api, place):
 
 
 @PLACES
-def test_a_throttled_request_waits_as_it_is_told_and_goes_on(files_api, place):
+def test_a_throttled_request_waits_for_retry_after(files_api, place):
     store = open_store(place)
     store.put("k", b"1")
     files_api.retry_after, files_api.fail_with = "0", [429, 429, 503]
@@ -111,8 +111,8 @@ def test_a_throttled_request_waits_as_it_is_told_and_goes_on(files_api, place):
     assert files_api.fail_with == []
 
 
-def test_no_server_can_ask_for_an_endless_pause(files_api):
-    store = open_store(FOLDER, {"clock": PatientClock(0.01), "request_attempts": 2})
+def test_a_long_retry_after_is_limited(files_api):
+    store = open_store(FOLDER, {"clock": BoundedClock(0.01), "request_attempts": 2})
     store.put("k", b"1")
     files_api.retry_after, files_api.fail_with = "86400", [429]
     assert store.get("k") == b"1"
@@ -120,15 +120,15 @@ def test_no_server_can_ask_for_an_endless_pause(files_api):
 
 @pytest.mark.slow
 def test_a_dead_host_is_an_error_within_a_minute():
-    """Left to itself, the SDK goes on for ten."""
+    """By default the SDK retries for ten minutes."""
     options = {"host": "http://127.0.0.1:9", "token": "dapi0123456789", "request_attempts": 1}
     with pytest.raises(StoreError):
         open_store(FOLDER, options).get("k")
 
 
 @pytest.mark.slow
-def test_a_workspace_that_never_answers_is_left_when_the_caller_said():
-    """The SDK waits half a minute for each request, and the store cannot interrupt it."""
+def test_a_silent_workspace_times_out_at_the_limit_of_the_caller():
+    """The SDK waits 30 s for each request, and the store cannot interrupt it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"http://127.0.0.1:{silent.getsockname()[1]}"
         options = {"host": host, "token": "dapi0123456789", "request_attempts": 1, "request_timeout": 0.5}

@@ -1,4 +1,4 @@
-"""Databricks addresses: which way they go, and what a mounted folder cannot do by itself."""
+"""Databricks addresses: by mount or API, and exclusive and conditional puts on mounts."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ VOLUME = "/Volumes/main/default/vol/x"
         ("/dbfs/FileStore/x", "dbfs/FileStore/x"),
     ],
 )
-def test_a_mounted_folder_is_used_and_said(tmp_path, caplog, address, folder):
+def test_a_mounted_folder_is_used_and_logged(tmp_path, caplog, address, folder):
     caplog.set_level(logging.INFO, "smalti.storage")
     (tmp_path / "Volumes" / "main").mkdir(parents=True)
     (tmp_path / "dbfs").mkdir()
@@ -34,7 +34,7 @@ def test_a_mounted_folder_is_used_and_said(tmp_path, caplog, address, folder):
 
 
 @pytest.mark.parametrize("address", [f"dbfs:{VOLUME}", VOLUME, "dbfs:/FileStore/x", "dbfs:///FileStore/x"])
-def test_without_a_mount_the_workspace_is_asked_and_that_is_said(tmp_path, caplog, address):
+def test_without_a_mount_the_api_is_used_and_logged(tmp_path, caplog, address):
     caplog.set_level(logging.INFO, "smalti.storage")
     store = open_databricks(address, None, tmp_path)
     assert isinstance(store, FsspecStore)
@@ -42,21 +42,21 @@ def test_without_a_mount_the_workspace_is_asked_and_that_is_said(tmp_path, caplo
     assert "by the workspace's API" in caplog.text
 
 
-def test_a_disk_of_that_name_is_no_catalog(tmp_path):
-    """On macOS /Volumes holds disks."""
+def test_a_macos_disk_is_not_a_catalog(tmp_path):
+    """On macOS /Volumes contains disks."""
     (tmp_path / "Volumes" / "Macintosh HD").mkdir(parents=True)
     assert isinstance(open_databricks(VOLUME, None, tmp_path), FsspecStore)
     assert isinstance(open_databricks("/Volumes/Macintosh HD/set", None, tmp_path), FuseVolumeStore)
 
 
-def test_a_folder_dbfs_that_is_not_there_is_a_path_like_any_other(tmp_path):
+def test_without_a_mount_dbfs_is_an_ordinary_path(tmp_path):
     assert not is_databricks("/dbfs/x", tmp_path)
     assert type(open_store("/dbfs/x")) is LocalStore
 
 
 @pytest.mark.parametrize(("address", "api"), [(VOLUME, VOLUME), ("dbfs:/FileStore/x", "/FileStore/x")])
-def test_where_the_mount_cannot_create_exclusively_the_api_does(files_api, tmp_path, monkeypatch, address, api):
-    """No hard links on the mount. What was created is at the same place of the workspace, a child's too."""
+def test_exclusive_puts_on_a_mount_go_through_the_api(files_api, tmp_path, monkeypatch, address, api):
+    """The mount has no hard links. The object is at the same path of the workspace, also for a child store."""
 
     def no_links(*args, **kwargs):
         raise OSError(95, "Operation not supported")
@@ -73,8 +73,8 @@ def test_where_the_mount_cannot_create_exclusively_the_api_does(files_api, tmp_p
     assert stored == {f"{api}/v": b"1", f"{api}/deep/v": b"2"}
 
 
-def test_a_mount_does_not_replace_by_condition(tmp_path):
-    """A lock on this machine would not hold back another one."""
+def test_a_mount_refuses_conditional_puts(tmp_path):
+    """A lock on this machine has no effect on others."""
     (tmp_path / "dbfs").mkdir()
     store = open_databricks("dbfs:/x", None, tmp_path)
     store.put("k", b"1")

@@ -1,4 +1,4 @@
-"""What goes over the wire to a workspace, and what is made of lost replies."""
+"""The requests to a workspace, and the handling of lost replies."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def sent(server, verb):
     return [path for method, path in server.log if method == verb]
 
 
-def test_a_range_of_dbfs_asks_for_no_more(files_api):
+def test_a_range_of_dbfs_requests_no_more_bytes(files_api):
     store = open_store(DBFS)
     store.put("k", bytes(range(100)))
     files_api.log.clear()
@@ -21,7 +21,7 @@ def test_a_range_of_dbfs_asks_for_no_more(files_api):
     assert sent(files_api, "GET") == ["/api/2.0/dbfs/read"]
 
 
-def test_ranges_across_blocks_are_put_together(files_api):
+def test_ranges_across_blocks_are_joined(files_api):
     data = b"".join(bytes([n]) * MB for n in range(3)) + b"end"
     files_api.dbfs["/FileStore/x/k"] = data
     store = open_store(DBFS)
@@ -41,7 +41,7 @@ def test_a_small_object_of_dbfs_is_one_request(files_api):
 
 @pytest.mark.parametrize("call", ["create", "add-block", "move"])
 def test_a_lost_reply_neither_doubles_a_block_nor_loses_the_file(files_api, call):
-    """The SDK sends the request again; a block would be there twice, a name be taken already."""
+    """The SDK repeats the request: a block would be appended twice, a rename find its target."""
     data = bytes(range(256)) * (5 * MB // 512)
     store = open_store(DBFS)
     files_api.drop_reply_to = {f"/api/2.0/dbfs/{call}"}
@@ -52,7 +52,7 @@ def test_a_lost_reply_neither_doubles_a_block_nor_loses_the_file(files_api, call
     assert set(files_api.dbfs) == {"/FileStore/x/k"}
 
 
-def test_who_wins_a_name_is_told_so_though_the_reply_was_lost(files_api):
+def test_a_rename_whose_reply_was_lost_succeeds(files_api):
     store = open_store(DBFS)
     files_api.drop_reply_to = {"/api/2.0/dbfs/move"}
     store.put_if_absent("k", bytes(2 * MB))
@@ -60,7 +60,7 @@ def test_who_wins_a_name_is_told_so_though_the_reply_was_lost(files_api):
     assert files_api.dbfs == {"/FileStore/x/k": bytes(2 * MB)}
 
 
-def test_a_large_object_that_cannot_be_finished_leaves_nothing(files_api):
+def test_a_large_object_that_cannot_be_completed_leaves_nothing(files_api):
     store = open_store(DBFS, {"request_attempts": 1})
     store.put("k", b"old")
     files_api.refusals = {"/api/2.0/dbfs/close": [True]}
@@ -70,10 +70,10 @@ def test_a_large_object_that_cannot_be_finished_leaves_nothing(files_api):
     assert set(files_api.dbfs) == {"/FileStore/x/k"}
 
 
-def test_a_large_object_that_cannot_be_named_leaves_the_old_one(files_api):
+def test_a_large_object_that_cannot_be_renamed_leaves_the_old_one(files_api):
     store = open_store(DBFS, {"request_attempts": 1})
     store.put("k", b"old")
-    files_api.refusals = {"/api/2.0/dbfs/move": [False, True]}  # the old one steps aside, the new one cannot come
+    files_api.refusals = {"/api/2.0/dbfs/move": [False, True]}  # the second of two renames fails
     with pytest.raises(StoreError):
         store.put("k", bytes(2 * MB))
     assert files_api.dbfs == {"/FileStore/x/k": b"old"}
@@ -87,7 +87,7 @@ def test_a_large_object_replaces_a_large_one(files_api):
     assert set(files_api.dbfs) == {"/FileStore/x/k"}
 
 
-def test_a_large_exclusive_object_of_dbfs_loses_to_the_first(files_api):
+def test_a_large_exclusive_put_on_dbfs_does_not_replace_the_first(files_api):
     store = open_store(DBFS)
     store.put("k", b"first")
     with pytest.raises(StoreExists):
@@ -96,7 +96,7 @@ def test_a_large_exclusive_object_of_dbfs_loses_to_the_first(files_api):
     assert set(files_api.dbfs) == {"/FileStore/x/k"}
 
 
-def test_what_is_being_written_is_not_listed(files_api):
+def test_files_being_written_are_not_listed(files_api):
     store = open_store(DBFS)
     store.put("k", b"1")
     files_api.dbfs["/FileStore/x/.big.0123.smalti-tmp"] = b"half"
@@ -111,12 +111,12 @@ def test_a_temporary_file_of_a_killed_writer_on_dbfs_is_found_and_removed(files_
     files_api.dbfs[left], files_api.changed[left] = b"half", 1e9
     found = [UnfinishedUpload("w/big", ".big.0123456789abcdef.smalti-tmp", 1e9, 4, is_temporary=True)]
     assert list(store.unfinished_uploads()) == found
-    for _ in range(2):  # the second time it is gone
+    for _ in range(2):  # the second time is a no-op
         store.abort_upload(found[0])
     assert set(files_api.dbfs) == {"/FileStore/x/w/k"}
 
 
-def test_what_a_killed_writer_left_on_a_mounted_volume_is_no_object_to_the_api(files_api):
+def test_temporary_files_on_a_mounted_volume_are_no_objects_to_the_api(files_api):
     store = open_store(f"dbfs:{files_api.volume}/set")
     store.put("w/k", b"1")
     left = f"{files_api.volume}/set/w/.k.0123456789abcdef.smalti-tmp"
@@ -129,7 +129,7 @@ def test_what_a_killed_writer_left_on_a_mounted_volume_is_no_object_to_the_api(f
     assert left not in files_api.files
 
 
-def test_a_dbfs_root_that_is_switched_off_says_so(files_api):
+def test_a_disabled_dbfs_root_is_named_in_the_error(files_api):
     files_api.fail_with = [403]
     with pytest.raises(StoreAuthError, match="refused"):
         open_store(DBFS).get("k")
@@ -137,7 +137,7 @@ def test_a_dbfs_root_that_is_switched_off_says_so(files_api):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offered", [True, False])
-def test_a_large_file_goes_in_parts_where_the_workspace_offers_it(files_api, tmp_path, offered):
+def test_a_large_file_is_uploaded_in_parts_if_supported(files_api, tmp_path, offered):
     files_api.takes_parts = offered
     with (tmp_path / "f").open("wb") as file:
         file.truncate(50 * MB)

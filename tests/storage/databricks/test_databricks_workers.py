@@ -1,4 +1,4 @@
-"""The whole way on Databricks: written to a volume, streamed by worker processes that log in by themselves."""
+"""Shard sets written to a volume and streamed by worker processes with their own login."""
 
 import io
 import pickle
@@ -20,9 +20,9 @@ def read(loader):
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start):
-    """The parent has read first: its connection must not go along."""
+    """The parent has read first: workers must not inherit its connection."""
     write_set(ROOT, 60, compression="zstd")
-    # A fork server may run since before the environment had the login: its workers are told by the options.
+    # A fork server may have started before the login was in the environment: its workers need the options.
     login = {"host": files_api.url, "token": files_api.token} if start == "forkserver" else None
     dataset = StreamingDataset(
         remote=ROOT, local=str(tmp_path / "cache"), shuffle=True, batch_size=7, storage_options=login
@@ -34,13 +34,13 @@ def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start)
     assert any(path.endswith(".zstd") for verb, path in files_api.log if verb == "GET"), "workers fetched shards"
 
 
-def test_a_dataset_carries_no_token_that_was_found_and_says_what_a_worker_lacks(files_api, tmp_path, clean_environment):
+def test_a_dataset_carries_no_found_token_and_a_worker_names_the_missing_login(files_api, tmp_path, clean_environment):
     write_set(ROOT, 60)
     dataset = StreamingDataset(remote=ROOT, local=str(tmp_path / "cache"), batch_size=7)
     assert dataset[0]["id"] == 0
     data = io.BytesIO()
     pickle.dump(dataset, data)
     assert files_api.token.encode() not in data.getvalue()
-    clean_environment.delenv("DATABRICKS_TOKEN")  # as on a host to which nobody gave it
+    clean_environment.delenv("DATABRICKS_TOKEN")  # as on a host without it
     with pytest.raises(SmaltiError, match="Spark executors need them too"):
         read(StreamingDataLoader(pickle.loads(data.getvalue())))

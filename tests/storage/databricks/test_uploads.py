@@ -1,4 +1,4 @@
-"""Files that are written whole: what is kept where, and when it is handed over."""
+"""Uploads of whole files: buffers in memory and on disk, sent once on close."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from smalti.storage.databricks.volumes import MEMORY_BYTES, Upload
 
 
 @pytest.mark.parametrize(("num_bytes", "kind"), [(0, bytes), (MEMORY_BYTES, bytes), (MEMORY_BYTES + 1, Path)])
-def test_what_is_large_waits_on_disk_and_is_gone_afterwards(num_bytes, kind):
+def test_a_large_upload_is_buffered_on_disk_and_removed_afterwards(num_bytes, kind):
     sent = []
 
     def send(contents):
@@ -24,7 +24,7 @@ def test_what_is_large_waits_on_disk_and_is_gone_afterwards(num_bytes, kind):
     assert not (isinstance(contents, Path) and contents.exists())
 
 
-def test_it_is_sent_once_and_a_refusal_is_raised():
+def test_an_upload_is_sent_once_and_a_refusal_is_raised():
     sent = []
     file = Upload(sent.append, "k")
     file.write(b"1")

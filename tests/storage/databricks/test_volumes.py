@@ -1,4 +1,4 @@
-"""Unity Catalog volumes: credentials, faults, and what goes over the wire."""
+"""Unity Catalog volumes: credentials, faults, and requests."""
 
 import time
 
@@ -43,7 +43,7 @@ def test_a_volume_that_does_not_exist_is_not_found(files_api):
             use()
 
 
-def test_server_errors_are_tried_again(files_api):
+def test_server_errors_are_retried(files_api):
     store = open_store(f"{VOLUME}/x")
     store.put("k", b"1")
     files_api.fail_with = [500, 502]
@@ -55,7 +55,7 @@ def test_server_errors_are_tried_again(files_api):
     assert time.monotonic() - begin < 40
 
 
-def test_a_range_asks_the_server_for_no_more(files_api):
+def test_a_range_requests_no_more_from_the_server(files_api):
     store = open_store(f"{VOLUME}/x")
     store.put("k", bytes(range(100)))
     files_api.log.clear()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.storage.servers.process import not_here, running
+from tests.storage.servers.process import fail_or_skip, run_server
 
 ROOT = Path(__file__).resolve().parents[3]
 ACCOUNT = "devstoreaccount1"
@@ -15,7 +15,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 @dataclass(frozen=True)
 class Azurite:
-    """One account."""
+    """A running Azurite with one account."""
 
     scheme: str
     port: int
@@ -24,19 +24,19 @@ class Azurite:
 
     @property
     def host(self) -> str:
-        """What stands after https:// in the account's address."""
+        """The account's address without its scheme."""
         return f"127.0.0.1:{self.port}/{self.account}"
 
     @property
     def connection_string(self) -> str:
-        """For whoever holds the account's key."""
+        """The connection string with the account's key."""
         return (
             f"DefaultEndpointsProtocol={self.scheme};AccountName={self.account};AccountKey={self.key};"
             f"BlobEndpoint={self.scheme}://{self.host};"
         )
 
     def make_container(self, authority: Path | None = None) -> str:
-        """The name of a new container."""
+        """Make a container and return its name."""
         from azure.storage.blob import BlobServiceClient
 
         name = f"c-{secrets.token_hex(6)}"
@@ -46,7 +46,7 @@ class Azurite:
         return name
 
     def sign(self, container: str, permission: str) -> str:
-        """A shared access signature for one container."""
+        """Return a shared access signature for one container."""
         from datetime import datetime, timedelta, timezone
 
         from azure.storage.blob import generate_container_sas
@@ -56,24 +56,24 @@ class Azurite:
 
 
 def find_azurite() -> Path:
-    """Its program, where `make setup` puts it."""
+    """Return the path of the program, which `make setup` installs."""
     for folder in (ROOT / ".venv" / "servers",):
         program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
         if program.is_file() and shutil.which("node"):
             return program
-    not_here("Azurite is not installed: `make setup` installs it where there are node and npm")
+    fail_or_skip("Azurite is not installed: `make setup` installs it where there are node and npm")
     raise AssertionError
 
 
 @contextmanager
 def azurite(certificate=None):
-    """The server; over https with a certificate."""
+    """Run the server; over https with a certificate."""
     program = find_azurite()
-    # Without --disableTelemetry it would send reports out.
+    # Without --disableTelemetry it would send reports to Microsoft.
     argv = ["node", str(program), "--blobHost", "127.0.0.1", "--inMemoryPersistence", "--disableTelemetry", "--silent"]
     argv += ["--skipApiVersionCheck"]
     if certificate is not None:
-        # Tokens are looked at over https alone: for whom, from whom and until when, but not who signed them.
+        # Azurite only accepts tokens over https; it checks audience, issuer and expiry, but no signature.
         argv += ["--cert", str(certificate.chain), "--key", str(certificate.key), "--oauth", "basic"]
-    with running(lambda port: [*argv, "--blobPort", str(port)]) as port:
+    with run_server(lambda port: [*argv, "--blobPort", str(port)]) as port:
         yield Azurite("https" if certificate else "http", port)

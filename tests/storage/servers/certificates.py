@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1 from an authority of its own, made anew for each session."""
+"""A certificate for 127.0.0.1 and its own authority, new for each session."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Certificate:
-    """Files in PEM form."""
+    """The files of a certificate, in PEM form."""
 
     authority: Path
     chain: Path
@@ -14,7 +14,7 @@ class Certificate:
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """The three files, in the folder."""
+    """Make the three files in the folder."""
     import trustme
 
     authority = trustme.CA()

@@ -1,4 +1,4 @@
-"""The DBFS API, version 2.0: blocks of at most 1 MB in base64, handles to write by, no pages in a listing."""
+"""The DBFS API 2.0: blocks of at most 1 MB in base64, writes by handle, listings without pages."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ BLOCK = 1 << 20
 
 
 class DbfsCalls:
-    """For a handler whose server has `dbfs`, `dbfs_folders`, `handles` and `changed`."""
+    """A mixin for handlers whose server has `dbfs`, `dbfs_folders`, `handles` and `changed`."""
 
     def on_dbfs(self, call, query, body):
         asked = {name: values[0] for name, values in query.items()} | (json.loads(body) if body else {})

@@ -1,4 +1,4 @@
-"""A server that refuses everything and repeats what it was sent, as proxies and debugging front ends do."""
+"""A server that refuses and echoes every request, as some proxies do."""
 
 import json
 import threading
@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class EchoServer(ThreadingHTTPServer):
-    """Answers `status` with the request's address and headers in its message; "hang" never answers."""
+    """A server that answers `status` with address and headers of the request; with "hang" it never answers."""
 
     daemon_threads = True
     request_queue_size = 128

@@ -1,4 +1,4 @@
-"""A small server that speaks Google's JSON API for objects and keeps its conditions, which the emulator ignores.
+"""A small server of Google's JSON API for objects that honours conditions, which the emulator ignores.
 
 Uploads in one request or resumable, ranges, listings in pages, generations, `ifGenerationMatch`.
 """
@@ -16,7 +16,7 @@ DATE = "2026-01-02T03:04:05.000Z"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request."""
 
     method: str
@@ -26,7 +26,7 @@ class Asked:
 
 
 class GcsJsonServer(ThreadingHTTPServer):
-    """One bucket, named `bucket`; `token` asks for a login, `keeps_conditions` may be switched off."""
+    """A server with one bucket, `bucket`; with `token` it requires a login, `keeps_conditions` may be turned off."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -39,8 +39,8 @@ class GcsJsonServer(ThreadingHTTPServer):
         self.uploads: dict[str, tuple[str, dict[str, str], bytearray]] = {}
         self.generations = itertools.count(1_700_000_000_000_001)
         self.lock = threading.Lock()
-        self.log: list[Asked] = []
-        self.lose = 0  # so many further uploads are done, and their replies are lost
+        self.log: list[RecordedRequest] = []
+        self.lose = 0  # number of next uploads that are executed, but not answered
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         query, login = dict(parse_qsl(parts.query)), self.headers.get("Authorization", "")
         with server.lock:
-            server.log.append(Asked(self.command, unquote(parts.path), query, login))
+            server.log.append(RecordedRequest(self.command, unquote(parts.path), query, login))
             if server.token and login != f"Bearer {server.token}":
                 return self.refuse(401, "Invalid Credentials")
             if parts.path == f"/upload/storage/v1/b/{server.bucket}/o":
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, b"{}", {"Location": place})
         if self.command == "DELETE":
             del server.uploads[query["upload_id"]]
-            return self.send(499, b"")  # Google's word for an upload that was given up
+            return self.send(499, b"")  # Google's status of a cancelled upload
         name, conditions, data = server.uploads[query["upload_id"]]
         data += body
         total = self.headers["Content-Range"].rpartition("/")[2]

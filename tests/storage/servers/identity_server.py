@@ -1,4 +1,4 @@
-"""Who gives tokens: the endpoint of App Service's managed identities, over http, and Microsoft Entra's, over https."""
+"""Token servers: the endpoint of App Service's managed identities, over http, and Microsoft Entra, over https."""
 
 import base64
 import json
@@ -13,10 +13,10 @@ DAY = 86400
 
 
 class IdentityServer(ThreadingHTTPServer):
-    """Gives tokens that Azurite takes, and keeps what it was asked.
+    """A server of tokens that Azurite accepts; records requests.
 
-    `good_for` has the seconds that the next tokens are really good for, one each, then a day; `says` how long they are
-    said to be. `refusal` is a status and a text for everybody.
+    `valid_seconds` has the validity of the next tokens, one each, then a day; `declared_seconds` is the validity in
+    responses. `refusal` is the status and text of the next `num_refusals` responses; -1 for all.
     """
 
     daemon_threads = True
@@ -24,12 +24,12 @@ class IdentityServer(ThreadingHTTPServer):
     def __init__(self, secret, certificate=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.secret = secret
-        self.good_for: list[float] = []
-        self.says: float | None = None
+        self.valid_seconds: list[float] = []
+        self.declared_seconds: float | None = None
         self.refusal: tuple[int, str] | None = None
-        self.refusals = -1  # how many; all
-        self.asked: list[str] = []
-        self.given: list[str] = []
+        self.num_refusals = -1
+        self.requests: list[str] = []
+        self.issued: list[str] = []
         scheme = "http"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -47,8 +47,8 @@ class IdentityServer(ThreadingHTTPServer):
         self.server_close()
 
     def token(self):
-        """A token, and until when it is said to be good."""
-        now, good = time.time(), self.good_for.pop(0) if self.good_for else DAY
+        """Return a token and its declared expiry, seconds since 1970."""
+        now, good = time.time(), self.valid_seconds.pop(0) if self.valid_seconds else DAY
         claims = {
             "aud": STORAGE,
             "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
@@ -58,8 +58,8 @@ class IdentityServer(ThreadingHTTPServer):
         }
         parts = [{"alg": "none", "typ": "JWT"}, claims]
         texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
-        self.given.append(".".join([*texts, f"signature{len(self.given)}"]))
-        return self.given[-1], now + (good if self.says is None else self.says)
+        self.issued.append(".".join([*texts, f"signature{len(self.issued)}"]))
+        return self.issued[-1], now + (good if self.declared_seconds is None else self.declared_seconds)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -79,17 +79,17 @@ class Handler(BaseHTTPRequestHandler):
         is_known = self.server.secret in (form.get("client_secret"), form.get("client_assertion"))
         self.answer(is_known and form["scope"] == f"{STORAGE}/.default", f"{self.path} {body}")
 
-    def answer(self, is_known, told):
+    def answer(self, is_known, request):
         server = self.server
-        server.asked.append(told)
-        if server.refusal and server.refusals:
-            server.refusals -= 1
+        server.requests.append(request)
+        if server.refusal and server.num_refusals:
+            server.num_refusals -= 1
             status, text = server.refusal
             return self.send(
-                status, {"error": "invalid_client", "error_description": f"{text} {told}", "message": told}
+                status, {"error": "invalid_client", "error_description": f"{text} {request}", "message": request}
             )
         if not is_known:
-            return self.send(401, {"error": "invalid_client", "error_description": f"AADSTS7000215: {told}"})
+            return self.send(401, {"error": "invalid_client", "error_description": f"AADSTS7000215: {request}"})
         token, until = server.token()
         return self.send(
             200,

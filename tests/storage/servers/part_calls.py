@@ -1,4 +1,4 @@
-"""Large files in parts, as a workspace offers them: signed addresses, and a call that puts the parts together."""
+"""Uploads of large files in parts to a workspace: signed addresses, and a call that joins the parts."""
 
 import json
 import time
@@ -8,7 +8,7 @@ FILES = "/api/2.0/fs/files"
 
 
 class PartCalls:
-    """For a handler whose server has `takes_parts`, `parts` and `files`."""
+    """A mixin for handlers whose server has `takes_parts`, `parts` and `files`."""
 
     def on_parts(self, path, query, body):
         server = self.server

@@ -1,10 +1,10 @@
-"""The fault store as a server of any protocol: what it plants strikes every request, whatever it asks for."""
+"""The fault store as a server for any protocol: its fault hits every request."""
 
 from tests.faultstore import FaultStore, Toxic
 
 
 def planted(mode, *, times=None):
-    """A fault store with one fault: a status, "drop" (no reply), "reset", "cut" (half a body) or "hang"."""
+    """Return a fault store with one fault: a status, "drop" (no reply), "reset", "cut" (half a body) or "hang"."""
     kinds = {
         "drop": Toxic("lost_ack", count=times),
         "reset": Toxic("reset_peer", count=times),

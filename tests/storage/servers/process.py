@@ -1,4 +1,4 @@
-"""Starting a server of somebody else's for the tests: a process of its own, on loopback, gone at the end."""
+"""Third-party servers for the tests: a child process each, on loopback, ended with the test."""
 
 import os
 import socket
@@ -13,24 +13,24 @@ START_SECONDS = 60
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def not_here(reason: str):
-    """A server that this machine has not: a failure in CI, a skipped test elsewhere."""
+def fail_or_skip(reason: str):
+    """Fail the test in CI, and skip it elsewhere, because a server is not installed."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; CI must have it", pytrace=False)
     pytest.skip(reason)
 
 
 @contextmanager
-def running(make_argv, *, env=None, tries=3, **who):
-    """The port of a server that answers there; `make_argv(port)` says how it is started, `who` as which user.
+def run_server(make_argv, *, env=None, tries=3, **user):
+    """Run the program `make_argv(port)` and yield its port once it answers; `user` has arguments of `Popen`.
 
-    A port may be taken between being found and being used, so a server that ends at once is tried again.
+    Another process may take the free port first, so a server that ends at once is started again.
     """
     for left in reversed(range(tries)):
         port = free_port()
@@ -42,7 +42,7 @@ def running(make_argv, *, env=None, tries=3, **who):
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                **who,
+                **user,
             )
             try:
                 if wait_for(child, port):
@@ -62,7 +62,7 @@ def running(make_argv, *, env=None, tries=3, **who):
 
 
 def wait_for(child, port) -> bool:
-    """Whether something answers at the port before the child ends or the time is over."""
+    """Return whether the port accepts connections before the child ends or the time is over."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         if child.poll() is not None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.storage.servers.certificates import Certificate
-from tests.storage.servers.process import free_port, running
+from tests.storage.servers.process import free_port, run_server
 
 REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
 class GuardedS3:
-    """Two doors to one set of buckets, and the keys of a user who may use the buckets `free-*` alone."""
+    """Two addresses of one set of buckets, and the keys of a user with rights on buckets `free-*` only."""
 
     http: str
     https: str
@@ -28,7 +28,7 @@ class GuardedS3:
     authority: Path
 
     def admin(self, service):
-        """A client of the account's owner; only while the checks are off."""
+        """Return a client of the account's owner, for use inside `unguarded`."""
         import boto3
 
         return boto3.client(
@@ -37,7 +37,7 @@ class GuardedS3:
 
     @contextmanager
     def unguarded(self):
-        """Checks are off inside: to make buckets and users."""
+        """Turn the checks off inside, to make buckets and users."""
         self._checks_after("inf")
         try:
             yield self
@@ -54,7 +54,7 @@ class GuardedS3:
         urllib.request.urlopen(ask, timeout=30).read()
 
 
-# What docs/storage.md shows: the least that a user needs who reads and writes shard sets.
+# The least rights for reading and writing shard sets, as docs/storage.md lists them.
 LEAST_RIGHTS = {
     "Version": "2012-10-17",
     "Statement": [
@@ -69,18 +69,18 @@ LEAST_RIGHTS = {
 
 
 def policy_for(bucket: str, rights=None) -> str:
-    """The policy as IAM takes it."""
+    """Return the policy as JSON for IAM."""
     return json.dumps(rights or LEAST_RIGHTS).replace("BUCKET", bucket)
 
 
 @contextmanager
 def guarded_s3(certificate: Certificate):
-    """The server, with its user."""
+    """Run the server, with its user."""
     with ExitStack() as stack:
         secure = free_port()
         argv = [sys.executable, "-m", "tests.storage.servers.s3_server"]
         files = [str(certificate.chain), str(certificate.key)]
-        port = stack.enter_context(running(lambda port: [*argv, str(port), str(secure), *files]))
+        port = stack.enter_context(run_server(lambda port: [*argv, str(port), str(secure), *files]))
         server = GuardedS3(f"http://127.0.0.1:{port}", f"https://127.0.0.1:{secure}", "", "", certificate.authority)
         with server.unguarded():
             iam = server.admin("iam")

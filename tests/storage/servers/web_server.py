@@ -1,4 +1,4 @@
-"""A web server of ours for what is only read: files with ranges, and the endpoints of the Hugging Face Hub."""
+"""A small web server: files with ranges, and the endpoints of the Hugging Face Hub."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class WebServer(ThreadingHTTPServer):
-    """Files by path; `ranges` and `heads` switch off what some servers lack, `token` asks for a login."""
+    """A server of files by path; `ranges` and `heads` turn off what some servers lack, `token` requires a login."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = answer  # noqa: N815 -- http.server names them so
 
     def tree(self, path):
-        """The Hub's listing, two files to a page: /api/datasets/<owner>/<name>/tree/<revision>/<folder>."""
+        """Return the Hub's listing, two files per page: /api/datasets/<owner>/<name>/tree/<revision>/<folder>."""
         _, _, kind, owner, name, _, revision, *folder = path.split("/")
         root = f"/{kind}/{owner}/{name}/resolve/{revision}/"
         below = root + "".join(f"{part}/" for part in folder)

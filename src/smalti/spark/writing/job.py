@@ -38,7 +38,7 @@ from smalti.spark.writing.task import (
 )
 from smalti.spark.writing.transform import transform_of
 from smalti.storage import Store
-from smalti.storage.disk import Watch
+from smalti.storage.store import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,7 +23,7 @@ from smalti.spark.types.columns import ColumnPlan, plan_table
 from smalti.spark.writing.routing import ERROR, PATH, by_split, check_split, without_bad_images
 from smalti.spark.writing.transform import Transform, TransformRun
 from smalti.storage import Store
-from smalti.storage.disk import Disk
+from smalti.storage.store import Disk
 from smalti.writer import ShardUploader, UploadOptions
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""Azure Blob Storage by adlfs, with the credentials under Azure's own names or under MosaicML's.
+"""Azure Blob Storage through adlfs, with credentials under Azure's names of variables or under MosaicML's.
 
-Azure identity: tokens of a managed identity, a workload, a service principal or `az login`, by azure-identity.
-
-The credentials are asynchronous, as adlfs wants them, ask a bounded number of times, and say what they looked at.
+Without credentials in options or environment, azure-identity finds them: a managed identity, a workload, a service
+principal or `az login`. Its credentials are asynchronous, as adlfs expects; requests for tokens are bounded, and
+their errors list what was tried.
 """
 
 import functools
@@ -12,14 +12,16 @@ import os
 import re
 from typing import Any
 
-from smalti.errors import StoreAuthError
-from smalti.storage.extras import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
+from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.redact import HideSecrets
+from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
+from smalti.storage.schemes import Address, bucket_address, detect, load_extra
 from smalti.storage.store import Tagged
 
+CREDENTIAL_OPTIONS = ("connection_string", "account_key", "sas_token", "credential", "client_id")
+"""Options any of which determines the credentials."""
 TOKEN_RETRIES = 2
-"""Of one request for a token, with pauses of 1.6 s in all; the library's own ten outlast every deadline."""
-
+"""Retries of one request for a token, with pauses of 1.6 s in all; the library's ten outlast every deadline."""
 VARIABLES = {
     "EnvironmentCredential": (
         "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_USERNAME"
@@ -28,98 +30,40 @@ VARIABLES = {
     "ManagedIdentityCredential": ("IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET"),
     "": ("AZURE_AUTHORITY_HOST", "AZURE_TOKEN_CREDENTIALS"),
 }  # fmt: skip
-"""What azure-identity reads, and for which of its credentials."""
-
-_LOGS = ("_credentials.chained", "_internal.decorators", "_internal.get_token_mixin")
-"""Loggers of the library that write down, as warnings, whatever a token's server says."""
-_HIDING = HideSecrets()
-_SPOKEN = 120
-
-
-class AzureIdentityError(Exception):
-    """No token; the text says from whom, and which variables are set."""
+"""Variables that azure-identity reads, by its class of credential; "" is for all of them."""
+_LOGGERS = ("_credentials.chained", "_internal.decorators", "_internal.get_token_mixin")
+"""Loggers of azure-identity that log replies of token servers as warnings."""
+_HIDE_SECRETS = HideSecrets()
+_MAX_EXPLANATION = 120  # characters per credential in an error message
 
 
-class Login:
-    """A credential of azure-identity whose failures say what was looked at."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._failure = load_extra("azure.core.exceptions").ClientAuthenticationError
-
-    async def get_token(self, *scopes: str, **options: Any) -> Any:
-        """An access token, from memory while it is good.
-
-        Raises:
-            AzureIdentityError: nobody gave one.
-        """
-        try:
-            return await self._inner.get_token(*scopes, **options)
-        except self._failure as error:
-            raise AzureIdentityError(_explained(str(error))) from error
-
-    async def close(self) -> None:
-        """End its connections."""
-        await self._inner.close()
+def container_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix; pure."""
+    container, at, account = host.partition("@")
+    if at:
+        options.setdefault("account_name", account.split(".")[0])
+    return bucket_address(scheme, container, prefix, options)
 
 
-def default_login(options: dict[str, Any]) -> Login:
-    """Whoever this machine, process or user is, by `DefaultAzureCredential`.
+def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix; pure.
+
+    The variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME take precedence over the account.
 
     Raises:
-        MissingDependency: azure-identity is not installed.
+        StoreError: the container is missing.
     """
-    return Login(_identity().DefaultAzureCredential(**(_bounds() | options)))
-
-
-def service_principal(tenant_id: str | None, client_id: str | None, client_secret: str | None) -> Login:
-    """The service principal of the storage options.
-
-    Raises:
-        MissingDependency: azure-identity is not installed.
-        StoreAuthError: one of the three is missing.
-    """
-    given = {"tenant_id": tenant_id, "client_id": client_id, "client_secret": client_secret}
-    missing = [name for name, value in given.items() if not value]
-    if missing:
-        raise StoreAuthError(
-            f"a service principal of Azure needs the storage options {list(given)}; {missing} "
-            f"{'is' if len(missing) == 1 else 'are'} missing. For a managed identity of its own id pass "
-            "`managed_identity_client_id` instead",
-            missing=missing,
+    url = f"{scheme}://{host}"
+    if not prefix:
+        raise StoreError(
+            f"{url}: the container is missing; expected {scheme}://<account>/<container>/<prefix>", url=url
         )
-    return Login(_identity().ClientSecretCredential(**given, **_bounds()))
-
-
-def _identity() -> Any:
-    identity = load_extra("azure.identity.aio")
-    for name in _LOGS:
-        logging.getLogger(f"azure.identity.aio.{name}").addFilter(_HIDING)  # once, however often
-    return identity
-
-
-def _bounds() -> dict[str, Any]:
-    return {"retry_total": TOKEN_RETRIES, "connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
-
-
-def _explained(said: str) -> str:
-    """The variables that are set, and in short what each credential says; first those that were meant to work."""
-    names = [name for group in VARIABLES.values() for name in group]
-    found = [name for name in names if os.environ.get(name)]
-    lines = [" ".join(line.split()) for line in re.findall(r"\b(\w+Credential: [^\n]+)", said)]
-    lines = lines or [" ".join(said.split())]
-    meant = [line for line in lines if set(VARIABLES.get(line.partition(":")[0], ())) & set(found)]
-    others = [line for line in lines if line not in meant]
-    spoken = "; ".join(line[:_SPOKEN] for line in (*meant, *others))
-    return f"Azure identity gave no token, with the variables {found or 'of none of its logins'} set: {spoken}"
-
-
-LOGINS = ("connection_string", "account_key", "sas_token", "credential", "client_id")
-"""Options any of which says who we are."""
+    options.setdefault("fallback_account", host.split(".", maxsplit=1)[0])
+    return Address("abfs", prefix, f"abfs://{prefix}", options)
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for Azure Blob Storage."""
+    """Make a file system for Azure Blob Storage."""
     defaults: dict[str, Any] = {
         "anon": False,  # adlfs's own default may be anonymous access
         "connection_timeout": CONNECT_SECONDS,
@@ -128,15 +72,15 @@ def make(options: dict[str, Any]) -> Any:
         "skip_instance_cache": True,
     }
     fallback = options.pop("fallback_account", None)
-    if not any(options.get(name) for name in LOGINS) and not options.get("anon"):
-        options = _login_from_environment() | {name: value for name, value in options.items() if value is not None}
+    if not any(options.get(name) for name in CREDENTIAL_OPTIONS) and not options.get("anon"):
+        options = _detect_login() | {name: value for name, value in options.items() if value is not None}
     if fallback and not options.get("connection_string"):
         options.setdefault("account_name", fallback)
     return _class()(**(defaults | options))
 
 
-def _login_from_environment() -> dict[str, Any]:
-    """What the environment says; what adlfs would read itself is named here too, so that one order holds for all."""
+def _detect_login() -> dict[str, Any]:
+    """Return adlfs's options from the environment; variables that adlfs reads itself too, to have one precedence."""
     connection = detect("AZURE_STORAGE_CONNECTION_STRING")
     if connection:
         return {"connection_string": connection}
@@ -153,9 +97,10 @@ def _class() -> Any:
     adlfs = load_extra("adlfs")
 
     class BoundedAzureFileSystem(adlfs.AzureBlobFileSystem):  # type: ignore[misc, name-defined]
-        """adlfs with few retries: the SDK's own take a minute and a half, and adlfs has no option for them.
+        """adlfs with few retries and conditional puts.
 
-        And with one credential of Azure identity where adlfs makes two, of which one is never used or closed.
+        The SDK's own retries take a minute and a half, and adlfs has no option for them. adlfs also makes two
+        credentials of azure-identity, and never uses or closes one of them; this makes one.
         """
 
         def do_connect(self) -> None:
@@ -166,10 +111,10 @@ def _class() -> Any:
                 policy.initial_backoff = 0.5
                 policy.increment_base = 2
 
-        def _get_default_azure_credential(self, **options: Any) -> tuple[Login, None]:
+        def _get_default_azure_credential(self, **options: Any) -> tuple["Login", None]:
             return default_login(options), None
 
-        def _get_credential_from_service_principal(self) -> tuple[Login, None]:
+        def _get_credential_from_service_principal(self) -> tuple["Login", None]:
             return service_principal(self.tenant_id, self.client_id, self.client_secret), None
 
         async def _get_tagged(self, path: str) -> Tagged:
@@ -192,3 +137,85 @@ def _class() -> Any:
                 return str(answer["etag"])
 
     return BoundedAzureFileSystem
+
+
+class AzureIdentityError(Exception):
+    """azure-identity gave no token; the text lists the credentials that it tried and the variables that are set."""
+
+
+class Login:
+    """A credential of azure-identity whose errors list what was tried."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+        self._failure = load_extra("azure.core.exceptions").ClientAuthenticationError
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        """Return an access token, from memory until it expires.
+
+        Raises:
+            AzureIdentityError: no credential gave one.
+        """
+        try:
+            return await self._credential.get_token(*scopes, **options)
+        except self._failure as error:
+            raise AzureIdentityError(_explain(str(error))) from error
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._credential.close()
+
+
+def default_login(options: dict[str, Any]) -> Login:
+    """Return the login of this machine, process or user, by `DefaultAzureCredential`.
+
+    Raises:
+        MissingDependency: azure-identity is not installed.
+    """
+    return Login(_identity().DefaultAzureCredential(**(_limits() | options)))
+
+
+def service_principal(tenant_id: str | None, client_id: str | None, client_secret: str | None) -> Login:
+    """Return the login of the service principal in the storage options.
+
+    Raises:
+        MissingDependency: azure-identity is not installed.
+        StoreAuthError: one of the three is missing.
+    """
+    arguments = {"tenant_id": tenant_id, "client_id": client_id, "client_secret": client_secret}
+    missing = [name for name, value in arguments.items() if not value]
+    if missing:
+        raise StoreAuthError(
+            f"a service principal of Azure needs the storage options {list(arguments)}; {missing} "
+            f"{'is' if len(missing) == 1 else 'are'} missing. For a managed identity of its own id pass "
+            "`managed_identity_client_id` instead",
+            missing=missing,
+        )
+    return Login(_identity().ClientSecretCredential(**arguments, **_limits()))
+
+
+def _identity() -> Any:
+    identity = load_extra("azure.identity.aio")
+    for name in _LOGGERS:
+        logging.getLogger(f"azure.identity.aio.{name}").addFilter(_HIDE_SECRETS)  # idempotent
+    return identity
+
+
+def _limits() -> dict[str, Any]:
+    return {"retry_total": TOKEN_RETRIES, "connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+
+
+def _explain(text: str) -> str:
+    """Return the variables that are set and a short reason of each credential; first those that the variables select.
+
+    Args:
+        text: Message of azure-identity, with a line for each credential that it tried.
+    """
+    names = [name for group in VARIABLES.values() for name in group]
+    found = [name for name in names if os.environ.get(name)]
+    lines = [" ".join(line.split()) for line in re.findall(r"\b(\w+Credential: [^\n]+)", text)]
+    lines = lines or [" ".join(text.split())]
+    selected = [line for line in lines if set(VARIABLES.get(line.partition(":")[0], ())) & set(found)]
+    others = [line for line in lines if line not in selected]
+    reasons = "; ".join(line[:_MAX_EXPLANATION] for line in (*selected, *others))
+    return f"Azure identity gave no token, with the variables {found or 'of none of its logins'} set: {reasons}"

@@ -1,4 +1,4 @@
-"""Google Cloud Storage by gcsfs, or by its S3-compatible door where HMAC keys are given, as MosaicML's reader does."""
+"""Google Cloud Storage through gcsfs, or with HMAC keys through its S3-compatible endpoint, as in MosaicML's reader."""
 
 import functools
 import importlib
@@ -13,23 +13,24 @@ from urllib.parse import quote, urlsplit
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.backends import s3
-from smalti.storage.extras import LIBRARY_ATTEMPTS, READ_SECONDS, detect, load_extra
 from smalti.storage.redact import HideSecrets
+from smalti.storage.retry import LIBRARY_ATTEMPTS, READ_SECONDS
+from smalti.storage.schemes import detect, load_extra
 from smalti.storage.store import Tagged
 
 HMAC_ENDPOINT = "https://storage.googleapis.com"
 _DEFAULT_LOGIN = "google_default"
 METADATA_SECONDS = 1
-"""To connect to the metadata service, which is on the machine itself, and again for its answer."""
+"""Time limit to connect to the metadata service, which runs on the machine itself, and again for its answer."""
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for GCS."""
+    """Make a file system for GCS."""
     key = options.pop("key", None) or detect("GCS_KEY")
     secret = options.pop("secret", None) or detect("GCS_SECRET")
     if key and secret and "token" not in options:
         return _make_compatible(key, secret, options)
-    token = options.setdefault("token", _DEFAULT_LOGIN)  # None would fall through to anonymous access in silence
+    token = options.setdefault("token", _DEFAULT_LOGIN)  # with None gcsfs may use anonymous access silently
     if isinstance(token, str) and ("/" in token or token.endswith(".json")) and not Path(token).expanduser().is_file():
         raise StoreAuthError(
             f"the storage option `token` names the key file {token}, which does not exist", token=token
@@ -43,10 +44,10 @@ def make(options: dict[str, Any]) -> Any:
 
 
 def default_login(access: str) -> tuple[Any, str | None]:
-    """Return Google's application default credentials, and their project.
+    """Return Google's application default credentials, and their project if it is known.
 
     Args:
-        access: What for: "full_control", "read_write" or "read_only".
+        access: Scope: "full_control", "read_write" or "read_only".
     """
     load_extra("gcsfs")
     auth, requests = map(importlib.import_module, ("google.auth", "requests"))
@@ -57,10 +58,10 @@ def default_login(access: str) -> tuple[Any, str | None]:
 
 
 def metadata_request(session: Any) -> Any:
-    """Return a request for google-auth that asks a machine once, and for a second, whether it is one of Google's.
+    """Return a transport for google-auth that looks for the metadata service once, for `METADATA_SECONDS`.
 
-    The library asks three times, for twelve seconds in all where nobody answers. A machine of Google's is known by its
-    firmware too. Its own variables hold where they are set.
+    The library itself tries three times, 12 s in all where there is no such service; it also recognizes a machine of
+    Google's by its firmware. The library's own variables take precedence.
     """
     transport = importlib.import_module("google.auth.transport.requests")
     failure = importlib.import_module("google.auth.exceptions").TransportError
@@ -72,13 +73,13 @@ def metadata_request(session: Any) -> Any:
             try:
                 return super().__call__(url, *args, **(options | {"timeout": METADATA_SECONDS}))
             except failure:
-                return _NoAnswer()  # an answer: after an error it would ask again
+                return _NoService()  # google-auth retries after an exception, but not after an answer
 
     return MetadataRequest(session)
 
 
-class _NoAnswer:
-    """The answer of a machine that is not Google's."""
+class _NoService:
+    """The answer on a machine without the metadata service."""
 
     status, data = 504, b""
     headers: Mapping[str, str] = {}
@@ -92,16 +93,16 @@ def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
 
 @functools.cache
 def _class() -> Any:
-    # Before the import: gcsfs otherwise probes every bucket over gRPC, whose threads do not survive a fork.
+    # Before the import: otherwise gcsfs probes every bucket over gRPC, whose threads do not survive a fork.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     load_extra("gcsfs")
-    logging.getLogger("gcsfs").addFilter(HideSecrets())  # it logs every refusal as an error, in the server's words
+    logging.getLogger("gcsfs").addFilter(HideSecrets())  # it logs every refusal with the server's text
     core = importlib.import_module("gcsfs.core")
     retry = importlib.import_module("gcsfs.retry")
     request = getattr(core.GCSFileSystem._request, "__wrapped__", None)  # the only way to bound retries
 
     class BoundedGcsFileSystem(core.GCSFileSystem):  # type: ignore[misc, name-defined]
-        """gcsfs with few retries: its own six take half a minute for one refused request."""
+        """gcsfs with few retries and conditional puts: its own six attempts take 30 s for one refused request."""
 
         if request is not None:
             _request = retry.retry_request(retries=LIBRARY_ATTEMPTS)(request)
@@ -110,13 +111,13 @@ def _class() -> Any:
             headers, data = await self._call("GET", self.url(path))
             generation = {name.lower(): value for name, value in headers.items()}.get("x-goog-generation")
             if not generation:
-                raise StoreError(f"gs://{path}: the server tells no generation, by which alone it could be replaced")
+                raise StoreError(f"gs://{path}: the server sent no generation, which a conditional put needs")
             return Tagged(bytes(data), str(generation))
 
         async def _put_if_match(self, path: str, data: bytes, etag: str) -> str:
             bucket, key, _ = self.split_path(path)
             address = f"{self._location}/upload/storage/v1/b/{quote(bucket)}/o"
-            mark = secrets.token_hex(16)  # gcsfs's own function knows no condition but "nothing is there"
+            mark = secrets.token_hex(16)  # gcsfs's own function has no condition but "no object is there"
             kind = "Content-Type: application/json; charset=UTF-8"
             about = f"--{mark}\r\n{kind}\r\n\r\n{json.dumps({'name': key})}\r\n"
             body = f"{about}--{mark}\r\nContent-Type: application/octet-stream\r\n\r\n".encode()

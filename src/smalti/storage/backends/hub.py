@@ -1,11 +1,11 @@
 """Repositories on the Hugging Face Hub, read only: `hf://datasets/<owner>/<name>[@<revision>]/<folder>`.
 
-Names and tokens by huggingface_hub, all requests our own: its file system lists a whole folder to learn the size of one
-file, keeps what it saw for good, cannot be interrupted, and asks huggingface.co for its list of agents even where
-HF_ENDPOINT names another server.
+Addresses and tokens come from huggingface_hub; requests go through `smalti.storage.backends.web`. The library's own
+file system lists a whole folder to find the size of one file, caches listings forever, cannot be interrupted, and sends
+requests to huggingface.co even if HF_ENDPOINT names another server.
 
-Writing is refused. Each object would be a commit of its own: the Hub allows some hundred an hour, a set has thousands
-of shards, and its readers would see every state between. `hf upload` makes one commit of a whole folder.
+Writes are refused. Each object would be a commit: the Hub allows about a hundred an hour, a shard set has thousands of
+shards, and its readers would see every intermediate state. `hf upload` makes one commit of a whole folder.
 """
 
 import functools
@@ -14,14 +14,25 @@ from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
 from smalti.storage.backends import web
-from smalti.storage.extras import detect, load_extra
+from smalti.storage.schemes import Address, bucket_address, detect, load_extra
 
 KINDS = {"datasets": "dataset", "spaces": "space"}
-"""First part of an address, and the kind of repository that it means; without one it is a model."""
+"""Kind of repository by the first part of an address; any other first part is the owner of a model."""
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address hf://datasets/owner/name[@revision]/folder; pure.
+
+    Raises:
+        StoreError: it names no repository.
+    """
+    address = bucket_address(scheme, host, prefix, options)
+    split_address(address.root)
+    return address
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for the Hub, or for the server that HF_ENDPOINT names."""
+    """Make a file system for the Hub, or for the server in HF_ENDPOINT."""
     load_extra("huggingface_hub")
     return _class()(
         token=options.pop("token", None),
@@ -31,7 +42,7 @@ def make(options: dict[str, Any]) -> Any:
 
 
 def split_address(path: str) -> tuple[str, str, str, str]:
-    """Kind, repository, revision and path within it.
+    """Return kind, repository, revision and the path within it. Pure.
 
     Raises:
         StoreError: the address names no repository.
@@ -51,7 +62,7 @@ def _class() -> Any:
     base: Any = web.web_class()
 
     class HubFileSystem(base):  # type: ignore[misc]
-        """A repository's files by their addresses on the web."""
+        """The files of repositories, by their addresses on the web."""
 
         protocol = "hf"
 
@@ -69,7 +80,7 @@ def _class() -> Any:
             return str(hub.hf_hub_url(repository, path, repo_type=kind, revision=revision, endpoint=self._endpoint))
 
         def _login(self) -> dict[str, str]:
-            # Each time anew: a token may be saved meanwhile. False: none, though there is one.
+            # For every request: a token may have been saved since. False: anonymous although there is a token.
             token = self._token if isinstance(self._token, str | bool) else hub.get_token()
             token = hub.get_token() if token is True else token
             return {"Authorization": f"Bearer {token}"} if token else {}
@@ -90,9 +101,9 @@ def _class() -> Any:
             page = f"{self._endpoint}/api/{kind}s/{repository}/tree/{quote(revision, safe='')}{below}?recursive=true"
             found: dict[str, dict[str, Any]] = {}
             while page:
-                # The next page may be on another server: the login is for this one.
+                # The next page may be on another server, which must not get the login.
                 is_own = web.is_same_server(self._endpoint, page)
-                async with await self._ask("get", page, {}, is_own=is_own) as reply:
+                async with await self._request("get", page, {}, is_own=is_own) as reply:
                     reply.raise_for_status()
                     for entry in await reply.json():
                         if entry["type"] == "file":

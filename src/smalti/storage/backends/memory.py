@@ -1,4 +1,4 @@
-"""fsspec's memory of this process, with conditions that hold among threads: `memory://name`."""
+"""Objects in the memory of this process, `memory://name`: fsspec's file system with conditional puts."""
 
 import functools
 import importlib
@@ -8,11 +8,11 @@ from typing import Any
 
 from smalti.storage.store import Tagged
 
-_changing = threading.Lock()
+_write_lock = threading.Lock()
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system over the memory that all of this process share."""
+    """Make a file system; all of this process share their objects."""
     return _class()(**options)
 
 
@@ -21,10 +21,10 @@ def _class() -> Any:
     base: Any = importlib.import_module("fsspec.implementations.memory").MemoryFileSystem
 
     class ConditionalMemoryFileSystem(base):  # type: ignore[misc]
-        """One writer at a time; what is there goes by the hash of its content."""
+        """fsspec's file system with one writer at a time; an object's ETag is its SHA-256."""
 
         def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-            with _changing:
+            with _write_lock:
                 super().pipe_file(path, value, mode=mode, **options)
 
         def get_tagged(self, path: str) -> Tagged:
@@ -32,7 +32,7 @@ def _class() -> Any:
             return Tagged(data, sha256(data).hexdigest())
 
         def put_if_match(self, path: str, data: bytes, etag: str) -> str:
-            with _changing:
+            with _write_lock:
                 if self.get_tagged(path).etag != etag:
                     raise FileExistsError(path)
                 super().pipe_file(path, data, mode="overwrite")

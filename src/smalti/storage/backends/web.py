@@ -1,30 +1,37 @@
-"""Files on a web server, read only, over fsspec's client: an honest answer for each status, and ranges that are ranges.
+"""Files on a web server, read only, through fsspec's client with correct errors and ranges.
 
-fsspec's own client calls every refused HEAD "not found", and hands out a whole body where a server ignores the range.
+fsspec's own client reports every refused HEAD as "not found", and returns the whole body if a server ignores the range.
 """
 
 import functools
 import importlib
 import re
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
-from smalti.storage.extras import CONNECT_SECONDS, READ_SECONDS, load_extra
+from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
+from smalti.storage.schemes import Address, load_extra
 
 PLAIN = "/:@!$&'()*+,;=-._~"
-"""What a path may hold as it is."""
-OURS = frozenset({"Accept-Encoding", "Range"})
-"""Headers of a request that hold no login."""
+"""Characters of a path that are not percent-encoded."""
+_OWN_HEADERS = frozenset({"Accept-Encoding", "Range"})
+"""Headers of this module, which contain no login."""
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address https://host:port/path; the path may be percent-encoded. Pure."""
+    url = f"{scheme}://{host}/{unquote(prefix)}".rstrip("/")
+    return Address(scheme, url, url, options)
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for http and https addresses."""
+    """Make a file system for http and https addresses."""
     return web_class()(**settings(options))
 
 
 def settings(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with time limits, and without fsspec's caches."""
+    """Return the options with time limits, and without fsspec's caches."""
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
     trace = aiohttp.TraceConfig()
@@ -36,9 +43,9 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _leave_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
-    """Take the caller's headers off a request that goes on to another server; aiohttp takes off `Authorization`."""
+    """Remove the caller's headers from a redirect to another server; aiohttp itself removes `Authorization`."""
     if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
-        for name in set(redirect.headers) - OURS:
+        for name in set(redirect.headers) - _OWN_HEADERS:
             redirect.headers.popall(name)
 
 
@@ -47,19 +54,19 @@ def is_same_server(address: str, target: str) -> bool:
     url = importlib.import_module("yarl").URL
     try:
         return bool(url(address).join(url(target)).origin() == url(address).origin())
-    except ValueError:  # no address at all
+    except ValueError:  # not an address
         return False
 
 
 @functools.cache
 def web_class() -> Any:
-    """Fsspec's client for the web, mended; made when it is first needed."""
+    """Return the class of file systems for the web; imports aiohttp on the first call."""
     load_extra("aiohttp")
     web = importlib.import_module("fsspec.implementations.http")
-    yarl = importlib.import_module("yarl")  # aiohttp's own
+    yarl = importlib.import_module("yarl")  # a dependency of aiohttp
 
     class WebFileSystem(web.HTTPFileSystem):  # type: ignore[misc, name-defined]
-        """Ranged reads and sizes; no listing, because a web server has none that can be trusted."""
+        """Ranged reads and sizes; no listing, because web servers have no reliable one."""
 
         def _address(self, url: str) -> str:
             scheme, _, rest = url.partition("://")
@@ -73,7 +80,7 @@ def web_class() -> Any:
             begin = start or 0
             ranged = start is not None or end is not None
             headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if ranged else {}
-            async with await self._ask("get", self._address(url), headers) as reply:
+            async with await self._request("get", self._address(url), headers) as reply:
                 reply.raise_for_status()
                 body = bytes(await reply.read())
                 if ranged and reply.status != 206:
@@ -83,23 +90,23 @@ def web_class() -> Any:
                 return body
 
         async def _info(self, url: str, **_: Any) -> dict[str, Any]:
-            async with await self._ask("head", self._address(url), {}) as reply:
+            async with await self._request("head", self._address(url), {}) as reply:
                 if reply.status not in {405, 501}:
                     reply.raise_for_status()
                     size = reply.headers.get("Content-Length")
                     if size is not None:
                         return _described(url, int(size), reply.headers)
-            async with await self._ask("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
+            async with await self._request("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
                 reply.raise_for_status()
                 total = reply.headers.get("Content-Range", "").rpartition("/")[2]
                 if reply.status == 206 and total.isdigit():
                     return _described(url, int(total), reply.headers)
                 return _described(url, len(await reply.read()), reply.headers)
 
-        async def _ask(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
+        async def _request(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
             session = await self.set_session()
             options = {**self.kwargs, "allow_redirects": True}
-            # Stored bytes are wanted as they are: a server that compresses on the way would change sizes and ranges.
+            # A server that compresses responses would change sizes and ranges.
             logins = {**self._login(), **options.pop("headers", {})}
             sent = {"Accept-Encoding": "identity", **(logins if is_own else {}), **headers}
             return await session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)

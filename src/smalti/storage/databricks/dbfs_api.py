@@ -1,4 +1,4 @@
-"""The root of DBFS, Databricks' older file system, by its own API: everything below dbfs:/ that is no volume."""
+"""Requests of the DBFS API, Databricks' older file system: everything below dbfs:/ outside of volumes."""
 
 import base64
 import io
@@ -9,31 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.storage.databricks.workspace import Workspace, is_about_the_request
-from smalti.storage.temporaries import temporary_name
+from smalti.storage.databricks.workspace import Workspace, empty_range
+from smalti.storage.listing import temporary_name
 
 DBFS = "/api/2.0/dbfs"
 BLOCK_BYTES = 1 << 20
-"""The most that one request reads or writes."""
+"""Largest read or write of one request; a limit of the API."""
 BLOCKS_AT_ONCE = 4
 
 
 class DbfsApi:
-    """Blocking and thread-safe; paths begin with a slash."""
+    """Requests about files of DBFS. Blocking, thread-safe; paths begin with a slash."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     def stat(self, path: str) -> dict[str, Any]:
-        """A file or a folder."""
+        """Return the entry of a file or folder."""
         return _described(self._get("get-status", path))
 
     def entries(self, folder: str) -> Iterator[dict[str, Any]]:
-        """List the files and folders of a folder."""
+        """Return the entries of a folder."""
         return map(_described, self._get("list", folder).get("files", ()))
 
     def read(self, path: str, begin: int, end: int | None) -> bytes:
-        """The bytes [begin, end), fewer where the file ends before."""
+        """Return the bytes [begin, end), fewer if the file ends before."""
         if end is None or end - begin > BLOCK_BYTES:
             found = self.stat(path)
             if found["type"] == "directory":
@@ -49,9 +49,9 @@ class DbfsApi:
         return b"".join(blocks)
 
     def write(self, path: str, source: bytes | Path, *, overwrite: bool) -> None:
-        """Store bytes, or a local file: up to a block in one step, more under a hidden name that is changed at the end.
+        """Store bytes or a local file: up to a block in one step, larger ones as a temporary file that is renamed.
 
-        This API has no way to replace a file by renaming, so a large one that replaces another is missing for a moment.
+        The API cannot replace a file by a rename, so that a large file is missing for a moment while it is replaced.
         """
         with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
             first = stream.read(BLOCK_BYTES + 1)
@@ -70,16 +70,16 @@ class DbfsApi:
         self._post("delete", path, path=path, recursive=False)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it; nothing happens when it is there."""
+        """Make a folder and its parents; a no-op if it exists."""
         self._post("mkdirs", path, path=path)
 
     def move(self, path: str, target: str) -> None:
-        """Give a file or a folder another name, which nothing must have."""
+        """Rename a file or folder; the target must not exist."""
         self._post("move", target, source_path=path, destination_path=target)
 
     def _write_in_blocks(self, path: str, stream: BinaryIO, *, overwrite: bool) -> None:
-        temp, written = _hidden(path), 0
-        # Its name is ours alone, so that a request which is sent again after a lost reply may find it there.
+        temp, written = _temporary_path(path), 0
+        # With overwrite: the name is unique, so that a file there is one of a request whose reply was lost.
         handle = self._post("create", path, path=temp, overwrite=True)["handle"]
         try:
             while block := stream.read(BLOCK_BYTES):
@@ -88,33 +88,33 @@ class DbfsApi:
             self._post("close", path, handle=handle)
             found = self.stat(temp)["size"]
             if found != written:
-                # A block whose reply was lost was sent again, and is there twice.
+                # The reply to a block was lost, and the retry appended it again.
                 raise ConnectionError(f"{path}: {written} bytes were sent and {found} arrived")
             if overwrite:
                 self._replace(temp, path)
             else:
-                self._name(temp, path)
+                self._rename(temp, path)
         except BaseException:
             with suppress(OSError):
                 self.remove(temp)
             raise
 
     def _replace(self, temp: str, path: str) -> None:
-        old = _hidden(path)
+        old = _temporary_path(path)
         try:
-            self._name(path, old)
+            self._rename(path, old)
         except FileNotFoundError:
-            self._name(temp, path)
+            self._rename(temp, path)
             return
         try:
-            self._name(temp, path)
+            self._rename(temp, path)
         except BaseException:
-            self._name(old, path)
+            self._rename(old, path)
             raise
         self.remove(old)
 
-    def _name(self, path: str, target: str) -> None:
-        """Move; a move that was done although its reply was lost, and is refused the second time, is done."""
+    def _rename(self, path: str, target: str) -> None:
+        """Move; a move whose reply was lost, and whose retry is refused, counts as done."""
         try:
             self.move(path, target)
         except (FileNotFoundError, FileExistsError):
@@ -130,29 +130,24 @@ class DbfsApi:
         try:
             answer = self._get("read", path, offset=begin, length=end - begin)
         except OSError as error:
-            if not is_about_the_request(error):
-                raise
-            refusal = error
+            rejection = error
         else:
             return base64.b64decode(answer.get("data") or "")
-        found = self.stat(path)
-        if found["type"] == "directory":
-            raise IsADirectoryError(21, "is a folder", path)
-        if found["size"] <= begin:
-            return b""
-        raise refusal
+        return empty_range(rejection, self.stat, path, begin)
 
     def _get(self, call: str, path: str, **query: Any) -> Any:
-        return self._workspace.ask(
+        return self._workspace.request(
             "GET", f"{DBFS}/{call}", path, query={"path": path, **query}, headers={"Accept": "application/json"}
         )
 
     def _post(self, call: str, about: str, **body: Any) -> Any:
-        return self._workspace.ask("POST", f"{DBFS}/{call}", about, body=body, headers={"Accept": "application/json"})
+        return self._workspace.request(
+            "POST", f"{DBFS}/{call}", about, body=body, headers={"Accept": "application/json"}
+        )
 
 
-def _hidden(path: str) -> str:
-    """A name beside `path` that nobody else knows; listings leave it out."""
+def _temporary_path(path: str) -> str:
+    """Return an unused path in the same folder; listings omit it."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{temporary_name(name)}"
 

@@ -1,6 +1,6 @@
-"""Databricks addresses: through the mounted folder where the machine has one, by the workspace's API elsewhere.
+"""The opening of Databricks addresses: as a mounted folder if the machine has one, else by the workspace's API.
 
-Databricks compute mounts volumes at /Volumes and the root of DBFS at /dbfs: local folders, but for hard links.
+Databricks compute mounts volumes at /Volumes and the root of DBFS at /dbfs, as local folders without hard links.
 """
 
 import logging
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class FuseVolumeStore(LocalStore):
-    """A mounted folder: bytes move through the mount, exclusive creation by the API, which can do it."""
+    """A mounted folder; exclusive puts go through the workspace's API, because mounts have no hard links."""
 
-    replaces_conditionally = False  # a lock of this host's says nothing to another's
+    replaces_conditionally = False  # locks of one host have no effect on others
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None, *, path: str | None = None) -> None:
         super().__init__(root)
@@ -31,16 +31,16 @@ class FuseVolumeStore(LocalStore):
         self._api = FsspecStore("dbfs", self._path, self._options)
 
     def child(self, prefix: str) -> "FuseVolumeStore":
-        """The store of a folder below this one."""
+        """Return the store of a folder below this one."""
         folder = folder_of(prefix)
         return FuseVolumeStore(str(self.root / folder), self._options, path=join_key(self._path, folder))
 
     def get_tagged(self, key: str) -> Tagged:
-        """Refused."""
+        """Raise `StoreError`: not supported."""
         return Store.get_tagged(self, key)
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """Refused."""
+        """Raise `StoreError`: not supported."""
         return Store.put_if_match(self, key, data, etag)
 
     def _link(self, temp: Path, path: Path, key: str) -> None:
@@ -61,19 +61,19 @@ class FuseVolumeStore(LocalStore):
 
 
 def is_databricks(text: str, mounts: Path = Path("/")) -> bool:
-    """Whether an address means files of a Databricks workspace; /dbfs only where something is mounted there."""
+    """Return whether an address is one of a Databricks workspace; `/dbfs` only if something is mounted there."""
     if text.startswith(f"{DBFS_MOUNT}/"):
         return _at(mounts, DBFS_MOUNT).is_dir()
     return text.startswith(("dbfs:", VOLUMES))
 
 
 def open_databricks(text: str, options: Mapping[str, Any] | None, mounts: Path = Path("/")) -> Store:
-    """The store of `dbfs:/...`, `/Volumes/...` or `/dbfs/...`; its `url` and the log say which way it goes.
+    """Open `dbfs:/...`, `/Volumes/...` or `/dbfs/...`; the store's `url` and the log show whether by mount or API.
 
     Args:
         text: The address.
-        options: For the API: host, token and the like.
-        mounts: Below which folder Databricks mounts.
+        options: Options of the API: host, token and the like.
+        mounts: Folder below which Databricks mounts.
 
     Raises:
         StoreError: the address names no volume.
@@ -82,7 +82,7 @@ def open_databricks(text: str, options: Mapping[str, Any] | None, mounts: Path =
     check_key(path[1:], allow_root=True)
     parts = path.split("/")[1:]
     if f"{path}/".startswith(VOLUMES):
-        # On macOS /Volumes holds disks: the catalog's folder tells.
+        # On macOS /Volumes contains disks: look for the folder of the catalog.
         folder, is_mounted = _at(mounts, path), len(parts) > 1 and _at(mounts, "/".join(parts[:2])).is_dir()
         if len(parts) < 4 and not is_mounted:
             raise StoreError(f"{path}: expected /Volumes/<catalog>/<schema>/<volume>/...", url=path)

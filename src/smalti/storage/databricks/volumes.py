@@ -1,9 +1,7 @@
-"""Databricks files for fsspec, `dbfs:/...`: Unity Catalog volumes by the Files API, all else by the DBFS API.
+"""An fsspec file system for Databricks, `dbfs:/...`: Unity Catalog volumes by the Files API, all else by the DBFS API.
 
-Reading is ranged, whole files are written in one step, and nothing is listed from memory. Registered with fsspec as
-`dbfs`; fsspec and pandas want three slashes: `dbfs:///Volumes/...`.
-
-A file to be written somewhere that takes whole files only: collected here, handed over when it is closed.
+Reads are ranged, files are written whole, and listings are not cached. Registered with fsspec as `dbfs`; fsspec and
+pandas require three slashes: `dbfs:///Volumes/...`.
 """
 
 import io
@@ -25,133 +23,40 @@ from fsspec.utils import stringify_path
 from smalti.storage.databricks.dbfs_api import DbfsApi
 from smalti.storage.databricks.files_api import FilesApi
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.extras import load_extra
+from smalti.storage.listing import is_temporary, path_beside, unfinished_among
 from smalti.storage.redact import secret_values
+from smalti.storage.schemes import load_extra
 from smalti.storage.store import UnfinishedUpload
-from smalti.storage.temporaries import is_temporary, path_beside, unfinished_among
-
-MEMORY_BYTES = 8 << 20
-"""What is kept in memory; the rest goes to a temporary file."""
-
-
-class Upload(io.BufferedIOBase):
-    """Handed over as bytes or as the path of a local file, once, by `close` or `commit`.
-
-    Nothing is handed over when the `with` block ends by an exception, nor when the file is dropped without `close`.
-    """
-
-    def __init__(self, send: Callable[[bytes | Path], None], path: str, *, autocommit: bool = True) -> None:
-        super().__init__()
-        self.path = path
-        self.mode = "wb"
-        self._send = send
-        self._autocommit = autocommit
-        self._file: IO[bytes] = io.BytesIO()
-        self._is_over = False
-
-    def writable(self) -> bool:
-        """Yes."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Take the bytes."""
-        self._check_open()
-        view = memoryview(data).cast("B")
-        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(view) > MEMORY_BYTES:
-            begun = self._file
-            self._file = tempfile.NamedTemporaryFile(prefix="smalti-upload-")  # noqa: SIM115 -- closed by `_end`
-            self._file.write(begun.getbuffer())
-        self._file.write(view)
-        return len(view)
-
-    def tell(self) -> int:
-        """Bytes written."""
-        self._check_open()
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Nothing yet: a part of a file must not be seen."""
-
-    def close(self) -> None:
-        """Hand over what was written; a second call does nothing."""
-        if self.closed:
-            return
-        try:
-            if self._autocommit:
-                self.commit()
-        finally:
-            super().close()
-            if self._autocommit:
-                self._end()
-
-    def commit(self) -> None:
-        """Hand over; for fsspec's transactions, which close first."""
-        if self._is_over:
-            return
-        try:
-            if isinstance(self._file, io.BytesIO):
-                self._send(self._file.getvalue())
-            else:
-                self._file.flush()
-                self._send(Path(self._file.name))
-        finally:
-            self._end()
-
-    def discard(self) -> None:
-        """Forget what was written."""
-        self._end()
-        super().close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Hand over, or forget everything when the block failed."""
-        if kind is None or not self._autocommit:
-            self.close()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        """Forget what nobody closed."""
-        if not self.closed and not self._is_over:
-            self.discard()
-            warnings.warn(f"{self.path} was not closed and is not written", ResourceWarning, source=self, stacklevel=2)
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._file.close()
-
-    def _check_open(self) -> None:
-        if self.closed or self._is_over:
-            raise ValueError(f"{self.path} is closed")
-
 
 STORE_RETRY_SECONDS = 2
-"""Time for one request below a store, short because the store's own attempts and deadline bound the whole."""
+"""Time limit of the SDK's retries of one request of a store, which has its own retries and deadline."""
 REQUESTS_AT_ONCE = 8
 COPY_BYTES = 8 << 20
+"""Size of the pieces in which a file is copied."""
+MEMORY_BYTES = 8 << 20
+"""Largest upload that is buffered in memory; a larger one goes to a temporary file."""
 
 
 def make(options: dict[str, Any]) -> Any:
-    """A file system for the workspace that the options or the environment name."""
+    """Make a file system for the workspace in the options or the environment."""
     load_extra("databricks.sdk")
     return VolumesFileSystem(**({"retry_timeout_seconds": STORE_RETRY_SECONDS} | options))
 
 
 class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Files of a Databricks workspace; blocking, thread-safe, for use after a fork and from a pickle.
+    """The files of a Databricks workspace. Blocking, thread-safe, fork-safe, picklable.
 
     Args:
         host: Workspace URL; default: DATABRICKS_HOST or the profile.
         token: Personal access token; default: DATABRICKS_TOKEN or what the SDK finds: OAuth, a profile, a notebook.
-            A pickle holds what is given here, and nothing that is found.
-        instance: The same as `host`, as fsspec's own class named it.
+            A pickle contains this argument, but no credentials that the SDK found.
+        instance: Alias of `host`, its name in fsspec's own class.
         settings: More arguments of `databricks.sdk.core.Config`: `profile`, `client_id`, `http_timeout_seconds`.
     """
 
     protocol = "dbfs"
     root_marker = "/"
-    cachable = False  # fsspec would hand out an instance with the host and the login of an earlier environment
+    cachable = False  # fsspec would reuse an instance with the host and login of an earlier environment
 
     def __init__(
         self, host: str | None = None, token: str | None = None, instance: str | None = None, **settings: Any
@@ -159,8 +64,8 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__(use_listings_cache=False)
         for name in ("skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous"):
             settings.pop(name, None)
-        given = {"host": host or instance, "token": token} | settings
-        workspace = Workspace({name: value for name, value in given.items() if value is not None})
+        settings |= {"host": host or instance, "token": token}
+        workspace = Workspace({name: value for name, value in settings.items() if value is not None})
         self._volumes = FilesApi(workspace)
         self._root = DbfsApi(workspace)
 
@@ -171,18 +76,18 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return "/" + stringify_path(path).removeprefix("dbfs:").strip("/")
 
     def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
-        """What `to_json` writes: never a token, because that text is kept in files; the reader's login is its own."""
+        """Return the arguments for `to_json`, without secrets: readers of the JSON use their own login."""
         found: dict[str, Any] = super().to_dict(include_password=include_password)
         hidden = secret_values(self.storage_options)
         return {name: value for name, value in found.items() if value not in hidden}
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Name, size, type and mark of time of a file or folder."""
+        """Return name, size, type and modification time of a file or folder."""
         name = self._strip_protocol(path)
         return self._api(name).stat(name)
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: FBT001, FBT002 -- fsspec's signature
-        """The entries of a folder, all pages; of a file, itself."""
+        """List a folder, all pages; of a file, return its own entry."""
         name = self._strip_protocol(path)
         try:
             entries = [entry for entry in self._api(name).entries(name) if not is_temporary(entry["name"])]
@@ -193,25 +98,25 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return entries if detail else [entry["name"] for entry in entries]
 
     def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: FBT001, FBT002
-        """All files below a folder; unlike fsspec's own, it does not hide a refused or failed listing."""
+        """List all files below a folder; unlike fsspec's own, raises if a listing is refused or fails."""
         name = self._strip_protocol(path)
         entries = [entry for entry in self._below(name, maxdepth) if not is_temporary(entry["name"])]
         found = {entry["name"]: entry for entry in entries if withdirs or entry["type"] == "file"}
         if not found or withdirs:
-            found |= self._itself(name, withdirs=withdirs)
+            found |= self._own_entry(name, withdirs=withdirs)
         names = sorted(found)
         return {name: found[name] for name in names} if options.get("detail") else names
 
     def unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
-        """List the temporary files below a folder, with whole paths for keys."""
+        """Return the temporary files below a folder, with whole paths for keys."""
         return unfinished_among(self._below(self._strip_protocol(path), None))
 
     def abort_upload(self, path: str, upload_id: str) -> None:
-        """Remove a temporary file that stands beside `path`."""
+        """Remove a temporary file in the folder of `path`."""
         self.rm_file(path_beside(self._strip_protocol(path), upload_id))
 
     def modified(self, path: str) -> datetime:
-        """When a file was last changed."""
+        """Return when a file was last changed."""
         mark = self.info(path)["last_modified"]
         if not mark:
             raise FileNotFoundError(2, "has no time of change", path)
@@ -220,11 +125,11 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return parsedate_to_datetime(mark)
 
     def created(self, path: str) -> datetime:
-        """Not known: Databricks keeps no such time."""
+        """Raise: Databricks has no such time."""
         raise NotImplementedError(f"{path}: Databricks tells when a file was changed, not when it was made")
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """The bytes [start, end) of a file; negative numbers count from its end."""
+        """Return the bytes [start, end) of a file; negative numbers count from its end."""
         name = self._strip_protocol(path)
         if (start or 0) < 0 or (end or 0) < 0:
             size = self.info(name)["size"]
@@ -255,12 +160,12 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return list(pool.map(read, zip(paths, starts, ends, strict=True)))
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
-        """Write a whole file; with mode="create" the server refuses when one is there."""
+        """Write a whole file; with mode="create" the server refuses to replace one."""
         name = self._strip_protocol(path)
         self._api(name).write(name, bytes(value), overwrite=mode != "create")
 
     def put_file(self, lpath: Any, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any) -> None:
-        """Upload a local file, streamed from disk; of a folder, make the folder."""
+        """Upload a local file, streamed from disk; for a folder, make the folder."""
         source, name = Path(lpath), self._strip_protocol(rpath)
         if source.is_dir():
             self.makedirs(name, exist_ok=True)
@@ -271,7 +176,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             callback.relative_update(source.stat().st_size)
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Copy by way of this machine: the API has no copy."""
+        """Copy through this machine: the APIs cannot copy."""
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
             return
@@ -279,7 +184,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             shutil.copyfileobj(source, target, COPY_BYTES)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:  # noqa: FBT001, FBT002
-        """Rename where DBFS can, and copy and delete elsewhere."""
+        """Rename within DBFS; elsewhere copy and delete."""
         if isinstance(path1, str) and isinstance(path2, str) and not any(sign in path1 for sign in "*?["):
             source, target = self._strip_protocol(path1), self._strip_protocol(path2)
             if self._api(source) is self._api(target) is self._root and not self.exists(target):
@@ -298,7 +203,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._api(name).remove_folder(name)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: FBT001, FBT002
-        """Delete files, and with `recursive` folders with all that they hold."""
+        """Delete files, and with `recursive` folders with their content."""
         for top in self.expand_path(path):
             name = self._strip_protocol(top)
             if self.info(name)["type"] == "file":
@@ -309,12 +214,12 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 raise IsADirectoryError(21, "is a folder: say recursive=True", name)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Make a folder and those above it; nothing happens when it is there."""
+        """Make a folder and its parents; a no-op if it exists."""
         name = self._strip_protocol(path)
         self._api(name).make_folder(name)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Make a folder and those above it."""
+        """Make a folder and its parents."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(17, "is there already", path)
         self.mkdir(path)
@@ -331,7 +236,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 f"{path}: mode {mode!r} is not supported: files are written whole, by 'wb' or 'xb'"
             )
         if mode == "xb" and self.exists(path):
-            raise FileExistsError(17, "is there already", path)  # whoever comes between is found when it is closed
+            raise FileExistsError(17, "is there already", path)  # `close` finds a file that is written from now on
 
         def send(contents: bytes | Path) -> None:
             self._api(path).write(path, contents, overwrite=mode == "wb")
@@ -348,15 +253,15 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             try:
                 entries = list(self._api(folder).entries(folder))
             except FileNotFoundError:
-                continue  # the top: nothing to find; one below: removed meanwhile
+                continue  # no such top folder, or a folder below that was removed since it was listed
             for entry in entries:
                 if entry["name"] == top:
-                    continue  # DBFS lists a file as itself
+                    continue  # of a file, DBFS lists the file itself
                 if entry["type"] == "directory" and (maxdepth is None or depth < maxdepth):
                     pending.append((entry["name"], depth + 1))
                 yield entry
 
-    def _itself(self, name: str, *, withdirs: bool) -> dict[str, Any]:
+    def _own_entry(self, name: str, *, withdirs: bool) -> dict[str, Any]:
         try:
             found = self.info(name)
         except FileNotFoundError:
@@ -372,3 +277,100 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             folders = [entry["name"] for entry in found if entry["type"] == "directory"]
             for folder in [*sorted(folders, reverse=True), top]:
                 self.rmdir(folder)
+
+
+class Upload(io.BufferedIOBase):
+    """A file that is written locally and sent whole by `close` or `commit`, because the APIs only accept whole files.
+
+    Nothing is sent if the `with` block raises, or if the object is garbage collected without `close`.
+
+    Args:
+        send: Called once, with the bytes or the path of a local file.
+        path: Name of the file, for messages.
+        autocommit: Whether `close` sends; otherwise `commit` does.
+    """
+
+    def __init__(self, send: Callable[[bytes | Path], None], path: str, *, autocommit: bool = True) -> None:
+        super().__init__()
+        self.path = path
+        self.mode = "wb"
+        self._send = send
+        self._autocommit = autocommit
+        self._file: IO[bytes] = io.BytesIO()
+        self._is_over = False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append bytes to the local buffer and return their number."""
+        self._check_open()
+        view = memoryview(data).cast("B")
+        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(view) > MEMORY_BYTES:
+            buffer = self._file
+            self._file = tempfile.NamedTemporaryFile(prefix="smalti-upload-")  # noqa: SIM115 -- closed by `_end`
+            self._file.write(buffer.getbuffer())
+        self._file.write(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        self._check_open()
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Do nothing: readers must not see a part of a file."""
+
+    def close(self) -> None:
+        """Send the file and close it. Idempotent."""
+        if self.closed:
+            return
+        try:
+            if self._autocommit:
+                self.commit()
+        finally:
+            super().close()
+            if self._autocommit:
+                self._end()
+
+    def commit(self) -> None:
+        """Send the file; for fsspec's transactions, which close first. Idempotent."""
+        if self._is_over:
+            return
+        try:
+            if isinstance(self._file, io.BytesIO):
+                self._send(self._file.getvalue())
+            else:
+                self._file.flush()
+                self._send(Path(self._file.name))
+        finally:
+            self._end()
+
+    def discard(self) -> None:
+        """Close without sending."""
+        self._end()
+        super().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send the file, or discard it if the block raised."""
+        if kind is None or not self._autocommit:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """Discard a file that was not closed, with a warning."""
+        if not self.closed and not self._is_over:
+            self.discard()
+            warnings.warn(f"{self.path} was not closed and is not written", ResourceWarning, source=self, stacklevel=2)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._file.close()
+
+    def _check_open(self) -> None:
+        if self.closed or self._is_over:
+            raise ValueError(f"{self.path} is closed")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from smalti.storage.variables import store_variables
+from smalti.storage.schemes import store_variables
 
 STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 """Environment variable with a run's `storage_options` as JSON."""

@@ -1,4 +1,4 @@
-"""A small Databricks workspace: the Files API with one volume, uploads in parts, and the DBFS API; kept in memory."""
+"""A small Databricks workspace in memory: the Files API with one volume, uploads in parts, and the DBFS API."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ PAGE = 3  # small, so that every listing has pages
 
 
 class FilesApiServer(ThreadingHTTPServer):
-    """Files below `volume`; requests need `token`."""
+    """A server of files below `volume`; requests need `token`."""
 
     request_queue_size = 256
     daemon_threads = True
@@ -33,9 +33,9 @@ class FilesApiServer(ThreadingHTTPServer):
         self.log: list[tuple[str, str]] = []
         self.fail_with: list[int] = []  # statuses for the next requests
         self.refusal = 401, "UNAUTHENTICATED", "who are you?"
-        self.login: tuple[str, str] | None = None  # of a service principal, who is given `token`
-        self.retry_after: str | None = None  # said with them
-        self.drop_reply_to: set[str] = set()  # paths of requests that are done, once, without an answer
+        self.login: tuple[str, str] | None = None  # ID and secret of a service principal that gets `token`
+        self.retry_after: str | None = None  # header of those responses
+        self.drop_reply_to: set[str] = set()  # paths whose next request is executed, but not answered
         self.refusals: dict[str, list[bool]] = {}  # which of the next requests for a path are answered with 500
         self.ranges = True
         self.takes_parts = False  # whether the workspace signs addresses for the parts of large files
@@ -92,14 +92,14 @@ class Handler(DbfsCalls, PartCalls, BaseHTTPRequestHandler):
         return data
 
     def is_answered_early(self, path, query, body):
-        """Whether the request needs no login, or gets a planted fault."""
+        """Return whether the request was answered already: with a planted fault, or without a login."""
         server = self.server
         if path.startswith("/.well-known") or (path.startswith("/oidc") and server.login):
             self.on_login(path)
         elif server.fail_with:
             self.fault(server.fail_with.pop(0), "PLANTED")
         elif path.startswith(PARTS):
-            self.on_part(path, query, body)  # its address is its permission
+            self.on_part(path, query, body)  # the signed address is the login
         elif self.headers.get("Authorization") != f"Bearer {server.token}":
             self.fault(*server.refusal)
         elif server.refusals.get(path) and server.refusals[path].pop(0):

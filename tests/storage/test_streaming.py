@@ -1,4 +1,4 @@
-"""The whole way: written to a store, streamed by a loader through the cache; and what a missing shard does."""
+"""Shard sets written to a store and streamed by a loader through the cache, also with a missing shard."""
 
 import shutil
 
@@ -28,7 +28,7 @@ def test_a_set_on_s3_streams_through_the_cache(s3_server, s3_bucket, clean_envir
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_missing_shard_is_an_error_on_the_consumer_and_never_a_short_epoch(tmp_path, workers):
-    """E5: the peer ended the epoch early with 0 or 1 workers, and hung with 2."""
+    """E5: MosaicML's reader ended the epoch early with 0 or 1 workers, and hung with 2."""
     root = write_set(tmp_path / "set", 60, compression="zstd")
     max(root.rglob("*.zstd")).unlink()
     dataset = StreamingDataset(remote=str(root), local=str(tmp_path / "cache"), shuffle=True, batch_size=7)

@@ -1,4 +1,4 @@
-"""Without credentials, a store says so within 3 s: attempts are counted, and timeouts and pauses added up."""
+"""Without credentials a store raises within 3 s: the tests count attempts and add up timeouts and pauses."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ LIMIT = 3.0
 
 
 class Silent:
-    """Accepts connections and never answers; counts them."""
+    """A server that accepts and counts connections, and never answers."""
 
     def __enter__(self):
         self.count, self._kept = 0, []
@@ -48,7 +48,7 @@ class Silent:
 
 
 class Unreachable:
-    """The part of a `requests` session that google-auth uses, on a machine that is not Google's."""
+    """The part of a `requests` session that google-auth uses, on a machine without a metadata service."""
 
     def __init__(self):
         self.timeouts = []
@@ -63,8 +63,8 @@ class Unreachable:
         pass
 
 
-def test_a_machine_is_asked_once_whether_it_is_googles(clean_environment):
-    """google-auth asks three times, for 3 s each, with pauses of 1 and 2 s."""
+def test_the_metadata_service_of_google_is_probed_once(clean_environment):
+    """google-auth itself tries three times, for 3 s each, with pauses of 1 and 2 s."""
     from google.auth.compute_engine import _metadata
 
     from smalti.storage.backends.gcs import metadata_request
@@ -75,8 +75,8 @@ def test_a_machine_is_asked_once_whether_it_is_googles(clean_environment):
 
 
 @pytest.mark.process
-def test_gs_asks_once_also_where_google_auth_was_imported_before(clean_environment):
-    """Its variables, which would bound it, are read when it is imported, as by Databricks' SDK."""
+def test_gs_probes_once_even_if_google_auth_was_imported_before(clean_environment):
+    """google-auth reads its variables with limits when it is imported, as by Databricks' SDK."""
     program = (
         "import google.auth.compute_engine._metadata\n"
         "from smalti.storage import open_store\n"
@@ -97,7 +97,7 @@ def test_gs_asks_once_also_where_google_auth_was_imported_before(clean_environme
 
 
 class Attribute:
-    """One of the SDK's `Config`."""
+    """An attribute of the SDK's `Config`."""
 
     def __init__(self, name, env, auth=None):
         self.name, self.env, self.auth = name, env, auth
@@ -107,7 +107,7 @@ ATTRIBUTES = [Attribute("host", "DATABRICKS_HOST"), Attribute("token", "DATABRIC
               Attribute("profile", "DATABRICKS_CONFIG_PROFILE")]  # fmt: skip
 
 
-def test_a_host_is_not_waited_for_where_nothing_says_that_there_is_a_login(clean_environment, tmp_path):
+def test_a_host_is_not_waited_for_without_any_sign_of_a_login(clean_environment, tmp_path):
     clean_environment.setenv("DATABRICKS_HOST", "https://host")
     limits = login_limits(ATTRIBUTES, {"host": "https://host"})
     assert limits == {"http_timeout_seconds": 0.5, "retry_timeout_seconds": 1}
@@ -124,8 +124,8 @@ def test_a_host_is_not_waited_for_where_nothing_says_that_there_is_a_login(clean
     assert login_limits(ATTRIBUTES, {}) == {}
 
 
-def test_the_sdk_takes_these_limits_as_they_are(clean_environment):
-    """It takes a float for a whole number, and 0 for 300."""
+def test_the_sdk_accepts_these_limits_unchanged(clean_environment):
+    """The SDK converts floats to integers, and reads 0 as 300."""
     from databricks.sdk.core import Config
 
     limits = login_limits(Config.attributes(), {})
@@ -134,7 +134,7 @@ def test_the_sdk_takes_these_limits_as_they_are(clean_environment):
     assert (made.http_timeout_seconds, made.retry_timeout_seconds) == (0.5, 1)
 
 
-def test_a_host_is_asked_once_what_it_is_before_it_is_said_that_there_is_no_login(clean_environment):
+def test_a_host_is_probed_once_before_the_error_about_a_missing_login(clean_environment):
     clean_environment.setenv("PATH", "")
     with WebServer({}) as server:
         with pytest.raises(StoreAuthError, match="DATABRICKS_TOKEN"):
@@ -142,7 +142,7 @@ def test_a_host_is_asked_once_what_it_is_before_it_is_said_that_there_is_no_logi
         assert server.log == [("GET", "/.well-known/databricks-config")]
 
 
-def test_the_limits_of_a_login_are_those_of_requests_again_once_it_is_found(files_api):
+def test_after_the_login_requests_have_their_own_limits_again(files_api):
     store = open_store("dbfs:/Volumes/main/default/vol/x")
     store.put("k", b"1")
     config = store._connection.get()._volumes._workspace._clients.get().config
@@ -152,7 +152,7 @@ def test_the_limits_of_a_login_are_those_of_requests_again_once_it_is_found(file
 # ---------------------------------------------------------------- hf://
 
 
-def test_the_hub_is_asked_once_where_it_wants_a_login(clean_environment):
+def test_the_hub_is_asked_once_if_it_requires_a_login(clean_environment):
     with WebServer({}, token="hf_right") as server:
         with pytest.raises(StoreAuthError, match="HF_TOKEN"):
             open_store("hf://datasets/owner/name", {"endpoint": server.url}).get("k")
@@ -160,8 +160,8 @@ def test_the_hub_is_asked_once_where_it_wants_a_login(clean_environment):
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(socket.EAI_NONAME, 2), (socket.EAI_AGAIN, 3)])
-def test_a_server_whose_name_nobody_knows_is_tried_twice(clean_environment, code, attempts):
-    """Five attempts, as for faults that pass, have pauses of 3 to 4.5 s; the first alone is 0.3 s at most."""
+def test_a_server_with_an_unknown_name_is_tried_twice(clean_environment, code, attempts):
+    """Five attempts, as for transient faults, would take pauses of 3 to 4.5 s; one pause takes at most 0.3 s."""
     import aiohttp
 
     asked = []
@@ -185,8 +185,8 @@ def test_a_server_whose_name_nobody_knows_is_tried_twice(clean_environment, code
 # ---------------------------------------------------------------- abfs://
 
 
-def test_a_metadata_service_that_is_not_azures_is_asked_again_within_two_seconds(clean_environment):
-    """Google's and Amazon's machines answer 404 at the same address. By default the pauses are 24 s."""
+def test_a_metadata_service_of_another_cloud_is_retried_within_two_seconds(clean_environment):
+    """Google's and Amazon's machines answer 404 at the same address. The default pauses take 24 s."""
     from azure.core.pipeline.transport import AsyncHttpResponse, AsyncHttpTransport
 
     class NotFound(AsyncHttpResponse):
@@ -227,15 +227,15 @@ def test_a_metadata_service_that_is_not_azures_is_asked_again_within_two_seconds
     machine = Elsewhere()
     with pytest.raises(AzureIdentityError):
         asyncio.run(default_login({"transport": machine}).get_token("https://storage.azure.com/.default"))
-    assert machine.timeouts[0] == 1, "nothing that hangs: the first question is whether anybody answers"
+    assert machine.timeouts[0] == 1, "the first request only tests whether the service exists"
     assert (len(machine.timeouts), machine.pauses) == (4, [1.6])
 
 
 # ---------------------------------------------------------------- s3://, oci://
 
 
-def test_amazons_metadata_service_is_asked_for_two_seconds(clean_environment):
-    """For a token and for a role, once each: botocore's own defaults, which aiobotocore takes too."""
+def test_the_metadata_service_of_amazon_is_waited_for_two_seconds(clean_environment):
+    """One request for a token and one for a role: botocore's defaults, which aiobotocore shares."""
     import botocore.session
 
     session = botocore.session.Session()

@@ -1,11 +1,11 @@
-"""Times of objects out of listings: one meaning, many forms."""
+"""Modification times in listings, in the forms of all client libraries."""
 
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from smalti.storage import LocalStore
-from smalti.storage.object_times import time_of
+from smalti.storage.listing import time_of
 from smalti.testing import MemoryStore
 
 MOMENT = 1_717_755_072.0  # 2024-06-07 10:11:12 UTC
@@ -25,16 +25,16 @@ MOMENT = 1_717_755_072.0  # 2024-06-07 10:11:12 UTC
         {"last_modified": "", "created": datetime(2024, 6, 7, 10, 11, 12, tzinfo=timezone.utc)},
     ],
 )
-def test_every_form_of_one_moment_is_that_moment(info):
+def test_every_form_of_a_time_gives_the_same_seconds(info):
     assert time_of(info) == MOMENT
 
 
 @pytest.mark.parametrize("info", [{}, {"LastModified": None}, {"mtime": "yesterday"}, {"mtime": 0}, {"mtime": True}])
-def test_what_says_nothing_is_no_time(info):
+def test_invalid_and_missing_times_are_none(info):
     assert time_of(info) is None
 
 
-def test_a_memory_store_has_a_clock_of_its_own():
+def test_a_memory_store_has_its_own_clock():
     now = [100.0]
     store = MemoryStore(clock=lambda: now[0])
     store.put("a", b"")
@@ -44,7 +44,7 @@ def test_a_memory_store_has_a_clock_of_its_own():
     assert [(info.key, info.changed) for info in store.list()] == [("a", 250.0), ("b", 250.0)]
 
 
-def test_a_folder_tells_the_times_of_its_files(tmp_path):
+def test_a_folder_lists_the_times_of_its_files(tmp_path):
     import os
 
     store = LocalStore(tmp_path)

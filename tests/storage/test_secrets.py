@@ -1,4 +1,4 @@
-"""Secrets are shown nowhere: not in messages, causes, arguments, representations, logs, or what a worker sends home."""
+"""Secrets are never shown: not in messages, causes, arguments, representations, logs, or errors from workers."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from tests.storage.servers.echo_server import EchoServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
-CANARY = "Q0FOQVJZY2FuYXJ5Q0FOQVJZ"  # is base64 too, as Azure wants its keys
+CANARY = "Q0FOQVJZY2FuYXJ5Q0FOQVJZ"  # valid base64, as Azure's keys must be
 FORMS = (CANARY, "CANARYcanaryCANARY", "Q0FOQVJZ", "canary-in-a-login")
 AZURE = {
     "key": "AccountName=acct;AccountKey={canary};BlobEndpoint={url}/acct;",
@@ -51,7 +51,7 @@ def store_at(kind, url, **more):
 
 
 def everything_shown(error):
-    """All that a program could print, log or send of an error and of what led to it."""
+    """Return everything that a program could print, log or send of an error and its causes."""
     shown, pending, seen = [], [error], set()
     while pending:
         link = pending.pop()
@@ -72,7 +72,7 @@ def assert_hidden(text):
 @pytest.mark.parametrize("kind", CREDENTIALS)
 @pytest.mark.parametrize("status", [401, 403, 404, 400, 500, pytest.param("hang", marks=pytest.mark.slow)])
 @pytest.mark.slow
-def test_a_server_that_repeats_what_it_was_sent_does_not_make_us_show_it(clean_environment, caplog, kind, status):
+def test_a_server_that_echoes_requests_does_not_reveal_their_secrets(clean_environment, caplog, kind, status):
     more = {"request_timeout": 0.7} if status == "hang" else {"request_timeout": 30}
     caplog.set_level(logging.INFO)
     if (status, kind) == ("hang", "dbfs"):
@@ -87,8 +87,8 @@ def test_a_server_that_repeats_what_it_was_sent_does_not_make_us_show_it(clean_e
     assert_hidden(caplog.text)
 
 
-def test_this_test_would_see_a_secret(clean_environment):
-    """The bearer logins really reach the server, and a cause that shows one is seen."""
+def test_this_test_detects_a_secret(clean_environment):
+    """The logins do reach the server, and a cause that contains one is detected."""
     for kind in ("gs", "dbfs", "hf", "http", "http, own header"):
         with EchoServer(403) as server:
             with pytest.raises(StoreError):
@@ -101,7 +101,7 @@ def test_this_test_would_see_a_secret(clean_environment):
 
 
 def test_secrets_of_the_environment_are_hidden_too(clean_environment):
-    """As the libraries find them by themselves."""
+    """Secrets that the libraries read from the environment themselves."""
     clean_environment.setenv("AWS_ACCESS_KEY_ID", "AKIDTEST")
     clean_environment.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     clean_environment.setenv("AWS_SESSION_TOKEN", f"session{CANARY}")
@@ -128,7 +128,7 @@ def test_secrets_of_the_environment_are_hidden_too(clean_environment):
         f"abfs://c@a.dfs.core.windows.net/x?sig={CANARY}",
     ],
 )
-def test_a_secret_in_an_address_is_refused_or_taken_for_a_name_and_never_shown(clean_environment, address):
+def test_a_secret_in_an_address_is_refused_or_part_of_a_name_and_never_shown(clean_environment, address):
     try:
         store = open_store(address)
     except StoreError as error:

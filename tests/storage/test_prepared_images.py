@@ -1,4 +1,4 @@
-"""Prepared images on object stores: made by Spark, brought up to date, read back, and cleaned up."""
+"""Prepared images on object stores: made by Spark, updated, read back, and cleaned up."""
 
 import hashlib
 import time
@@ -21,7 +21,7 @@ from tests.storage.conftest import ACCESS
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
-    # Azure's and Google's clients hand aiohttp whole blocks of bytes, of which it warns; by default nobody sees that.
+    # aiohttp warns of the large bodies that Azure's and Google's clients send; the warning is off by default.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 
@@ -80,13 +80,13 @@ def test_tables_are_made_updated_read_and_cleaned_up_on_an_object_store(place, r
     folder = min(found.parts).split("/")[0]
     store.put(f"{folder}/part-00000-0123abcd.parquet", b"of an attempt that lost")
     assert vacuum_prepared(path, dry_run=False, storage_options=options).removed == ()
-    time.sleep(2.5)  # some stores tell whole seconds
+    time.sleep(2.5)  # some stores have times of whole seconds
     report = vacuum_prepared(path, older_than=1, unsafe_ttl=True, dry_run=False, storage_options=options)
     assert [each.key for each in report.removed] == [f"{folder}/part-00000-0123abcd.parquet"]
     assert read_rows(spark, found, storage_options=options).count() == 8
 
 
-def test_a_table_that_is_not_there_is_none_and_a_part_that_is_gone_is_named(on_s3, spark, tmp_path):
+def test_a_missing_table_is_none_and_a_missing_part_is_named(on_s3, spark, tmp_path):
     path, options = on_s3
     assert find_table(path, "nothing", storage_options=options) is None
     draw(tmp_path / "photos", "daisy", 0)

@@ -1,4 +1,4 @@
-"""The traps of the stores' libraries, each by its name; storage.md of the design found them, and none may come back."""
+"""Pitfalls of the client libraries, one test each; all of them have occurred."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}
 
 
 def store_of(kind, url):
-    """A store of each kind that talks http, at a server that misbehaves."""
+    """Return a store of a kind that uses http, on a faulty server."""
     host = url.removeprefix("http://")
     azure = f"DefaultEndpointsProtocol=http;AccountName=acct;AccountKey=Q0FOQVJZ;BlobEndpoint={url}/acct;"
     address, options = {
@@ -36,22 +36,22 @@ def store_of(kind, url):
 @pytest.mark.parametrize("kind", ["s3", "gs", "abfs", "dbfs", "hf", "http"])
 @pytest.mark.parametrize("fault", [503, "drop"])
 @pytest.mark.slow
-def test_retries_do_not_outlive_patience(clean_environment, kind, fault):
-    """By default s3fs tries for a minute, gcsfs for half of one, adlfs for one and a half, Databricks' SDK for ten."""
+def test_retries_end_at_the_deadline(clean_environment, kind, fault):
+    """By default s3fs retries for 60 s, gcsfs for 30, adlfs for 90, Databricks' SDK for 600."""
     with planted(fault) as server:
         store = store_of(kind, server.url)
         begin = time.monotonic()
         with pytest.raises(StoreError):
             store.get("k")
         assert time.monotonic() - begin < 25
-        assert len(server.log()) >= 2, "tried again"
-        assert len(server.log()) <= 20, "and not for ever"
+        assert len(server.log()) >= 2, "it was retried"
+        assert len(server.log()) <= 20, "but not endlessly"
 
 
 @pytest.mark.parametrize("fault", [500, "drop"])
 @pytest.mark.slow
-def test_a_write_to_s3_is_tried_by_us_and_by_the_library_and_not_five_times_as_often_by_s3fs(clean_environment, fault):
-    """Two attempts of botocore's in each of our two; aiohttp asks again where a connection ends without an answer."""
+def test_a_write_to_s3_is_retried_by_the_store_and_botocore_but_not_by_s3fs(clean_environment, fault):
+    """Two attempts of botocore in each of the store's two; aiohttp repeats a request without an answer."""
     with planted(fault) as server:
         options = {**KEYS, "endpoint_url": server.url, "request_timeout": 60, "request_attempts": 2}
         with pytest.raises(StoreError):
@@ -60,7 +60,7 @@ def test_a_write_to_s3_is_tried_by_us_and_by_the_library_and_not_five_times_as_o
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "abfs", "hf", "http"])
-def test_what_was_refused_is_not_asked_again(clean_environment, kind):
+def test_refused_requests_are_not_retried(clean_environment, kind):
     with planted(403) as server:
         with pytest.raises(PermissionError):
             store_of(kind, server.url).get("k")
@@ -73,7 +73,7 @@ WAYS = {"botocore": {}, "s3fs": {"default_block_size": 5 << 20}}
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_fault_is_raised_and_never_returned_as_a_value(s3_server, s3_bucket, way):
-    """fsspec's reads of several files hand out exceptions in the list of results."""
+    """fsspec's reads of several files return exceptions in the list of results."""
     store = open_store(f"s3://{s3_bucket}/set", {"endpoint_url": s3_server, **WAYS[way]})
     store.put("there", b"1")
     for read in (store.get, store.size, lambda key: store.get_range(key, 0, 1)):
@@ -82,8 +82,8 @@ def test_a_fault_is_raised_and_never_returned_as_a_value(s3_server, s3_bucket, w
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_second_argument_of_a_read_is_where_it_begins(guarded_server, guarded_bucket, way):
-    """In s3fs it is a version of the object, in gcsfs and adlfs the beginning."""
+def test_reads_pass_their_range_by_keyword(guarded_server, guarded_bucket, way):
+    """The second positional argument is a version in s3fs, and the start in gcsfs and adlfs."""
     store = open_store(f"s3://{guarded_bucket}/set", {"endpoint_url": guarded_server.http, **WAYS[way]})
     store.put("k", b"0123456789")
     assert store.get_range("k", 0, 1) == b"0"
@@ -91,7 +91,7 @@ def test_the_second_argument_of_a_read_is_where_it_begins(guarded_server, guarde
 
 
 def test_a_stream_of_databricks_is_never_read_without_a_size():
-    """Its SDK is ten times slower when it is."""
+    """The SDK is ten times slower without a size."""
     sizes = []
 
     class Stream:
@@ -107,13 +107,13 @@ def test_a_stream_of_databricks_is_never_read_without_a_size():
             pass
 
     class Workspace:
-        """Hands the work a client whose answers are such streams."""
+        """A workspace whose client answers with such streams."""
 
         def run(self, work, path):
             api = SimpleNamespace(do=lambda *_, **__: {"contents": Stream()})
             return work(SimpleNamespace(api=api, config=None))
 
-        def ask(self, method, address, path, **request):
+        def request(self, method, address, path, **request):
             return {"contents": Stream()}
 
     assert len(FilesApi(Workspace()).read("/Volumes/c/s/v/k", 0, None)) == 5 << 20
@@ -123,7 +123,7 @@ def test_a_stream_of_databricks_is_never_read_without_a_size():
 
 @pytest.mark.parametrize("kind", ["disk", "s3", "gs", "abfs"])
 def test_an_upload_whose_source_fails_leaves_nothing(request, kind, tmp_path, clean_environment):
-    """A file of fsspec's that is open for writing is committed as far as it came when an exception leaves its block."""
+    """fsspec commits a file that is open for writing as far as it was written when its block raises."""
     unreadable = Path("/proc/self/mem")  # it opens, and its first read fails
     if not unreadable.exists():
         pytest.skip("needs Linux")
@@ -161,7 +161,7 @@ for turn in range(1000):
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["s3", "sftp", "disk"])
 def test_a_writer_that_is_killed_leaves_a_whole_object_or_none(request, kind, tmp_path, clean_environment):
-    """Files that are opened for writing are committed as far as they came; ours are not opened for writing."""
+    """fsspec commits files that are open for writing as far as they were written; stores do not open files to write."""
     environment, endpoint = {}, ""
     if kind == "s3":
         endpoint, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
