@@ -44,15 +44,15 @@ def test_files_that_come_side_by_side_keep_the_link_busy_once(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("smalti.cache.stats.time.monotonic", lambda: now[0])
     counters = Counters()
-    with counters.arriving() as first:
+    with counters.receiving() as first:
         now[0] += 0.1
-        with counters.arriving() as second:
+        with counters.receiving() as second:
             now[0] += 0.2
             first(1000)
             now[0] += 0.2
             second(2000)
     now[0] += 0.4
-    with counters.arriving() as third:
+    with counters.receiving() as third:
         now[0] += 0.1
         third(500)
     stats = stats_of(counters)
@@ -65,7 +65,7 @@ def test_a_transfer_that_fails_has_its_bytes_and_time_counted():
     counters = Counters()
 
     def transfer():
-        with counters.arriving() as arrived:
+        with counters.receiving() as arrived:
             arrived(77)
             raise StoreError("cut")
 
@@ -77,7 +77,7 @@ def test_a_transfer_that_fails_has_its_bytes_and_time_counted():
 
 def keep_busy(counters: Counters, barrier) -> None:
     barrier.wait(60)
-    with counters.arriving() as arrived:
+    with counters.receiving() as arrived:
         end = time.monotonic() + 0.5
         while time.monotonic() < end:
             arrived(10)

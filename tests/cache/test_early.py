@@ -1,4 +1,4 @@
-"""The first bytes of a shard are read while the rest is on its way; see `smalti.cache.early`."""
+"""The first bytes of a shard are read while the rest is on its way; see `smalti.cache.transfer`."""
 
 import threading
 import time

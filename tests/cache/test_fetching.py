@@ -294,7 +294,7 @@ def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_ask
     cache = make_cache(store, infos)
     cache.prefetch([2])
     end = time.monotonic() + 30
-    while 2 not in cache._jobs.get().failed() and time.monotonic() < end:
+    while 2 not in cache._queue.get().failed() and time.monotonic() < end:
         time.sleep(0.01)
     assert len(fetches(store, key)) == 2
     cache.prefetch([2])
@@ -375,10 +375,10 @@ def test_the_number_of_open_maps_is_bounded_and_reopening_fetches_nothing(fill, 
     store = MemoryStore()
     infos = fill(store, 80)
     cache = make_cache(store, infos)
-    cache._max_open = 3
+    cache._opened.max_open = 3
     for _ in range(3):
         assert ids(cache) == list(range(80))
-        assert len(cache._open) <= 3
+        assert len(cache._opened) <= 3
     assert len(fetches(store)) == len(infos)
 
 

@@ -29,7 +29,7 @@ def made(fill, make_cache, tmp_path):
 
         cache = make_cache(store, infos)
         cache.plan(iter([Uses(np.array([shard for _, shard in order]), np.array([step for step, _ in order]), 9)]))
-        cache._keeper.get()._free_bytes = free
+        cache._space.get().free_bytes = free
         return cache, store
 
     return make
@@ -41,10 +41,10 @@ def here(tmp_path):
 
 def await_quiet(cache):
     """Until nothing is queued or under way."""
-    end, jobs = time.monotonic() + 30, cache._jobs.get()
-    while jobs._jobs and time.monotonic() < end:
+    end, queue = time.monotonic() + 30, cache._queue.get()
+    while queue._fetches and time.monotonic() < end:
         time.sleep(0.002)
-    assert not jobs._jobs
+    assert not queue._fetches
 
 
 def test_fetches_ahead_leave_room_for_one_more_shard(made, tmp_path):
@@ -84,9 +84,9 @@ def test_after_a_batch_on_a_full_disk_its_maps_go(made):
     cache, _ = made([(step, step) for step in range(3)], room=2)
     cache.shards([0])
     cache.done([0])
-    assert list(cache._open) == [0], "there is room"
+    assert cache._opened.missing(range(6)) == [1, 2, 3, 4, 5], "there is room"
     for step in (1, 2):
         cache.reached(step)
         cache.shards([step])
     cache.done([2])
-    assert 2 not in cache._open
+    assert cache._opened.peek(2) is None

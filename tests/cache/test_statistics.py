@@ -119,10 +119,10 @@ def test_what_nobody_counted_is_left_out():
 def test_counters_that_were_collected_before_their_reader_count_no_more_and_touch_no_descriptor():
     """The collector ends what hangs together in any order: a number may be told to counters that are gone."""
     counters = Counters()
-    taken = counters._descriptor
-    counters.__del__()
+    taken = counters._numbers.descriptor
+    counters._numbers.__del__()
     with open(os.devnull) as reused:  # the lowest free descriptor
         assert reused.fileno() == taken
         counters.add(hits=1)
-        counters.__del__()
+        counters._numbers.__del__()
         assert os.fstat(taken), "somebody else's file is still open"

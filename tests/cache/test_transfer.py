@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from smalti.cache import CacheOptions, Counters
-from smalti.cache.eviction import Keeper, Places
-from smalti.cache.fetch import Fetcher
-from smalti.cache.prefetch import Pace
-from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
-from smalti.cache.wanted import Wanted
+from smalti.cache import CacheOptions, Counters, Source
+from smalti.cache.eviction import SpaceManager
+from smalti.cache.fetch import ShardLoader
+from smalti.cache.mapping import OpenShards
+from smalti.cache.sources import ShardSources
+from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, divide, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.deadline import TransferDeadline
 from smalti.storage.process import PerProcess
@@ -45,7 +45,7 @@ class Counting(MemoryStore):
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
     deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
-    return stream_parts(store, key, cut(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
+    return stream_parts(store, key, divide(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
@@ -157,8 +157,8 @@ def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_larg
     store = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
-    fetcher = Fetcher((store, DIGEST, options), Counters(), PerProcess(Pace), None, clock)
-    keeper = Keeper(None, Places(list, list, int, int), Counters(), list)
-    (path,) = fetcher.bring(Wanted(0, info, "shard 0"), lambda paths: paths, trusted=lambda _: False, keeper=keeper)
-    assert path.stat().st_size == info.raw.num_bytes
+    sources, opened, counters = ShardSources([Source(store, DIGEST, [info], options)], None), OpenShards(1), Counters()
+    space = PerProcess(lambda: SpaceManager(None, sources, counters, opened))
+    loader = ShardLoader(sources, opened, space, counters, PerProcess(ConcurrencyTuner), clock)
+    assert len(loader.load(0)) == info.samples
     assert clock.now == 289.0

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from smalti.cache.files import Verified
+from smalti.cache.mapping import VerifiedFiles
 
 
 @pytest.fixture
@@ -16,11 +16,11 @@ def file(tmp_path):
 
 
 def test_a_file_is_known_when_it_was_added_and_only_for_its_shard(file):
-    verified = Verified(2)
-    assert not verified.knows(0, [file])
+    verified = VerifiedFiles(2)
+    assert not verified.contains(0, [file])
     verified.add(0, [file])
-    assert verified.knows(0, [file])
-    assert not verified.knows(1, [file])
+    assert verified.contains(0, [file])
+    assert not verified.contains(1, [file])
 
 
 @pytest.mark.parametrize(
@@ -33,33 +33,33 @@ def test_a_file_is_known_when_it_was_added_and_only_for_its_shard(file):
     ids=["size", "time", "another file"],
 )
 def test_a_file_that_changed_is_not_known(file, change):
-    verified = Verified(1)
+    verified = VerifiedFiles(1)
     verified.add(0, [file])
     change(file)
-    assert not verified.knows(0, [file])
+    assert not verified.contains(0, [file])
 
 
 def test_each_of_several_files_counts(file, tmp_path):
     meta = tmp_path / "meta"
     meta.write_bytes(b"m")
-    verified = Verified(1)
+    verified = VerifiedFiles(1)
     verified.add(0, [file, meta])
-    assert verified.knows(0, [file, meta])
-    assert not verified.knows(0, [meta, file])
+    assert verified.contains(0, [file, meta])
+    assert not verified.contains(0, [meta, file])
     meta.write_bytes(b"mm")
-    assert not verified.knows(0, [file, meta])
+    assert not verified.contains(0, [file, meta])
 
 
 def test_a_set_without_shards_has_nothing_to_know():
-    Verified(0)
+    VerifiedFiles(0)
 
 
 @pytest.mark.process
 def test_what_a_fork_verified_its_parent_and_siblings_know(file):
-    verified = Verified(3)
+    verified = VerifiedFiles(3)
     child = multiprocessing.get_context("fork").Process(target=verified.add, args=(2, [file]))
     child.start()
     child.join(20)
     assert child.exitcode == 0
-    assert verified.knows(2, [file])
-    assert not verified.knows(1, [file])
+    assert verified.contains(2, [file])
+    assert not verified.contains(1, [file])

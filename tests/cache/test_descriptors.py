@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from smalti.cache.descriptors import is_exhausted
+from smalti.cache.mapping import is_out_of_descriptors
 from smalti.errors import StoreError
 from smalti.testing import MemoryStore
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -157,7 +157,7 @@ def test_when_no_descriptor_is_left_caches_let_go_of_some(tmp_path):
 
 def test_an_error_tells_of_missing_descriptors_by_its_cause():
     error = StoreError("shard 0 cannot be read")
-    assert not is_exhausted(error)
+    assert not is_out_of_descriptors(error)
     error.__cause__ = OSError(24, "Too many open files")
-    assert is_exhausted(error)
-    assert not is_exhausted(OSError(2, "No such file"))
+    assert is_out_of_descriptors(error)
+    assert not is_out_of_descriptors(OSError(2, "No such file"))

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, inspect
-from smalti.cache.leases import Lease, Needs, needed_by_others
+from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -108,13 +108,13 @@ def test_scrub_takes_links_and_pipes_among_leases_and_keeps_what_they_lead_to(li
 def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path):
     tmp_path.chmod(0o700)
     lease = Lease(tmp_path)
-    lease.renew(Needs("order", 7, {"a.mds": 7, "b.mds": 1234567}))
-    assert needed_by_others(tmp_path) == [Needs("order", 7, {"a.mds": 7, "b.mds": 1234567})]
-    lease.reached(12_345)
-    assert needed_by_others(tmp_path) == [Needs("order", 12_345, {"a.mds": 7, "b.mds": 1234567})]
-    assert needed_by_others(tmp_path, lease.name) == []
-    lease.close()
-    assert needed_by_others(tmp_path) == []
+    lease.renew(LeaseContents("order", 7, {"a.mds": 7, "b.mds": 1234567}))
+    assert read_leases(tmp_path) == [LeaseContents("order", 7, {"a.mds": 7, "b.mds": 1234567})]
+    lease.advance(12_345)
+    assert read_leases(tmp_path) == [LeaseContents("order", 12_345, {"a.mds": 7, "b.mds": 1234567})]
+    assert read_leases(tmp_path, lease.name) == []
+    lease.release()
+    assert read_leases(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path
 )  # fmt: skip
 def test_a_lease_that_is_cut_or_of_another_version_needs_nothing(tmp_path, text):
     lease = Lease(tmp_path)
-    lease.renew(Needs("order", 7, {}))
+    lease.renew(LeaseContents("order", 7, {}))
     (tmp_path / ".leases" / lease.name).write_bytes(text)
-    assert needed_by_others(tmp_path) == [Needs()]
-    lease.close()
+    assert read_leases(tmp_path) == [LeaseContents()]
+    lease.release()
 
 
 def test_without_a_limit_nothing_is_told_and_a_limited_job_may_take_what_it_holds(fill, tmp_path):

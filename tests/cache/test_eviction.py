@@ -56,7 +56,7 @@ def test_the_shard_that_is_needed_last_goes(made):
 def test_the_compressed_copy_counts_and_goes_first(made, tmp_path):
     order = [0, 1, 0, 1]
     cache, store = made(order, room=2, keep_zip=True)
-    cache._limit = cache._keeper.get().limit = max(
+    cache._limit = cache._space.get().limit = max(
         info.raw.num_bytes + info.zip.num_bytes for info in cache._sources[0].shards
     ) + min(info.raw.num_bytes for info in cache._sources[0].shards)
     read(cache, order)
@@ -251,7 +251,7 @@ def test_what_is_being_fetched_by_a_job_without_a_limit_takes_room_before_its_by
     assert slow.came.wait(30)
     limited.prefetch([3])
     deadline = time.monotonic() + 30
-    while not limited._keeper.get().full_until and time.monotonic() < deadline:
+    while not limited._space.get().retry_step and time.monotonic() < deadline:
         time.sleep(0.01)
     assert fetched(far) == [0], "0 and 2 are all that there is room for"
     slow.may_go.set()
