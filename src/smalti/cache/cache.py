@@ -31,7 +31,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -94,7 +94,8 @@ class ShardCache:
             self._num_requested += 1
         if self._checks.allows_one():
             self._opened.drop_changed((shard_id,))
-        return self._take(shard_id, last)
+        found = self._opened.get(shard_id)
+        return found if found is not None else self._obtain(shard_id, last)
 
     def shards(self, shard_ids: Sequence[int], last: Callable[[], Iterable[int]] | None = None) -> list[AnyShard]:
         """Return the open shards of one batch; as `shard` for each. `last` returns the last needed sample of each."""
@@ -102,14 +103,17 @@ class ShardCache:
             self._num_requested += len(shard_ids)
         if self._checks.allows(len(shard_ids)):
             self._opened.drop_changed(shard_ids)
-        begin, must_wait = time.perf_counter(), bool(self._opened.missing(shard_ids))
-        found = list(map(self._take, shard_ids, last() if must_wait and last is not None else repeat(None)))
-        self.counters.waited(time.perf_counter() - begin if must_wait else 0.0)
-        return found
-
-    def _take(self, shard_id: int, last: int | None) -> AnyShard:
-        found = self._opened.get(shard_id)
-        return found if found is not None else self._obtain(shard_id, last)
+        found = list(map(self._opened.get, shard_ids))
+        waited = 0.0
+        if None in found:
+            begin = time.perf_counter()
+            lasts = last() if last is not None else repeat(None)
+            for place, (shard_id, needed) in enumerate(zip(shard_ids, lasts, strict=False)):
+                if found[place] is None:
+                    found[place] = self._obtain(shard_id, needed)
+            waited = time.perf_counter() - begin
+        self.counters.waited(waited)
+        return cast("list[AnyShard]", found)
 
     def done(self, shard_ids: list[int]) -> None:
         """Unmap the shards of a batch that was read if the disk is full: an evicted file takes space while mapped."""
