@@ -2,8 +2,8 @@
 
 Here: local copies with their limit, locks and leases, transfers from the store, open maps, and figures about all of
 this. Not here: which versions there are (`smalti.catalog`), what the bytes of a shard mean (`smalti.format`), and which
-shard is needed when (`smalti.order`). Read `cache.py` first: its numbered list says what holds, and its last paragraph
-which module calls which.
+shard is needed when (`smalti.order`). Read `cache.py` first: a numbered list of its intended behaviour, and the
+order in which modules call one another.
 """
 
 from smalti.cache.cache import ShardCache

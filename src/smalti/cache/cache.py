@@ -48,7 +48,7 @@ from smalti.format import AnyShard
 from smalti.storage.process import PerProcess
 
 GRACE_SECONDS = 5.0
-"""How much longer than the fetching thread a waiting one waits: the former raises the more precise error."""
+"""Seconds that a waiting thread waits longer than the fetching one, whose error is more precise."""
 
 
 class ShardCache:
@@ -211,7 +211,7 @@ class ShardCache:
 
     @property
     def max_open(self) -> int:
-        """How many shards are kept mapped; each holds a file descriptor."""
+        """Number of shards that are kept mapped; each holds a file descriptor."""
         return self._opened.max_open
 
     @property

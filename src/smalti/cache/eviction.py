@@ -100,7 +100,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 @dataclass
 class _Candidate:
-    """What is evicted together: the files of a shard, or one file that belongs to none."""
+    """Files that are evicted together: those of a shard, or one file that belongs to none."""
 
     shards: list[int]
     files: dict[Path, int]
@@ -137,7 +137,7 @@ class SpaceManager:
     ) -> None:
         self.limit = limit
         self.is_disk_tight = False
-        """Whether the disk was found too small for what was to be fetched."""
+        """True once the disk was too small for a fetch."""
         self.upcoming = UpcomingUses()
         """The shards that this process will read."""
         self.retry_step = 0
@@ -154,7 +154,7 @@ class SpaceManager:
 
     @property
     def is_evicting(self) -> bool:
-        """Whether copies are evicted to free space for others."""
+        """True if copies are evicted to free space for others."""
         return self.limit is not None or self.is_disk_tight
 
     def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, is_ahead: bool) -> None:
@@ -341,7 +341,7 @@ class SpaceManager:
         return current, shard if step == current and not self.upcoming.is_of_many else -1
 
     def _step_of(self, shard: int) -> tuple[int, int]:
-        """Return the step that needs a shard, and the current one; they are the same where no use is known."""
+        """Return the step that needs a shard, and the current one; they are the same if its next use is unknown."""
         current = self.upcoming.current_step
         use = int(self.upcoming.next_use(np.array([shard]))[0]) if self.upcoming.is_known else NEVER
         return (current if use == NEVER else use), current

@@ -49,7 +49,7 @@ MAX_PAUSE_SECONDS = 2.0
 NOT_FOUND_SHARE = 10
 """The share of `download_timeout`, a tenth, in which "not found" is retried: stores and mounts may be late."""
 MAX_REMOVED_FOLDERS = 2
-"""How often the cache's folder may be removed by others while one shard is fetched."""
+"""Times that others may remove the cache's folder while one shard is fetched."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FREEABLE = {errno.ENOSPC, errno.EDQUOT}
 """Errors that evicting copies may resolve."""
@@ -126,7 +126,7 @@ class _Fetch:
     transfer: TransferDeadline
     """For the bytes of all attempts."""
     is_ahead: bool
-    """Whether no reader waits for it yet."""
+    """True if no reader waits for it yet."""
     lock: FileLock | None = None
 
     def is_over(self, pause: float) -> bool:
@@ -150,7 +150,7 @@ class _Staging:
     def __init__(self) -> None:
         self.files: list[_StagedFile] = []
         self.is_published = False
-        """Whether they have their final names."""
+        """True once they have their final names."""
         self._parts: list[Path] = []
 
     def __enter__(self) -> "_Staging":

@@ -1,7 +1,7 @@
 """The folder of one data set's copies: its files by name, size and lock, and creating them safely.
 
 The state of the cache is what lies on disk; nothing is remembered. A killed process leaves temporaries and a lock file
-that is no longer locked. The kernel releases locks, so stale files are told from those of living processes reliably.
+that is no longer locked. The kernel releases locks, which distinguishes stale files from those of living processes.
 
 Folders and files are private: mode 0700, owned by this user, and never opened through a planted link.
 """

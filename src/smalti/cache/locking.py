@@ -59,7 +59,7 @@ class FileLock:
         self._descriptor = -1
         self._longest_pause = longest_pause
         self.is_new = False
-        """Whether this holder created the file: no process was killed while it held the lock."""
+        """True if this holder created the file, so that no process was killed while it held the lock."""
 
     def __enter__(self) -> "FileLock":
         pause = _FIRST_PAUSE

@@ -187,7 +187,7 @@ class OpenShards:
 
     @cached_property
     def max_open(self) -> int:
-        """How many shards are kept mapped; each holds a file descriptor."""
+        """Number of shards that are kept mapped; each holds a file descriptor."""
         return detect_open_limit()
 
     def get(self, shard_id: int) -> AnyShard | None:
@@ -302,7 +302,7 @@ def _drop_half_of_each(*, but: OpenShards | None = None) -> int:
 
 
 def is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that no descriptor is left."""
+    """Return whether an error, or one of its causes, is that no descriptor is left."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS:
             return True

@@ -45,7 +45,7 @@ class UpcomingUses:
         self.order = ""
         """Identifies the order that is read; readers of the same order count the same steps."""
         self.is_of_many = False
-        """Whether several readers share each step, each at a shard of its own within it."""
+        """True if several readers share each step, each at a shard of its own within it."""
         self._set(None)
 
     def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
@@ -56,7 +56,7 @@ class UpcomingUses:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an order."""
+        """True if there is an order."""
         return self._future is not None or bool(self._keys.size)
 
     def advance(self, step: int) -> None:

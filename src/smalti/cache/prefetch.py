@@ -20,13 +20,13 @@ from smalti.format import AnyShard
 from smalti.storage.process import PerProcess
 
 IDLE_SECONDS = 5.0
-"""How long a thread waits for work before it ends."""
+"""Time after which an idle thread ends."""
 FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.001, 0.01
 """Pauses between two looks at the first bytes of a shard that is fetched."""
 
 
-class _Fetch:
-    """The fetch of one shard."""
+class _QueueEntry:
+    """One shard in the queue, and the outcome of its fetch."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -46,7 +46,7 @@ class FetchQueue:
     def __init__(self, loader: ShardLoader, tuner: PerProcess[ConcurrencyTuner]) -> None:
         self._loader, self._tuner = loader, tuner.get()
         self._changed = threading.Condition()
-        self._fetches: dict[int, _Fetch] = {}
+        self._fetches: dict[int, _QueueEntry] = {}
         self._queued: deque[int] = deque()
         self._deferred: list[int] = []
         self._num_threads = 0
@@ -83,7 +83,7 @@ class FetchQueue:
                 raise fetch.error
             # The other thread was interrupted (Ctrl-C reaches one thread only), which says nothing about the shard.
 
-    def _start_thread(self, shard_id: int, fetch: _Fetch) -> bool:
+    def _start_thread(self, shard_id: int, fetch: _QueueEntry) -> bool:
         """Run a fetch in a thread of its own; return False where none can be started."""
         work = partial(self._run, shard_id, fetch, is_ahead=False)
         try:
@@ -92,19 +92,19 @@ class FetchQueue:
             return False
         return True
 
-    def _claim(self, shard_id: int) -> tuple[_Fetch, bool]:
+    def _claim(self, shard_id: int) -> tuple[_QueueEntry, bool]:
         """Return the fetch of a shard, and whether the caller must run it."""
         with self._changed:
             fetch = self._fetches.get(shard_id)
             if fetch is not None and fetch.is_running:
                 return fetch, False
             if fetch is None or fetch.done.is_set():
-                fetch = _Fetch()  # what failed ahead of time is retried: the cause may have passed
+                fetch = _QueueEntry()  # what failed ahead of time is retried: the cause may have passed
             fetch.is_running = True
             self._fetches[shard_id] = fetch
             return fetch, True
 
-    def _remove(self, shard_id: int, fetch: _Fetch) -> None:
+    def _remove(self, shard_id: int, fetch: _QueueEntry) -> None:
         with self._changed:
             if self._fetches.get(shard_id) is fetch:
                 del self._fetches[shard_id]
@@ -116,7 +116,7 @@ class FetchQueue:
                 return
             for shard_id in shard_ids:
                 if shard_id not in self._fetches:
-                    self._fetches[shard_id] = _Fetch()
+                    self._fetches[shard_id] = _QueueEntry()
                     self._queued.append(shard_id)
             self._is_resting = False
             self._start_threads()
@@ -177,7 +177,7 @@ class FetchQueue:
             self._start_threads()
         return True
 
-    def _next(self) -> tuple[int, _Fetch] | None:
+    def _next(self) -> tuple[int, _QueueEntry] | None:
         """Return the next queued fetch that no reader runs itself; None when this thread should end."""
         end = time.monotonic() + IDLE_SECONDS
         with self._changed:
@@ -205,7 +205,7 @@ class FetchQueue:
         self._deferred = [shard_id, *queued, *self._deferred]
         self._queued.clear()
 
-    def _run(self, shard_id: int, fetch: _Fetch, *, is_ahead: bool) -> None:
+    def _run(self, shard_id: int, fetch: _QueueEntry, *, is_ahead: bool) -> None:
         """Load a shard; an error is kept for readers, and stays in the queue where the shard was fetched ahead."""
         try:
             fetch.result = self._loader.load(shard_id, is_ahead=is_ahead)
@@ -221,7 +221,7 @@ class FetchQueue:
             fetch.done.set()
 
 
-def _poll(early: EarlyReader, fetch: _Fetch, end: float) -> AnyShard | None:
+def _poll(early: EarlyReader, fetch: _QueueEntry, end: float) -> AnyShard | None:
     """Return the first bytes of a shard if they arrive before the fetch is done and before `end`."""
     pause = FIRST_POLL_SECONDS
     while not fetch.done.wait(min(pause, max(0.0, end - time.monotonic()))) and time.monotonic() < end:

@@ -37,9 +37,9 @@ class Source:
     options: CacheOptions
     """Folder of the copies, number of attempts, time limit."""
     allow_unsafe_types: bool = False
-    """Whether columns may be opened whose decoding runs code."""
+    """True if columns may be opened whose decoding runs code."""
     is_own: bool = False
-    """Whether Smalti wrote the shards, so that their own headers must agree with the manifest."""
+    """True if Smalti wrote the shards, so that their own headers must agree with the manifest."""
 
     def open(self, info: ShardInfo, paths: Sequence[Path]) -> AnyShard:
         """Map the files of one of the shards.

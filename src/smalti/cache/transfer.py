@@ -28,7 +28,7 @@ MIN_TRANSFERS = 4
 MAX_TRANSFERS = 32
 """Transfers at once at most: each holds a thread, a temporary file and some chunks."""
 TRIAL_SECONDS = 0.5
-"""How long a number of transfers is measured."""
+"""Duration of one measurement of a number of transfers."""
 MIN_GAIN = 1.1
 """The factor in bytes per second that more transfers must bring to be kept."""
 TRIALS_ON_HOLD = 25
@@ -38,7 +38,7 @@ QUEUED_CHUNKS = 8
 PART_BYTES = 16 << 20
 """Size of a ranged request: a shard of usual size takes one round trip, and memory stays small."""
 _POLL_SECONDS = 0.25
-"""How long an abandoned transfer may go unnoticed while the queue of chunks is full."""
+"""Time after which a transfer with a full queue notices that it was abandoned."""
 _MAX_NAME_BYTES = 512
 _SIZE_SPREAD = 2.0
 """Samples differ in size: one that ends here by the average may still lie in the first bytes."""
