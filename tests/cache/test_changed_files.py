@@ -90,14 +90,14 @@ def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other
         cache.shards([0])
 
 
-def test_a_plain_shard_that_was_only_touched_is_read_on(plain):
+def test_a_plain_shard_with_a_new_modification_time_and_the_same_bytes_is_still_read(plain):
     cache, path = plain()
     os.utime(path, ns=(1, 1))
     assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
 
 
 @pytest.mark.parametrize("read", ["batch", "sample"])
-def test_a_plain_shard_that_was_cut_short_is_an_error_and_no_signal(plain, read):
+def test_a_truncated_plain_shard_is_an_error_and_no_signal(plain, read):
     cache, path = plain()
     os.truncate(path, 4096)
     with pytest.raises(ChecksumMismatch, match=r"expected \d+ bytes, found 4096"):
@@ -116,14 +116,14 @@ def test_a_copy_that_was_changed_is_fetched_again(copied, other, hashes, change)
     assert [call.op for call in store.calls].count("fetch") == 2
 
 
-def test_a_copy_that_another_process_removed_is_read_on(copied):
+def test_a_copy_that_another_process_removed_stays_readable(copied):
     cache, path, store = copied()
     path.unlink()
     assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
     assert [call.op for call in store.calls].count("fetch") == 1
 
 
-def test_a_copy_without_hashes_that_another_process_fetched_again_is_not_fetched_once_more(copied):
+def test_a_copy_without_hashes_that_another_process_replaced_is_not_fetched_again(copied):
     """Two processes under a limit would otherwise fetch it in turns for ever."""
     cache, path, store = copied(hashes=())
     path.with_name("new").write_bytes(path.read_bytes())
@@ -149,7 +149,7 @@ def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cac
         make_cache(Changing(tmp_path / "set"), [info]).shard(0)
 
 
-def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_error(tmp_path):
+def test_an_epoch_fails_if_its_plain_set_is_rewritten_halfway(tmp_path):
     with MDSWriter(out=tmp_path / "set", columns={"id": "int"}) as writer:
         for number in range(100):
             writer.write({"id": number})
@@ -163,7 +163,7 @@ def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_er
         list(batches)
 
 
-def test_files_are_compared_before_each_batch_as_long_as_that_takes_a_percent_of_the_time():
+def test_file_checks_are_limited_to_a_percent_of_the_time():
     clock = Clock()
     budget = CheckBudget(clock)
     allowed = 0
@@ -176,7 +176,7 @@ def test_files_are_compared_before_each_batch_as_long_as_that_takes_a_percent_of
         assert budget.allows(100)
 
 
-def test_samples_that_are_read_one_by_one_are_checked_each_as_soon_as_there_is_time_again():
+def test_single_samples_are_checked_again_once_the_budget_allows_it():
     clock = Clock()
     budget = CheckBudget(clock)
     assert all(budget.allows_one() for _ in range(4_000))

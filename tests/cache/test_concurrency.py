@@ -27,33 +27,33 @@ class Link:
         return seen
 
 
-def test_a_link_that_gains_by_more_fetches_gets_them_up_to_a_bound():
+def test_transfers_grow_to_the_maximum_while_the_link_gains():
     assert Link(lambda num: num * 10e6).fetch(8) == [6, 9, 13, 19, 28, 32, 32, 32]
 
 
-def test_a_link_that_is_full_keeps_the_fewest():
+def test_a_saturated_link_keeps_the_minimum():
     seen = Link(lambda num: 200e6).fetch(2 + TRIALS_ON_HOLD)
     assert seen[:2] == [6, 4], "tried once, and taken back"
     assert set(seen[2:]) == {4}, "and left alone for a while"
 
 
-def test_a_number_that_was_good_is_tried_again_later():
+def test_a_larger_number_is_tried_again_after_the_hold():
     link = Link(lambda num: 200e6)
     link.fetch(2 + TRIALS_ON_HOLD)
     link.rate_at = lambda num: num * 50e6
     assert link.fetch(3) == [6, 9, 13]
 
 
-def test_growth_ends_where_the_link_is_full():
+def test_growth_ends_where_the_link_is_saturated():
     assert Link(lambda num: min(num * 10e6, 95e6)).fetch(6) == [6, 9, 13, 9, 9, 9]
 
 
-def test_a_stretch_in_which_less_was_wanted_says_nothing():
+def test_times_without_queued_transfers_do_not_count():
     link = Link(lambda num: num * 10e6)
     assert set(link.fetch(9, is_full=False)) == {4}
 
 
-def test_the_first_fetches_come_in_parts_and_later_ones_whole():
+def test_only_the_first_transfers_come_in_parts():
     tuner = ConcurrencyTuner()
     with tuner.transfer() as first, tuner.transfer() as second, tuner.transfer() as third:
         assert (first, second, third) == (4, 2, 1)
@@ -61,5 +61,5 @@ def test_the_first_fetches_come_in_parts_and_later_ones_whole():
         assert again == 1
 
 
-def test_the_numbers_that_these_tests_are_written_for():
+def test_the_constants_are_those_that_these_tests_assume():
     assert (MIN_TRANSFERS, MAX_TRANSFERS, MIN_GAIN) == (4, 32, 1.1)

@@ -74,12 +74,12 @@ def test_a_shard_declares_the_hash_of_its_first_bytes():
     [(5, {}), (12, {"compression": "zstd"}), (12, {"hashes": ("sha256",)}), (12, {"hashes": ("sha256", "xxh3_64")})],
     ids=["short", "compressed", "sha256", "two"],
 )
-def test_no_such_hash_where_it_would_not_serve_or_others_were_asked_for(rows, options):
+def test_short_compressed_and_differently_hashed_shards_declare_no_first_hash(rows, options):
     info, _ = built(rows, **options)
     assert info.raw.first_hash is None
 
 
-def test_samples_in_the_first_bytes_are_read_before_the_rest_is_here(gated, make_cache):
+def test_samples_in_the_first_bytes_are_read_before_the_rest_arrives(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     assert cache.shard(0, 4)[4] == {"text": text(4)}
@@ -89,7 +89,7 @@ def test_samples_in_the_first_bytes_are_read_before_the_rest_is_here(gated, make
     cache.close()
 
 
-def test_the_first_bytes_come_in_small_parts_and_nothing_comes_twice(gated, make_cache):
+def test_the_first_bytes_are_requested_in_small_parts_and_none_twice(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     cache.shard(0, 0)
@@ -100,7 +100,7 @@ def test_the_first_bytes_come_in_small_parts_and_nothing_comes_twice(gated, make
     cache.close()
 
 
-def test_other_samples_of_a_shard_that_is_not_whole_are_refused(gated, make_cache):
+def test_later_samples_of_an_incomplete_shard_are_refused(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     early = cache.shard(0, 0)
@@ -112,7 +112,7 @@ def test_other_samples_of_a_shard_that_is_not_whole_are_refused(gated, make_cach
     cache.close()
 
 
-def test_a_sample_behind_the_first_bytes_waits_for_all_of_it(gated, make_cache):
+def test_a_sample_behind_the_first_bytes_waits_for_the_whole_shard(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     with ThreadPoolExecutor(1) as pool:
@@ -124,7 +124,7 @@ def test_a_sample_behind_the_first_bytes_waits_for_all_of_it(gated, make_cache):
     cache.close()
 
 
-def test_another_process_reads_what_the_first_one_fetches(gated, make_cache):
+def test_another_process_reads_the_first_bytes_that_the_first_one_fetches(gated, make_cache):
     store, info = gated
     mine, other = make_cache(store, [info]), make_cache(store, [info])
     assert mine.shard(0, 0)[0] == {"text": text(0)}
@@ -149,7 +149,7 @@ def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
     cache.close()
 
 
-def test_what_was_read_early_stays_right_when_the_rest_fails_and_the_next_request_says_so(make_cache):
+def test_an_early_read_stays_valid_when_the_rest_fails_and_the_next_request_raises(make_cache):
     store, (info, data) = Gated(), built()
     store.put(KEY, data)
     cache = make_cache(store, [info], retry=1)
@@ -162,14 +162,14 @@ def test_what_was_read_early_stays_right_when_the_rest_fails_and_the_next_reques
     cache.close()
 
 
-def test_an_error_of_the_store_reaches_who_waits_for_the_first_bytes(gated, make_cache):
+def test_an_error_of_the_store_reaches_a_reader_that_waits_for_the_first_bytes(gated, make_cache):
     store, info = gated
     store.plant("*", key="*.mds", error=StoreError("503 of the test"))
     with pytest.raises(StoreError, match="503 of the test"):
         make_cache(store, [info], retry=1).shard(0, 0)
 
 
-def test_a_lock_file_that_names_a_file_elsewhere_leads_nowhere(gated, make_cache, tmp_path):
+def test_a_lock_file_that_names_a_file_in_another_folder_is_ignored(gated, make_cache, tmp_path):
     store, info = gated
     cache = make_cache(store, [info])
     target = tmp_path / "cache" / DIGEST / info.raw.basename
@@ -188,7 +188,7 @@ def test_a_lock_file_that_names_a_file_elsewhere_leads_nowhere(gated, make_cache
         assert reading.result(30)[0] == {"text": text(0)}
 
 
-def test_sets_without_such_hashes_are_read_as_ever(gated, make_cache):
+def test_sets_without_first_hashes_are_read_whole(gated, make_cache):
     store, info = gated
     store.gate.set()
     plain = replace(info, raw=replace(info.raw, first_hash=None))

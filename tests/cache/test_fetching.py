@@ -122,7 +122,7 @@ def test_a_second_run_finds_the_files_and_fetches_nothing(fill, make_cache):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty"])
-def test_a_cached_file_that_rotted_is_put_aside_and_fetched_again(fill, make_cache, tmp_path, damage):
+def test_a_corrupt_copy_is_quarantined_and_fetched_again(fill, make_cache, tmp_path, damage):
     store = MemoryStore()
     infos = fill(store)
     ids(make_cache(store, infos))
@@ -213,14 +213,14 @@ def test_a_missing_shard_is_shard_not_found_for_every_consumer(fill, make_cache)
     assert len(cache.shard(0)) > 0
 
 
-def test_a_store_that_says_not_found_for_a_moment_is_asked_again(fill, make_cache):
+def test_a_brief_not_found_is_retried(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", times=1, error=StoreNotFound("404 for a moment"))
     assert ids(make_cache(store, infos)) == list(range(40))
 
 
-def test_passing_faults_are_ridden_out_and_lasting_ones_are_bounded(fill, make_cache):
+def test_transient_errors_are_retried_and_attempts_are_bounded(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", times=2, error=StoreError("503"))
@@ -233,7 +233,7 @@ def test_passing_faults_are_ridden_out_and_lasting_ones_are_bounded(fill, make_c
     assert len(fetches(store)) == before + 2
 
 
-def test_refused_credentials_are_not_tried_again(fill, make_cache):
+def test_refused_credentials_are_not_retried(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", error=StoreAuthError("expired"))
@@ -264,7 +264,7 @@ def test_a_slow_store_is_a_timeout_at_the_deadline(fill, make_cache):
     assert time.monotonic() - begin < 10
 
 
-def test_a_stall_is_given_up_early_enough_for_a_second_attempt(fill, make_cache):
+def test_a_stalled_attempt_ends_early_enough_for_a_second_one(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", delay=30, times=1)
@@ -285,7 +285,7 @@ def test_prefetch_brings_shards_in_the_background(fill, make_cache):
     assert len(fetches(store)) == len(infos), "nobody fetched twice"
 
 
-def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_asked_for(fill, make_cache):
+def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     key = infos[2].stored.basename
@@ -307,7 +307,7 @@ def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_ask
     assert len(cache.shard(2)) > 0
 
 
-def test_a_shard_that_the_store_does_not_know_for_a_moment_is_only_late(fill, make_cache):
+def test_a_shard_that_is_missing_for_half_a_second_is_only_late(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     key = infos[2].stored.basename
@@ -382,7 +382,7 @@ def test_the_number_of_open_maps_is_bounded_and_reopening_fetches_nothing(fill, 
     assert len(fetches(store)) == len(infos)
 
 
-def test_a_removed_cache_folder_is_made_again(fill, make_cache, tmp_path):
+def test_a_removed_cache_folder_is_created_again(fill, make_cache, tmp_path):
     store = MemoryStore()
     infos = fill(store)
     cache = make_cache(store, infos)
@@ -417,7 +417,7 @@ def test_a_planted_link_in_the_cache_is_not_followed(fill, make_cache, tmp_path)
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_says_so(fill, make_cache, tmp_path):
+def test_a_cache_folder_that_cannot_be_created_is_a_store_error(fill, make_cache, tmp_path):
     store = MemoryStore()
     infos = fill(store)
     (tmp_path / "cache").write_text("a file where the folder should be")
@@ -433,7 +433,7 @@ def test_a_pickled_cache_works_in_its_new_place(fill, make_cache, tmp_path):
     assert ids(again) == list(range(40))
 
 
-def test_close_lets_go_and_the_cache_can_be_used_again(fill, make_cache):
+def test_a_closed_cache_can_be_used_again(fill, make_cache):
     store = MemoryStore()
     cache = make_cache(store, fill(store))
     held = cache.shard(0)
@@ -450,7 +450,7 @@ def test_an_unknown_shard_number_is_an_index_error(fill, make_cache):
             cache.shard(number)
 
 
-def test_options_refuse_nonsense():
+def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="download_retry"):
         CacheOptions(download_retry=0)
     with pytest.raises(ValueError, match="download_timeout"):
@@ -477,7 +477,7 @@ def test_a_decompression_bomb_stops_at_the_declared_size(fill, make_cache, tmp_p
 
 
 @pytest.mark.parametrize("name", ["scalars", "text", "comp_zstd_3", "comp_zstd_19"])
-def test_sets_of_mosaicml_read_through_the_cache(shared, tmp_path, name):
+def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, name):
     from smalti.catalog import load_manifest
 
     for store in (

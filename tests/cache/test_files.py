@@ -3,7 +3,7 @@
 from smalti.cache.files import SeenFiles, scan
 
 
-def test_a_second_look_sees_what_came_what_went_and_what_another_file_has_replaced(tmp_path):
+def test_a_repeated_scan_sees_new_removed_and_replaced_files(tmp_path):
     seen = SeenFiles()
     (tmp_path / "w").mkdir()
     for name in ("gone", "kept", "replaced"):
@@ -21,7 +21,7 @@ def test_a_second_look_sees_what_came_what_went_and_what_another_file_has_replac
     assert set(seen) == {str(tmp_path / name) for name in ("w/kept", "new", "w/replaced")}, "nothing else is kept"
 
 
-def test_locks_and_temporaries_are_looked_at_each_time_for_they_grow(tmp_path):
+def test_a_repeated_scan_sees_growing_locks_and_temporaries(tmp_path):
     seen = SeenFiles()
     (tmp_path / ".a.lock").touch()
     (tmp_path / ".a.1.abc.part").write_bytes(b"1")
@@ -33,7 +33,7 @@ def test_locks_and_temporaries_are_looked_at_each_time_for_they_grow(tmp_path):
     assert found.incoming_bytes == {tmp_path / ".a.lock": 8}
 
 
-def test_a_fetch_takes_the_room_that_it_asked_for_and_not_what_it_has_for_a_moment(tmp_path):
+def test_a_fetch_counts_with_its_reservation_and_not_with_its_temporaries(tmp_path):
     """A shard of 6 bytes, unpacked beside the 4 that came; it is 6 that stay."""
     (tmp_path / ".a.lock").write_bytes(b"123456")
     (tmp_path / ".b.lock").touch()
@@ -44,7 +44,7 @@ def test_a_fetch_takes_the_room_that_it_asked_for_and_not_what_it_has_for_a_mome
     assert scan(tmp_path).incoming_bytes == {asked: 6, has_not_asked: 10}
 
 
-def test_what_was_put_aside_takes_room_too(tmp_path):
+def test_quarantined_files_count_towards_the_limit(tmp_path):
     (tmp_path / ".bad-shard.1").write_bytes(b"1234")
     (tmp_path / "shard").write_bytes(b"12")
     found = scan(tmp_path)

@@ -52,7 +52,7 @@ def placed(kind, path, precious):
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "socket", "file"])
-def test_what_stands_among_the_leases_stops_nobody_and_goes(limited, precious, kind):
+def test_foreign_files_among_the_leases_are_removed_and_stop_no_reader(limited, precious, kind):
     cache, root = limited
     cache.prefetch([0])
     placed(kind, root / ".leases" / "1.abc", precious)
@@ -64,7 +64,7 @@ def test_what_stands_among_the_leases_stops_nobody_and_goes(limited, precious, k
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "socket", "file"])
 @pytest.mark.parametrize("name", [".budget.lock", "train/w/.0shard.00001.mds.lock"])
-def test_what_stands_in_the_place_of_a_lock_stops_nobody_and_is_not_followed(limited, precious, kind, name):
+def test_foreign_files_in_place_of_a_lock_are_not_followed_and_stop_no_reader(limited, precious, kind, name):
     cache, root = limited
     name = name.replace("0shard.00001.mds", os.path.basename(cache._sources[0].shards[1].raw.basename))
     folder = root / os.path.dirname(cache._sources[0].shards[1].raw.basename) if "/" in name else root
@@ -74,14 +74,14 @@ def test_what_stands_in_the_place_of_a_lock_stops_nobody_and_is_not_followed(lim
     assert [each.left for each in inspect.list_copies(root.parent)] == [0]
 
 
-def test_a_folder_in_the_place_of_a_lock_is_said_with_its_path(limited):
+def test_a_folder_in_place_of_a_lock_is_an_error_with_its_path(limited):
     cache, root = limited
     (root / ".budget.lock").mkdir(parents=True, mode=0o700)
     with pytest.raises(StoreError, match=r"budget\.lock is a folder, and stands where a lock belongs; remove it"):
         cache.shard(0)
 
 
-def test_files_of_others_in_the_folder_count_and_go_first(limited):
+def test_foreign_files_in_the_folder_count_and_are_evicted_first(limited):
     cache, root = limited
     cache.shard(0)
     (root / "Thumbs.db").write_bytes(b"x" * 200)
@@ -92,7 +92,7 @@ def test_files_of_others_in_the_folder_count_and_go_first(limited):
     assert not (root / "TRAIN" / "shard.00000.MDS").exists(), "of another case, it is no shard of ours"
 
 
-def test_scrub_takes_links_and_pipes_among_leases_and_keeps_what_they_lead_to(limited, precious):
+def test_scrub_removes_links_and_pipes_among_leases_and_keeps_their_targets(limited, precious):
     cache, root = limited
     cache.shard(0)
     for kind in ("link", "pipe"):
@@ -105,7 +105,7 @@ def test_scrub_takes_links_and_pipes_among_leases_and_keeps_what_they_lead_to(li
     assert precious.read_text() == "not the cache's"
 
 
-def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path):
+def test_a_lease_announces_shards_with_their_steps_until_it_is_released(tmp_path):
     tmp_path.chmod(0o700)
     lease = Lease(tmp_path)
     lease.renew(LeaseContents("order", 7, {"a.mds": 7, "b.mds": 1234567}))
@@ -123,7 +123,7 @@ def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path
      b"7\n" + b"[" * 9999,
      b'7\n{"order": "o", "soon": []}'],
 )  # fmt: skip
-def test_a_lease_that_is_cut_or_of_another_version_needs_nothing(tmp_path, text):
+def test_a_truncated_or_foreign_lease_announces_nothing(tmp_path, text):
     lease = Lease(tmp_path)
     lease.renew(LeaseContents("order", 7, {}))
     (tmp_path / ".leases" / lease.name).write_bytes(text)
@@ -131,7 +131,7 @@ def test_a_lease_that_is_cut_or_of_another_version_needs_nothing(tmp_path, text)
     lease.release()
 
 
-def test_without_a_limit_nothing_is_told_and_a_limited_job_may_take_what_it_holds(fill, tmp_path):
+def test_a_job_without_a_limit_has_no_lease_and_its_copies_may_be_evicted(fill, tmp_path):
     """A job without a limit keeps no lease: what it has open stays readable, the rest it fetches again."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")

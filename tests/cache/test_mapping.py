@@ -15,7 +15,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_file_is_known_when_it_was_added_and_only_for_its_shard(file):
+def test_a_file_counts_as_verified_only_for_its_shard(file):
     verified = VerifiedFiles(2)
     assert not verified.contains(0, [file])
     verified.add(0, [file])
@@ -32,14 +32,14 @@ def test_a_file_is_known_when_it_was_added_and_only_for_its_shard(file):
     ],
     ids=["size", "time", "another file"],
 )
-def test_a_file_that_changed_is_not_known(file, change):
+def test_a_changed_file_no_longer_counts_as_verified(file, change):
     verified = VerifiedFiles(1)
     verified.add(0, [file])
     change(file)
     assert not verified.contains(0, [file])
 
 
-def test_each_of_several_files_counts(file, tmp_path):
+def test_a_change_of_any_file_of_a_shard_counts(file, tmp_path):
     meta = tmp_path / "meta"
     meta.write_bytes(b"m")
     verified = VerifiedFiles(1)
@@ -50,12 +50,12 @@ def test_each_of_several_files_counts(file, tmp_path):
     assert not verified.contains(0, [file, meta])
 
 
-def test_a_set_without_shards_has_nothing_to_know():
+def test_an_empty_set_can_be_created():
     VerifiedFiles(0)
 
 
 @pytest.mark.process
-def test_what_a_fork_verified_its_parent_and_siblings_know(file):
+def test_files_verified_by_a_fork_count_in_its_parent_and_siblings(file):
     verified = VerifiedFiles(3)
     child = multiprocessing.get_context("fork").Process(target=verified.add, args=(2, [file]))
     child.start()

@@ -24,7 +24,7 @@ def next_uses(upcoming, *shards):
     return upcoming.next_use(np.array(shards)).tolist()
 
 
-def test_the_next_use_is_the_first_that_is_not_over():
+def test_the_next_use_is_the_first_from_the_current_step_on():
     upcoming, _ = told([(0, 5), (1, 7), (2, 5), (4, 7)])
     assert next_uses(upcoming, 5, 7, 9) == [0, 1, NEVER]
     upcoming.advance(1)
@@ -33,18 +33,18 @@ def test_the_next_use_is_the_first_that_is_not_over():
     assert next_uses(upcoming, 5, 7) == [NEVER, 4]
 
 
-def test_within_a_step_shards_have_their_turns_by_number():
+def test_within_a_step_shards_have_turns_by_number():
     upcoming, _ = told([(0, 1), (0, 2), (0, 3), (1, 1), (1, 3)])
     assert upcoming.next_use_after(np.array([1, 2, 3]), 0, 2).tolist() == [1, NEVER, 0]
 
 
-def test_no_more_is_looked_up_than_is_asked_for():
+def test_no_more_is_looked_up_than_is_requested():
     upcoming, seen = told([(0, 1)], [(1, 2)], [(2, 3)])
     assert next_uses(upcoming, 2) == [1]
     assert len(seen) == 2
 
 
-def test_a_new_plan_begins_at_step_0_and_forgets_the_old_one():
+def test_a_new_plan_begins_at_step_0_and_replaces_the_old_one():
     upcoming, _ = told([(0, 1), (9, 2)])
     upcoming.advance(5)
     assert next_uses(upcoming, 2) == [9]
@@ -52,7 +52,7 @@ def test_a_new_plan_begins_at_step_0_and_forgets_the_old_one():
     assert next_uses(upcoming, 1, 2) == [NEVER, 3]
 
 
-def test_what_is_known_is_bounded_and_what_lies_beyond_comes_last(monkeypatch):
+def test_lookahead_is_bounded_and_later_uses_count_as_never(monkeypatch):
     monkeypatch.setattr("smalti.cache.next_use.MAX_LOOKAHEAD", 3)
     upcoming, seen = told(*[[(step, step % 2)] for step in range(9)], [(9, 7)])
     assert next_uses(upcoming, 7) == [NEVER]
@@ -61,6 +61,6 @@ def test_what_is_known_is_bounded_and_what_lies_beyond_comes_last(monkeypatch):
     assert next_uses(upcoming, 7) == [9], "what is over makes room for what is to come"
 
 
-def test_without_a_plan_nobody_knows():
+def test_without_a_plan_no_use_is_known():
     assert not UpcomingUses().is_known
     assert next_uses(UpcomingUses(), 1) == [NEVER]

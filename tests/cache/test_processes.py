@@ -88,7 +88,7 @@ def test_four_processes_fetch_each_shard_once(fill, make_cache, remote, tmp_path
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.slow
-def test_a_reader_killed_in_a_download_leaves_nothing_in_the_way(fill, make_cache, remote, tmp_path, compression):
+def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_cache, remote, tmp_path, compression):
     infos = fill(remote.inner, 40, compression=compression)
     slow = LoggedStore(remote.inner, remote.log, chunk_delay=30)
     reader = Reader(make_cache(slow, infos, timeout=60), tmp_path)
@@ -107,7 +107,7 @@ def test_a_reader_killed_in_a_download_leaves_nothing_in_the_way(fill, make_cach
     assert leftovers(root) == [], "its temporaries are gone"
 
 
-def test_what_a_process_left_that_died_after_publishing_is_removed_too(fill, make_cache, remote, tmp_path):
+def test_files_of_a_process_that_died_after_publishing_are_removed(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner)
     ids(make_cache(remote, infos))
     target = tmp_path / "cache" / DIGEST / infos[0].raw.basename
@@ -202,7 +202,7 @@ def test_few_file_descriptors_are_enough(fill, make_cache, remote):
     assert in_fork(read) == "True"
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(fill, make_cache, tmp_path):
+def test_a_full_disk_is_a_store_error_and_leaves_no_files(fill, make_cache, tmp_path):
     """RLIMIT_FSIZE stands for the full disk."""
     import resource
     import signal as signals

@@ -67,7 +67,7 @@ def read_on_all_ranks(workers=0, epochs=1, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 2.0], ids=["no limit", "limit"])
-def test_four_ranks_of_two_workers_get_each_shard_once_over_the_link(written, tmp_path, monkeypatch, limit):
+def test_four_ranks_of_two_workers_fetch_each_shard_once(written, tmp_path, monkeypatch, limit):
     """The store's own log, not our counters."""
     with FaultStore(own_process=True) as store:
         for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:

@@ -47,7 +47,7 @@ def await_quiet(cache):
     assert not queue._fetches
 
 
-def test_fetches_ahead_leave_room_for_one_more_shard(made, tmp_path):
+def test_fetches_ahead_leave_space_for_one_more_shard(made, tmp_path):
     cache, _ = made([(step, step) for step in range(6)], room=4)
     cache.shard(0)
     cache.prefetch([1, 2, 3, 4])
@@ -55,7 +55,7 @@ def test_fetches_ahead_leave_room_for_one_more_shard(made, tmp_path):
     assert len(here(tmp_path)) == 3, "of four places, one stays free"
 
 
-def test_an_epoch_on_a_small_disk_fetches_each_shard_once_and_what_is_over_goes(made, tmp_path):
+def test_an_epoch_on_a_small_disk_fetches_each_shard_once(made, tmp_path):
     cache, store = made([(step, step) for step in range(6)], room=3)
     for step in range(6):
         cache.reached(step)
@@ -66,7 +66,7 @@ def test_an_epoch_on_a_small_disk_fetches_each_shard_once_and_what_is_over_goes(
     assert [call.op for call in store.calls].count("fetch") == 6
 
 
-def test_a_shard_that_is_needed_now_takes_the_place_of_the_one_that_is_needed_last(made, tmp_path):
+def test_a_shard_that_is_needed_now_replaces_the_one_that_is_needed_last(made, tmp_path):
     cache, _ = made([(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)], room=2)
     for step, shard in enumerate([0, 1, 2]):
         cache.reached(step)
@@ -74,13 +74,13 @@ def test_a_shard_that_is_needed_now_takes_the_place_of_the_one_that_is_needed_la
     assert here(tmp_path) == [0, 2], "1 is needed after 0"
 
 
-def test_shards_of_the_step_at_hand_stay_for_they_are_mapped(made, tmp_path):
+def test_shards_of_the_current_step_are_not_evicted(made, tmp_path):
     cache, _ = made([(0, 0), (0, 1), (1, 2)], room=1)
     cache.shards([0, 1])
     assert here(tmp_path) == [0, 1]
 
 
-def test_after_a_batch_on_a_full_disk_its_maps_go(made):
+def test_after_a_batch_on_a_full_disk_its_shards_are_unmapped(made):
     cache, _ = made([(step, step) for step in range(3)], room=2)
     cache.shards([0])
     cache.done([0])

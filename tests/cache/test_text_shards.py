@@ -43,7 +43,7 @@ def cache_of(texts, tmp_path, **options):
     return ShardCache(Source(store, manifest.digest, list(manifest.shards), chosen)), store
 
 
-def test_a_file_of_a_text_shard_has_no_name_before_the_other_is_here_too(texts, tmp_path):
+def test_the_files_of_a_text_shard_are_published_together(texts, tmp_path):
     """What has a name may be evicted by another process: a shard would be half gone when its second file comes."""
     cache, store = cache_of(texts, tmp_path)
     assert [row["id"] for row in cache.shard(0)] == list(range(len(cache.shard(0))))
@@ -51,13 +51,13 @@ def test_a_file_of_a_text_shard_has_no_name_before_the_other_is_here_too(texts, 
     assert len([path for path in (tmp_path / "cache").rglob("shard*") if path.is_file()]) == 2
 
 
-def test_a_second_file_that_comes_later_does_not_cost_the_first_one_again(texts, tmp_path):
+def test_a_failed_second_file_does_not_cost_the_first_one_again(texts, tmp_path):
     cache, store = cache_of(texts, tmp_path, failures=1)
     assert cache.shard(0)[0]["id"] == 0
     assert [key.endswith(".meta") for _, key, _ in store.lines("fetch")] == [False, True]  # the failed one is not told
 
 
-def test_a_shard_whose_second_file_never_comes_leaves_nothing(texts, tmp_path):
+def test_a_text_shard_whose_second_file_keeps_failing_leaves_no_files(texts, tmp_path):
     cache, _ = cache_of(texts, tmp_path, failures=9)
     with pytest.raises(StoreError, match="meta file"):
         cache.shard(0)

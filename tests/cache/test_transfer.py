@@ -53,14 +53,14 @@ def test_parts_are_the_object_in_order(store, at_once):
     assert b"".join(parts(store, at_once=at_once)) == DATA
 
 
-def test_so_many_parts_are_asked_for_at_once():
+def test_parts_are_requested_concurrently():
     store = Counting(2)
     store.put("k", DATA)
     assert b"".join(parts(store, at_once=2)) == DATA
     assert store.together == 2
 
 
-def test_parts_are_not_asked_for_far_ahead_of_the_one_who_takes_them(store):
+def test_parts_are_not_requested_far_ahead_of_the_reader(store):
     asked = []
     get_range = store.get_range
     store.get_range = lambda key, begin, end: asked.append(begin) or get_range(key, begin, end)
@@ -70,11 +70,11 @@ def test_parts_are_not_asked_for_far_ahead_of_the_one_who_takes_them(store):
     assert max(asked) <= PART_BYTES, "one part ahead, and no further"
 
 
-def test_an_object_that_is_longer_than_it_should_be_is_noticed(store):
+def test_an_object_longer_than_declared_is_noticed(store):
     assert len(b"".join(parts(store, num_bytes=SIZE - 3))) == SIZE - 2, "one byte more than was declared"
 
 
-def test_an_object_that_is_shorter_than_it_should_be_is_noticed(store):
+def test_an_object_shorter_than_declared_is_noticed(store):
     assert b"".join(parts(store, num_bytes=SIZE + 9)) == DATA
 
 
@@ -84,7 +84,7 @@ def test_a_part_that_fails_is_the_error_of_the_whole(store):
 
 
 @pytest.mark.parametrize("read", ["whole", "parts"])
-def test_a_store_that_never_answers_is_a_timeout_that_says_what_to_do(read):
+def test_a_store_that_never_answers_is_a_timeout_with_advice(read):
     free = threading.Event()
 
     class Held(MemoryStore):
@@ -104,7 +104,7 @@ def test_a_store_that_never_answers_is_a_timeout_that_says_what_to_do(read):
 
 
 @pytest.mark.parametrize("read", ["whole", "parts"])
-def test_an_error_that_is_not_the_stores_says_which_object(read):
+def test_an_unexpected_error_is_raised_with_the_key(read):
     class Broken(MemoryStore):
         def get_range(self, *_):
             raise ZeroDivisionError("of the client")
@@ -127,7 +127,7 @@ def test_a_slow_object_that_progresses_arrives_long_after_the_time_limit():
     assert clock.now == 513.0
 
 
-def test_an_object_that_trickles_is_given_up_at_the_time_limit():
+def test_a_trickling_object_fails_at_the_time_limit():
     clock = Clock()
     slow = Slow(clock, 1, 0.5)
     slow.put("k", DATA)
@@ -136,7 +136,7 @@ def test_an_object_that_trickles_is_given_up_at_the_time_limit():
     assert clock.now < 90.0, "some chunks more may be queued"
 
 
-def test_a_part_that_the_store_gave_up_leaves_reading_as_a_whole():
+def test_a_timeout_of_the_store_in_a_part_is_a_parts_timeout():
     store = MemoryStore()
     store.plant("get_range", error=StoreTimeout("too slow", key="k"))
     with pytest.raises(PartsTimeout, match="too slow"):

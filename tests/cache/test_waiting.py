@@ -14,7 +14,7 @@ from tests.cache.conftest import DIGEST
 
 
 @pytest.mark.slow
-def test_a_shard_that_another_process_did_not_find_is_not_waited_for_once_more(fill, make_cache, tmp_path):
+def test_time_spent_waiting_for_another_process_counts_towards_the_not_found_time(fill, make_cache, tmp_path):
     """Four workers that are patient one after the other outlast every deadline, and the last says the wrong thing."""
     store = MemoryStore()
     infos = fill(store)

@@ -65,19 +65,19 @@ def cuts(unsaid, said):
 
 
 @pytest.mark.slow
-def test_e1_a_shard_that_is_cut_anywhere_is_refused(faults, tmp_path):
+def test_e1_a_shard_truncated_at_any_of_many_places_is_refused(faults, tmp_path):
     serve(faults)
     assert assert_no_fault_passes(faults, tmp_path, cuts(187, 61)) == 4 + 10
 
 
 @pytest.mark.slow
-def test_e1_a_shard_that_is_cut_at_every_byte_is_refused(faults, tmp_path):
+def test_e1_a_shard_truncated_at_any_byte_is_refused(faults, tmp_path):
     serve(faults)
     assert assert_no_fault_passes(faults, tmp_path, cuts(20, 1)) == 29 + 562
 
 
 @pytest.mark.parametrize(("way", "honest"), crossed(FEW_WAYS, [False, True]))
-def test_e1_an_epoch_whose_shards_are_all_cut_once_is_exact(faults, tmp_path, way, honest):
+def test_e1_an_epoch_whose_shards_are_all_truncated_once_is_exact(faults, tmp_path, way, honest):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("truncate", key=f"*shard.{number:05}*", after=99, honest=honest, count=1))
@@ -85,7 +85,7 @@ def test_e1_an_epoch_whose_shards_are_all_cut_once_is_exact(faults, tmp_path, wa
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e1_a_shard_that_stays_cut_is_an_error_and_never_a_short_epoch(faults, tmp_path, way):
+def test_e1_a_shard_that_stays_truncated_is_an_error_and_never_a_short_epoch(faults, tmp_path, way):
     serve(faults).plant(Toxic("truncate", key=STORED, honest=True))
     dataset = open_set(tmp_path)
     loader, taken = fails(dataset, way, ChecksumMismatch, f"shard 3 .*{SHARD}.*expected 562 bytes, found 281")
@@ -115,7 +115,7 @@ def key_in_store(compression):
 
 
 @pytest.mark.parametrize(("way", "compression"), crossed(FEW_WAYS, [None, "zstd"]))
-def test_e2_an_epoch_in_which_bits_flip_now_and_then_is_exact(faults, tmp_path, way, compression):
+def test_e2_an_epoch_with_occasional_bit_flips_is_exact(faults, tmp_path, way, compression):
     serve(faults, compression=compression)
     for number in range(7):
         faults.plant(Toxic("corrupt", key=f"*shard.{number:05}*", bits=1 + number, count=1))
@@ -147,7 +147,7 @@ def test_e13_a_corrupt_stream_without_checksums_is_refused_or_of_the_right_size(
 
 @pytest.mark.parametrize(("way", "compression"), crossed(FEW_WAYS, [None, "zstd"]))
 @pytest.mark.slow
-def test_e15_an_encoding_that_a_proxy_adds_is_refused_or_undone(faults, tmp_path, way, compression):
+def test_e15_a_content_encoding_added_by_a_proxy_is_refused_or_decoded(faults, tmp_path, way, compression):
     serve(faults, compression=compression)
     faults.plant(Toxic("gzip", key="*/shard.*", count=3))
     assert_exact(open_set(tmp_path, retry=4), way, compression=compression)
@@ -156,12 +156,12 @@ def test_e15_an_encoding_that_a_proxy_adds_is_refused_or_undone(faults, tmp_path
     fails(open_set(tmp_path), way, ChecksumMismatch, f"shard 3 .*{SHARD}")
 
 
-def test_e15_no_encoding_is_asked_for(faults, tmp_path):
+def test_e15_no_content_encoding_is_requested(faults, tmp_path):
     serve(faults)
     assert_exact(open_set(tmp_path), {})
     asked = {entry.headers.get("accept-encoding", "") for entry in faults.log("GET")}
     assert asked <= {"", "identity"}
 
 
-def test_the_epoch_that_is_expected_is_not_the_order_of_writing():
+def test_the_expected_epoch_is_complete():
     assert len(expected()) == 60

@@ -30,7 +30,7 @@ STORED = f"*{SHARD}*"
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e3_a_bad_shard_is_not_served_by_the_run_after_the_restart(faults, tmp_path, way):
+def test_e3_a_corrupt_shard_is_not_read_after_a_restart(faults, tmp_path, way):
     serve(faults).plant(Toxic("corrupt", key=STORED))
     first = open_set(tmp_path)
     fails(first, way, ChecksumMismatch, SHARD)
@@ -41,7 +41,7 @@ def test_e3_a_bad_shard_is_not_served_by_the_run_after_the_restart(faults, tmp_p
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e3_a_file_that_went_bad_in_the_cache_is_put_aside_and_fetched_once_more(faults, tmp_path, way):
+def test_e3_a_corrupt_copy_is_quarantined_and_fetched_once_more(faults, tmp_path, way):
     serve(faults)
     first = open_set(tmp_path)
     assert_exact(first, way)
@@ -133,7 +133,7 @@ def fail_at(monkeypatch, inode):
 
 
 @pytest.mark.slow
-def test_e16_when_it_cannot_be_fetched_either_the_error_is_typed(faults, tmp_path, monkeypatch):
+def test_e16_a_copy_that_can_neither_be_read_nor_fetched_is_a_typed_error(faults, tmp_path, monkeypatch):
     serve(faults)
     first = open_set(tmp_path)
     assert_exact(first, {})

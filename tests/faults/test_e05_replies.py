@@ -39,7 +39,7 @@ def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoc
 
 
 @pytest.mark.parametrize(("way", "status"), crossed(FEW_WAYS, [500, 503, 429]))
-def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
+def test_e6_a_burst_of_errors_is_retried_until_it_ends(faults, tmp_path, way, status):
     serve(faults).plant(Toxic("http", status=status, count=4))
     dataset = open_set(tmp_path)
     assert_exact(dataset, way)
@@ -48,7 +48,7 @@ def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "status", "retry"), crossed(FEW_WAYS, [(500, 1), (503, 3)]))
-def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
+def test_e6_a_shard_with_endless_errors_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
     serve(faults).plant(Toxic("http", status=status, key=STORED))
     dataset = open_set(tmp_path, timeout=10, retry=retry)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
@@ -58,7 +58,7 @@ def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults
 
 
 @pytest.mark.parametrize(("way", "after"), crossed(FEW_WAYS, [100, None, 0]))
-def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, after):
+def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("reset_peer", key=f"*shard.{number:05}*", after=after, count=2))
@@ -67,7 +67,7 @@ def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, aft
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e7_a_shard_on_which_every_connection_is_reset_is_an_error(faults, tmp_path, way):
+def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
     dataset = open_set(tmp_path, retry=1)
     loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
@@ -77,7 +77,7 @@ def test_e7_a_shard_on_which_every_connection_is_reset_is_an_error(faults, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e8_a_stalled_stream_is_given_up_in_time_for_a_second_attempt(faults, tmp_path, way):
+def test_e8_a_stalled_stream_ends_in_time_for_a_second_attempt(faults, tmp_path, way):
     """Two of twenty seconds are lost to it; a busy machine needs some of the others for the attempt that succeeds."""
     serve(faults).plant(Toxic("stall", key=STORED, seconds=60, count=1))
     assert_exact(open_set(tmp_path, timeout=20, retry=10, store={"request_timeout": 60}), way)
@@ -105,7 +105,7 @@ def test_e12_a_redirect_to_another_host_is_not_followed(faults, tmp_path, way):
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e17_a_store_that_says_not_found_for_a_moment_is_asked_again(faults, tmp_path, way):
+def test_e17_a_brief_not_found_is_retried(faults, tmp_path, way):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("http", key=f"*shard.{number:05}*", status=404, count=1))

@@ -14,7 +14,7 @@ STORED = f"*{SHARD}*"
 
 
 @pytest.mark.slow
-def test_e6_a_shard_whose_errors_do_not_end_is_asked_for_five_times_in_an_attempt(faults, tmp_path):
+def test_e6_a_shard_with_endless_errors_is_requested_five_times_in_an_attempt(faults, tmp_path):
     """And not without end, however long the deadline is."""
     serve(faults).plant(Toxic("http", status=500, key=STORED))
     dataset = open_set(tmp_path, timeout=60, retry=1)
@@ -42,7 +42,7 @@ def test_e17_a_shard_that_is_not_found_for_five_seconds_is_only_late(faults, tmp
 
 
 @pytest.mark.slow
-def test_e17_a_shard_that_stays_away_is_gone_well_before_the_deadline(faults, tmp_path):
+def test_e17_a_shard_that_stays_missing_is_an_error_well_before_the_deadline(faults, tmp_path):
     serve(faults).plant(Toxic("http", key=STORED, status=404))
     begin = time.monotonic()
     fails(open_set(tmp_path, timeout=20, retry=2), {}, ShardNotFound, f"shard 3 .*{SHARD}.* gone")

@@ -38,7 +38,7 @@ def write_keys(path, access):
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_path, way, monkeypatch):
+def test_e9_credentials_that_expire_in_an_epoch_are_reloaded_once(faults, tmp_path, way, monkeypatch):
     """A file that another program keeps fresh, as SSO and most platforms do it."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -54,7 +54,7 @@ def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_p
 
 
 @pytest.mark.slow
-def test_e9_keys_that_are_refused_are_asked_for_again_only_once(faults, tmp_path):
+def test_e9_refused_keys_are_tried_again_only_once(faults, tmp_path):
     serve(faults)
     dataset = open_set(tmp_path)
     assert len(dataset) == 60

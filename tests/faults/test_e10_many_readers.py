@@ -52,14 +52,14 @@ def readers(tmp_path, count, **options):
 @pytest.mark.parametrize(
     ("count", "rate"), [pytest.param(2, 6, marks=pytest.mark.slow), pytest.param(8, 20, marks=pytest.mark.slow)]
 )
-def test_e10_readers_that_come_all_at_once_are_slowed_down_and_exact(faults, tmp_path, count, rate):
+def test_e10_concurrent_readers_are_throttled_and_exact(faults, tmp_path, count, rate):
     serve(faults).plant(Toxic("throttle", rate=rate))
     assert readers(tmp_path, count, timeout=20) == [expected()] * count
     assert any(entry.status == 429 for entry in faults.log())
 
 
 @pytest.mark.slow
-def test_e10_a_throttled_request_is_repeated_more_often_than_one_that_fails(faults, tmp_path):
+def test_e10_a_throttled_request_is_retried_more_often_than_a_failed_one(faults, tmp_path):
     """Of two attempts a store that asks for a slower pace gets four; one that answers 500 gets two."""
     options = {"timeout": 20, "retry": 1, "store": {"request_attempts": 2}}
     serve(faults).plant(Toxic("http", status=429, key=f"*{SHARD}*", count=3))

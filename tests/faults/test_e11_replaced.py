@@ -69,7 +69,7 @@ def test_e11_a_set_without_hashes_is_read_from_one_object_after_a_second_attempt
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_e11_without_a_second_attempt_it_is_an_error_that_says_so(faults, pair, tmp_path, reader):
+def test_e11_a_set_without_hashes_replaced_in_the_only_attempt_is_an_error(faults, pair, tmp_path, reader):
     dataset, source = open_pair(faults, pair, tmp_path, reader, retry=1)
     faults.plant(*replaced_while_it_is_read(source, reader))
     with pytest.raises(StoreError, match=r"shard 0 .*changed while it was read"):

@@ -48,7 +48,7 @@ def leftovers(local):
 
 
 @pytest.mark.slow
-def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
+def test_f6_a_restart_after_a_killed_process_group_works(tmp_path):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     job = subprocess.Popen(
         [sys.executable, "-c", GROUP, str(remote), str(local)],
@@ -72,7 +72,7 @@ def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
     assert list(local.rglob(".leases/*")) == []
 
 
-def test_f7_cleaning_removes_what_the_dead_left_and_nothing_of_the_living(fill, make_cache, tmp_path):
+def test_f7_scrub_removes_files_of_dead_processes_and_of_no_living_one(fill, make_cache, tmp_path):
     store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log", chunk_delay=0.4)
     infos = fill(store.inner)
     cache = make_cache(store, infos)
@@ -132,7 +132,7 @@ def test_f9_a_reader_killed_anywhere_in_a_download_leaves_no_partial_file_under_
 
 
 @pytest.mark.parametrize("keep_zip", [False, True])
-def test_f8_a_reader_killed_at_every_rename_leaves_an_account_that_is_right(fill, tmp_path, keep_zip):
+def test_f8_a_reader_killed_at_any_rename_leaves_copies_within_the_limit(fill, tmp_path, keep_zip):
     """Killed just before and just after the unpacked file gets its name, and the compressed one."""
     infos = fill(LocalStore(tmp_path / "set"), compression="zstd")
     held = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)

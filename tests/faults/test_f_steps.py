@@ -101,7 +101,7 @@ def clear(local):
 @pytest.mark.slow
 @pytest.mark.parametrize(("compression", "keep_zip", "limited"), WAYS)
 @pytest.mark.slow
-def test_f3_a_copy_that_goes_between_finding_and_opening_it_is_fetched_again(
+def test_f3_a_copy_that_is_removed_before_it_is_opened_is_fetched_again(
     readers, tmp_path, compression, keep_zip, limited
 ):
     """In each such moment of reading a cold cache, and a warm one; and in every third of them."""
