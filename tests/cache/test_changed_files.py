@@ -1,4 +1,4 @@
-"""Files that others change while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
+"""Files that are changed while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
 
 import os
 
@@ -15,11 +15,11 @@ from smalti.writer import MDSWriter
 from tests.cache.conftest import Clock
 
 PAGES = 40_000
-"""Bytes of a sample: some pages, so that the end of a file that is cut short is not on its first one."""
+"""Bytes of a sample: some pages, so that a truncated file does not end on its first one."""
 
 
 def put_shard(store, first=0, *, hashes=("xxh3_64",)):
-    """A shard of the samples `first` and `first` + 1, under one name."""
+    """Put a shard of the samples `first` and `first` + 1, under the same key each time."""
     builder = ShardBuilder(Schema.from_columns({"id": "int64", "b": "bytes"}), ShardOptions(hashes=hashes))
     for number in (first, first + 1):
         builder.add({"id": number, "b": bytes([number]) * PAGES})
@@ -30,7 +30,7 @@ def put_shard(store, first=0, *, hashes=("xxh3_64",)):
 
 
 def rewrite(path, data):
-    """Write to the file itself, at another time than before."""
+    """Rewrite a file in place, with another modification time."""
     before = path.stat().st_mtime_ns
     path.write_bytes(data)
     os.utime(path, ns=(before + 10**9, before + 10**9))
@@ -38,7 +38,7 @@ def rewrite(path, data):
 
 @pytest.fixture
 def other(tmp_path):
-    """The bytes of another shard of the same size."""
+    """Bytes of another shard of the same size."""
     store = LocalStore(tmp_path / "other")
     info = put_shard(store, 7)
     return store.get(info.stored.basename)
@@ -46,7 +46,7 @@ def other(tmp_path):
 
 @pytest.fixture
 def plain(tmp_path, make_cache):
-    """Makes a cache that reads a shard where it lies, and opens it; the cache and the file."""
+    """Make a cache that has opened a shard in place; return the cache and the file."""
 
     def make(**options) -> tuple[ShardCache, os.PathLike]:
         store = LocalStore(tmp_path / "set")
@@ -60,7 +60,7 @@ def plain(tmp_path, make_cache):
 
 @pytest.fixture
 def copied(tmp_path, make_cache):
-    """The same of a copy; with the store that it came from."""
+    """Make a cache that has opened a copy; return the cache, the file and the store."""
 
     def make(**options):
         store = MemoryStore()
@@ -124,7 +124,7 @@ def test_a_copy_that_another_process_removed_stays_readable(copied):
 
 
 def test_a_copy_without_hashes_that_another_process_replaced_is_not_fetched_again(copied):
-    """Two processes under a limit would otherwise fetch it in turns for ever."""
+    """Two processes with a limit would otherwise fetch it alternately without end."""
     cache, path, store = copied(hashes=())
     path.with_name("new").write_bytes(path.read_bytes())
     path.with_name("new").replace(path)
@@ -134,7 +134,7 @@ def test_a_copy_without_hashes_that_another_process_replaced_is_not_fetched_agai
 
 def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cache):
     class Touched(type(tmp_path)):
-        """Changes as soon as it is opened, which is to be verified."""
+        """A path whose file changes when it is opened for verification."""
 
         def open(self, *args, **kwargs):
             os.utime(self, ns=(os.stat(self).st_mtime_ns + 1,) * 2)
@@ -184,4 +184,4 @@ def test_single_samples_are_checked_again_once_the_budget_allows_it():
     assert tight <= 1
     clock.now += 10.0
     answers = [budget.allows_one() for _ in range(200)]
-    assert all(answers[64:]), "the clock is looked at every 64th time"
+    assert all(answers[64:]), "the clock is read at every 64th call"

@@ -1,4 +1,4 @@
-"""How many fetches are under way at once: found by trying."""
+"""The number of transfers at once: found by measuring."""
 
 from smalti.cache.transfer import (
     MAX_TRANSFERS,
@@ -11,7 +11,7 @@ from smalti.cache.transfer import (
 
 
 class Link:
-    """A link, and a clock that goes on as long as each stretch of fetching takes."""
+    """A simulated link, and a clock that advances with each measurement."""
 
     def __init__(self, rate_at):
         self.now, self.rate_at = 0.0, rate_at
@@ -33,8 +33,8 @@ def test_transfers_grow_to_the_maximum_while_the_link_gains():
 
 def test_a_saturated_link_keeps_the_minimum():
     seen = Link(lambda num: 200e6).fetch(2 + TRIALS_ON_HOLD)
-    assert seen[:2] == [6, 4], "tried once, and taken back"
-    assert set(seen[2:]) == {4}, "and left alone for a while"
+    assert seen[:2] == [6, 4], "raised once, and reset"
+    assert set(seen[2:]) == {4}, "and not changed during the hold"
 
 
 def test_a_larger_number_is_tried_again_after_the_hold():

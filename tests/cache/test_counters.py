@@ -1,4 +1,4 @@
-"""What reading counts beside bytes: waits of steps, the link, failures, what came from the disk."""
+"""Figures other than fetched bytes: waits of steps, use of the link, failures, bytes from disk."""
 
 import multiprocessing
 import time
@@ -40,7 +40,7 @@ def test_failures_are_counted_by_kind(error, kind):
 
 
 def test_concurrent_transfers_count_the_link_as_busy_once(monkeypatch):
-    """On a clock of our own: 0 to 300 ms, and 100 to 500 ms; then a gap; then 900 to 1000 ms."""
+    """On a simulated clock: 0 to 300 ms, and 100 to 500 ms; a gap; then 900 to 1000 ms."""
     now = [1000.0]
     monkeypatch.setattr("smalti.cache.stats.time.monotonic", lambda: now[0])
     counters = Counters()
@@ -145,7 +145,7 @@ def test_figures_of_ranks_add_up_to_those_of_their_host():
 
 
 def test_single_shards_and_batches_count_hits_alike(fill, make_cache):
-    """Twice through all: each shard is missing the first time alone."""
+    """Two rounds: each shard is missing only in the first one."""
     store = MemoryStore()
     infos = fill(store)
     one_by_one, in_batches = make_cache(store, infos), make_cache(store, infos, local="other")

@@ -1,4 +1,4 @@
-"""Where nobody has chosen a bound, copies take half of the disk that is free at the start, and not more."""
+"""The default limit: half of the disk space that is free at the start."""
 
 import shutil
 
@@ -12,13 +12,13 @@ from tests.cache.conftest import DIGEST, ids
 
 @pytest.fixture
 def far(fill, tmp_path):
-    """A source whose store is not this disk, and whose copies go to a folder that is not there yet."""
+    """A source that has to be copied, to a folder that does not exist yet."""
     store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log")
     return Source(store, DIGEST, fill(store), CacheOptions(local=str(tmp_path / "not" / "yet")))
 
 
 def limit_of(source, *, free, kind="ext4"):
-    """The limit on a disk with so many free bytes, of this kind of file system."""
+    """Return the limit on a disk with so many free bytes and this kind of file system."""
     asked = []
 
     def free_bytes(folder):

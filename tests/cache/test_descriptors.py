@@ -1,4 +1,4 @@
-"""Descriptors and threads of caches: let go of when a cache is dropped, and when there are too few."""
+"""Descriptors and threads of caches: closed when a cache is dropped, and when descriptors run out."""
 
 import ast
 import gc
@@ -22,7 +22,7 @@ from tests.storage.test_process import in_fork
 
 @contextmanager
 def no_garbage_collection():
-    """What goes meanwhile goes by itself."""
+    """Disable the garbage collector, so that only reference counting releases objects."""
     gc.collect()
     gc.disable()
     try:
@@ -37,7 +37,7 @@ def descriptors():
 
 @pytest.fixture
 def await_no_threads():
-    """Waits until the threads are gone that began to fetch ahead in this test."""
+    """Wait until the threads that began to fetch ahead in this test have ended."""
     before = set(threading.enumerate())
 
     def new():
@@ -53,7 +53,7 @@ def await_no_threads():
 
 
 def await_descriptors(expected):
-    """A shard that is fetched ahead at this moment is fetched to its end."""
+    """Wait until no more than `expected` are open: a fetch ahead that is running is completed first."""
     end = time.monotonic() + 20
     while descriptors() > expected and time.monotonic() < end:
         time.sleep(0.005)
@@ -109,7 +109,7 @@ def test_a_finished_epoch_leaves_no_threads(a_set, tmp_path, await_no_threads):
     dataset = StreamingDataset(remote=a_set, local=str(tmp_path / "cache"), batch_size=8)
     assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
     await_no_threads(2.0)  # they would wait five seconds for more
-    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "and they begin again"
+    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "threads start again"
 
 
 def test_a_dropped_cache_ends_its_idle_threads(fill, make_cache, await_no_threads):

@@ -1,4 +1,4 @@
-"""The first bytes of a shard are read while the rest is on its way; see `smalti.cache.transfer`."""
+"""Reading the first bytes of a shard while the rest is being fetched; see `smalti.cache.transfer`."""
 
 import threading
 import time
@@ -17,11 +17,11 @@ from tests.cache.conftest import DIGEST
 MIB = 1 << 20
 KEY = "w/shard.00000.mds"
 LATE = 5
-"""The first of the samples below that does not lie in the first bytes: they hold five and a part of the sixth."""
+"""The first sample below that does not lie in the first bytes: they hold five and a part of the sixth."""
 
 
-class Gated(MemoryStore):
-    """Sends the first bytes of an object, and what follows when the gate is opened."""
+class GatedStore(MemoryStore):
+    """A store that sends the first bytes of an object, and the rest when the gate is opened."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Gated(MemoryStore):
 
 
 def text(row):
-    """A megabyte and a half, other letters for each row; twice that from row 10 on."""
+    """Return 1.5 MiB of the row's digits; twice that from row 10 on."""
     return f"{row}" * (3 * MIB // 2)
 
 
@@ -58,7 +58,7 @@ def built(rows=12, **options):
 @pytest.fixture
 def gated():
     """A store with one shard of 21 MB, and its entry."""
-    store, (info, data) = Gated(), built()
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data)
     return store, info
 
@@ -131,13 +131,13 @@ def test_another_process_reads_the_first_bytes_that_the_first_one_fetches(gated,
     assert other.shard(0, 3)[3] == {"text": text(3)}
     store.gate.set()
     assert [cache.shard(0)[7] for cache in (mine, other)] == [{"text": text(7)}] * 2
-    assert len(store.spans) == 5, "what one fetches in parts, and nothing by the other"
+    assert len(store.spans) == 5, "the parts that the first one fetches, and nothing by the other"
     mine.close()
     other.close()
 
 
 def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
-    store, (info, data) = Gated(), built()
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data[: MIB + 1] + b"X" + data[MIB + 2 :])
     cache = make_cache(store, [info], retry=1)
     with ThreadPoolExecutor(1) as pool:
@@ -150,7 +150,7 @@ def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
 
 
 def test_an_early_read_stays_valid_when_the_rest_fails_and_the_next_request_raises(make_cache):
-    store, (info, data) = Gated(), built()
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data)
     cache = make_cache(store, [info], retry=1)
     early = cache.shard(0, 1)
@@ -192,5 +192,5 @@ def test_sets_without_first_hashes_are_read_whole(gated, make_cache):
     store, info = gated
     store.gate.set()
     plain = replace(info, raw=replace(info.raw, first_hash=None))
-    assert plain == info, "it says nothing that the bytes do not say"
+    assert plain == info, "the hash of the first bytes does not count in comparisons"
     assert make_cache(store, [plain]).shard(0, 0)[7] == {"text": text(7)}

@@ -1,4 +1,4 @@
-"""The bytes that an epoch fetches under a limit, beside the fewest that it can."""
+"""Eviction under a limit: the bytes that an epoch fetches, compared with the fewest possible."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard
 
 @pytest.fixture
 def made(fill, tmp_path):
-    """A cache for so many shards of four, which will be asked for in this order; and the store's log."""
+    """Make a cache with space for `room` of four shards, which will be read in this order; return it and its store."""
 
     def make(order, room, keep_zip=False):
         store = LocalStore(tmp_path / "set")
@@ -121,7 +121,7 @@ def test_without_a_limit_nothing_is_evicted_and_there_is_no_warning(tmp_path):
 
 @pytest.fixture(scope="module")
 def hundred(tmp_path_factory):
-    """100 shards of eight samples, and what they take unpacked."""
+    """A set of 100 shards of eight samples, and its unpacked bytes."""
     remote = remote_set(tmp_path_factory.mktemp("hundred") / "set", 800)
     return remote, sum(shard_bytes(reader(remote, remote.parent / "x")))
 
@@ -142,7 +142,7 @@ def test_three_epochs_with_lookahead_fetch_little_more_than_the_least(hundred, t
 
 
 def test_the_next_epoch_begins_with_hits(hundred, tmp_path):
-    """Of 50 shards of room, nearly all hold what the next epoch reads first: it begins with hits."""
+    """With space for 50 shards, nearly all hold what the next epoch reads first."""
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": total // 2}
     dataset = reader(remote, tmp_path / "cache", predownload=8, **options)
@@ -150,7 +150,7 @@ def test_the_next_epoch_begins_with_hits(hundred, tmp_path):
     batches, fetched = dataset.batches(), dataset.stats(least=False).fetches
     for _ in range(20):  # a fifth of the epoch
         next(batches)
-    assert dataset.stats(least=False).fetches - fetched <= 5, "without a look ahead it were ten"
+    assert dataset.stats(least=False).fetches - fetched <= 5, "without lookahead it would be ten"
     batches.close()
     dataset.close()
 
@@ -208,7 +208,7 @@ def test_persistent_worker_processes_fetch_little_more_than_the_least(hundred, t
 
 
 def test_only_the_latest_epochs_count_towards_the_ratio(tmp_path):
-    """Twelve epochs of 25 shards through room for all: all bytes come in the first, which is forgotten by then."""
+    """Twelve epochs with space for all shards: all bytes are fetched in the first one, which no longer counts then."""
     dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache", cache_limit="1mb")
     for _ in range(MOST_PASSES):
         read_all(dataset)
@@ -222,39 +222,39 @@ def test_only_the_latest_epochs_count_towards_the_ratio(tmp_path):
     dataset.close()
 
 
-class Slow(LoggedStore):
-    """A store that is read from when somebody says so."""
+class HeldStore(LoggedStore):
+    """A store whose third shard is sent when the test allows it."""
 
     def __init__(self, inner, log):
         super().__init__(inner, log)
-        self.may_go, self.came = threading.Event(), threading.Event()
+        self.released, self.requested = threading.Event(), threading.Event()
 
     def fetch(self, key, out, **options):
         if "00002" in key:
-            self.came.set()
-            assert self.may_go.wait(30)
+            self.requested.set()
+            assert self.released.wait(30)
         return super().fetch(key, out, **options)
 
 
 def test_a_fetch_by_a_job_without_a_limit_counts_before_its_bytes_arrive(fill, tmp_path):
-    """It asks nobody for room; what it fetches is still counted, so that nothing comes ahead on top of it."""
+    """It makes no reservation; its fetch still counts, so that another job fetches nothing ahead on top of it."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store)[:4]
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
-    slow = Slow(store, tmp_path / "slow")
+    slow = HeldStore(store, tmp_path / "slow")
     unlimited = ShardCache(Source(slow, DIGEST, infos, options))
     far = LoggedStore(store, tmp_path / "log")
     limited = ShardCache(Source(far, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
     limited.plan(iter([Uses(np.array([0, 2, 3]), np.array([0, 1, 2]), 3)]))
     limited.shard(0)
     unlimited.prefetch([2])
-    assert slow.came.wait(30)
+    assert slow.requested.wait(30)
     limited.prefetch([3])
     deadline = time.monotonic() + 30
     while not limited._space.get().retry_step and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert fetched(far) == [0], "0 and 2 are all that there is room for"
-    slow.may_go.set()
+    assert fetched(far) == [0], "there is space for 0 and 2 only"
+    slow.released.set()
     limited.reached(1)
     limited.shard(2)
     limited.reached(2)

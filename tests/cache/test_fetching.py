@@ -1,4 +1,4 @@
-"""Bringing shards here: in place, fetched, verified, repaired; every fault is planted in the store."""
+"""Fetching shards: in place, fetched, verified, repaired; every fault is planted in the store."""
 
 import os
 import pickle
@@ -43,7 +43,7 @@ def test_remote_shards_arrive_and_read_back(fill, make_cache, compression, tmp_p
 
 
 def test_sets_without_checksums_never_share_copies(fill, make_cache):
-    """Rows of fixed size make their index files equal, and so their digests; the content is another."""
+    """Rows of fixed size make their index files and digests equal, while the contents differ."""
     stores = [MemoryStore("memory://one"), MemoryStore("memory://two")]
     infos = [fill(store, hashes=()) for store in stores]
     for info in infos[1]:
@@ -52,7 +52,7 @@ def test_sets_without_checksums_never_share_copies(fill, make_cache):
     assert infos[0] == infos[1]
     texts = [make_cache(store, infos[0]).shard(1)[0]["text"] for store in stores * 2]
     assert [text[:4] for text in texts] == ["row ", "ROW "] * 2
-    assert all(len([call for call in store.calls if call.op == "fetch"]) == 1 for store in stores), "kept all the same"
+    assert all(len([call for call in store.calls if call.op == "fetch"]) == 1 for store in stores), "copies are kept"
 
 
 def test_keep_zip_keeps_the_compressed_file(fill, make_cache, tmp_path):
@@ -165,7 +165,7 @@ def test_bytes_that_stay_wrong_are_an_error_that_names_shard_key_and_version(fil
         assert caught.value.key == key
         assert not (tmp_path / "cache" / DIGEST / infos[2].raw.basename).exists()
     store.objects[key] = good
-    assert ids(cache) == list(range(40)), "repaired in the store: the next request gets it"
+    assert ids(cache) == list(range(40)), "repaired in the store: the next request succeeds"
 
 
 def test_every_truncation_and_every_flipped_byte_of_a_shard_is_refused(fill, make_cache):
@@ -282,7 +282,7 @@ def test_prefetch_brings_shards_in_the_background(fill, make_cache):
     while len(fetches(store)) < len(infos) and time.monotonic() < end:
         time.sleep(0.01)
     assert ids(cache) == list(range(40))
-    assert len(fetches(store)) == len(infos), "nobody fetched twice"
+    assert len(fetches(store)) == len(infos), "none fetched twice"
 
 
 def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill, make_cache):
@@ -314,7 +314,7 @@ def test_a_shard_that_is_missing_for_half_a_second_is_only_late(fill, make_cache
     hidden = {key: store.objects.pop(key)}
     threading.Timer(0.5, store.objects.update, [hidden]).start()
     assert len(make_cache(store, infos).shard(2)) > 0
-    assert len(fetches(store, key)) > 2, "that is no attempt of `download_retry`"
+    assert len(fetches(store, key)) > 2, "not counted as an attempt of `download_retry`"
 
 
 def test_a_shard_waiting_behind_slow_prefetches_is_fetched_at_once(fill, make_cache):

@@ -1,4 +1,4 @@
-"""What lies in a cache's folder, looked at again and again."""
+"""Scanning the cache's folder."""
 
 from smalti.cache.files import SeenFiles, scan
 
@@ -18,7 +18,7 @@ def test_a_repeated_scan_sees_new_removed_and_replaced_files(tmp_path):
         tmp_path / "new": 1,
         tmp_path / "w" / "replaced": 2,
     }
-    assert set(seen) == {str(tmp_path / name) for name in ("w/kept", "new", "w/replaced")}, "nothing else is kept"
+    assert set(seen) == {str(tmp_path / name) for name in ("w/kept", "new", "w/replaced")}, "only copies are remembered"
 
 
 def test_a_repeated_scan_sees_growing_locks_and_temporaries(tmp_path):
@@ -34,7 +34,7 @@ def test_a_repeated_scan_sees_growing_locks_and_temporaries(tmp_path):
 
 
 def test_a_fetch_counts_with_its_reservation_and_not_with_its_temporaries(tmp_path):
-    """A shard of 6 bytes, unpacked beside the 4 that came; it is 6 that stay."""
+    """A shard of 6 bytes, unpacked from 4; the 6 stay."""
     (tmp_path / ".a.lock").write_bytes(b"123456")
     (tmp_path / ".b.lock").touch()
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""The fewest bytes that a row of shards can cost."""
+"""The fewest bytes that an order of shards can cost."""
 
 from functools import cache
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Verified: what one process checked, its forks need not check again."""
+"""`VerifiedFiles`: files that one process verified need not be verified again by its forks."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Files by their names, also where shards are rows of a table."""
+"""Shards by the names of their files, as a list and as rows of a table."""
 
 from pathlib import Path
 

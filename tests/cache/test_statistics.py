@@ -1,4 +1,4 @@
-"""What is counted, over processes however they were started."""
+"""Counters over processes, however these are started, and how they are presented."""
 
 import json
 import multiprocessing
@@ -80,9 +80,9 @@ def test_a_pickled_copy_counts_from_zero():
 
 
 def test_json_holds_all_figures():
-    told = json.loads(STATS.to_json())
-    waits = told.pop("step_waits")
-    assert told == {
+    figures = json.loads(STATS.to_json())
+    waits = figures.pop("step_waits")
+    assert figures == {
         "hits": 5, "fetches": 3, "bytes_fetched": 330, "evictions": 1, "bytes_evicted": 100, "wait_seconds": 0.25,
         "least_bytes": 300, "bytes_before": 0, "bytes_received": 360, "link_seconds": 1.5, "bytes_from_disk": 0,
         "retries": 1, "failures": {"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
@@ -117,7 +117,7 @@ def test_figures_without_a_value_are_left_out():
 
 
 def test_closed_counters_ignore_additions_and_touch_no_descriptor():
-    """The collector ends what hangs together in any order: a number may be told to counters that are gone."""
+    """The garbage collector closes objects of a cycle in any order, so counters may be used after they were closed."""
     counters = Counters()
     taken = counters._numbers.descriptor
     counters._numbers.__del__()
@@ -125,4 +125,4 @@ def test_closed_counters_ignore_additions_and_touch_no_descriptor():
         assert reused.fileno() == taken
         counters.add(hits=1)
         counters._numbers.__del__()
-        assert os.fstat(taken), "somebody else's file is still open"
+        assert os.fstat(taken), "the other file is still open"

@@ -1,4 +1,4 @@
-"""Objects in chunks, whole or by parts, within a deadline."""
+"""Transfers of objects, whole or in parts, within a deadline."""
 
 import threading
 
@@ -14,7 +14,7 @@ from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.deadline import TransferDeadline
 from smalti.storage.process import PerProcess
 from smalti.testing import MemoryStore
-from tests.cache.conftest import DIGEST, Clock, Slow
+from tests.cache.conftest import DIGEST, Clock, SlowStore
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
@@ -27,8 +27,8 @@ def store():
     return found
 
 
-class Counting(MemoryStore):
-    """Notes how many ranges are asked for at the same time, and waits until `expected` are."""
+class ConcurrentStore(MemoryStore):
+    """A store that waits until `expected` ranges are requested at the same time."""
 
     def __init__(self, expected):
         super().__init__()
@@ -54,7 +54,7 @@ def test_parts_are_the_object_in_order(store, at_once):
 
 
 def test_parts_are_requested_concurrently():
-    store = Counting(2)
+    store = ConcurrentStore(2)
     store.put("k", DATA)
     assert b"".join(parts(store, at_once=2)) == DATA
     assert store.together == 2
@@ -67,7 +67,7 @@ def test_parts_are_not_requested_far_ahead_of_the_reader(store):
     taken = parts(store, at_once=1)
     assert next(taken) == DATA[:PART_BYTES]
     taken.close()
-    assert max(asked) <= PART_BYTES, "one part ahead, and no further"
+    assert max(asked) <= PART_BYTES, "one part ahead at most"
 
 
 def test_an_object_longer_than_declared_is_noticed(store):
@@ -120,7 +120,7 @@ def test_an_unexpected_error_is_raised_with_the_key(read):
 
 def test_a_slow_object_that_progresses_arrives_long_after_the_time_limit():
     clock = Clock()
-    slow = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 513 seconds
+    slow = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 513 seconds
     slow.put("k", DATA)
     deadline = TransferDeadline(10.0, SIZE, clock)
     assert b"".join(stream(slow, "k", deadline=deadline, stall=5.0)) == DATA
@@ -129,11 +129,11 @@ def test_a_slow_object_that_progresses_arrives_long_after_the_time_limit():
 
 def test_a_trickling_object_fails_at_the_time_limit():
     clock = Clock()
-    slow = Slow(clock, 1, 0.5)
+    slow = SlowStore(clock, 1, 0.5)
     slow.put("k", DATA)
     with pytest.raises(StoreTimeout, match="k: less than 64 KiB arrived within 60 s"):
         list(stream(slow, "k", deadline=TransferDeadline(60.0, SIZE, clock, what="k"), stall=30.0))
-    assert clock.now < 90.0, "some chunks more may be queued"
+    assert clock.now < 90.0, "some further chunks may be queued"
 
 
 def test_a_timeout_of_the_store_in_a_part_is_a_parts_timeout():
@@ -144,7 +144,7 @@ def test_a_timeout_of_the_store_in_a_part_is_a_parts_timeout():
 
 
 def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large, make_cache):
-    """Progress within a part is not seen: a link that is too slow for parts may be fast enough."""
+    """Progress within a part is not seen: a link that is too slow for parts may be fast enough for the whole object."""
     store = MemoryStore()
     info = put_large(store)
     store.plant("get_range", error=StoreTimeout("too slow"))
@@ -154,7 +154,7 @@ def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large,
 
 def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_large, tmp_path):
     clock = Clock()
-    store = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
+    store = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
     sources, opened, counters = ShardSources([Source(store, DIGEST, [info], options)], None), OpenShards(1), Counters()

@@ -1,4 +1,4 @@
-"""F1 to F5: a full disk, limits of any size, eviction under readers, data that must not go, jobs that share."""
+"""F1 to F5: a full disk, limits of any size, eviction beside readers, data that are never removed, jobs that share."""
 
 import json
 import os
@@ -32,7 +32,7 @@ try:
     dataset.close()
 except Exception as error:
     found = f"{type(error).__name__}: {error}"
-time.sleep(0.3)  # what was fetched ahead may go on for a moment
+time.sleep(0.3)  # a fetch ahead may take another moment
 left = [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
 print(json.dumps([found, left]))
 """
@@ -62,12 +62,12 @@ print(json.dumps(found))
 
 
 def on_small_disk(remote, local, size):
-    """What reading answers in a mount namespace of its own, with a cache on a disk of this size."""
+    """Read an epoch in a mount namespace whose cache disk has this size; return samples or error, and leftovers."""
     return in_namespace(ON_SMALL_DISK, str(remote), str(local), size)
 
 
 def in_namespace(program, *arguments):
-    """What a program prints, as JSON, that may mount what it wants."""
+    """Run a program in a mount namespace of its own; return what it prints as JSON."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespaces here: needs CAP_SYS_ADMIN")
     root = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_f1_on_a_full_disk_copies_are_evicted_and_the_epoch_is_complete(tmp_path
 
 @pytest.mark.process
 def test_f1_epochs_on_a_disk_that_holds_six_shards_are_complete(tmp_path):
-    """Shards fetched ahead took the room of the one that was waited for, and every epoch ended in "is full"."""
+    """Shards fetched ahead must not take the space of the one that a reader waits for."""
     remote, columns = tmp_path / "set", {"id": "int", "b": "bytes"}
     with MDSWriter(out=str(remote), columns=columns, size_limit=1 << 19, compression="zstd") as writer:
         for number in range(400):
@@ -155,7 +155,7 @@ def test_f3_readers_survive_another_process_that_keeps_removing_all_copies(tmp_p
     removed = 0
     while any(each.poll() is None for each in readers):
         removed += sum(each.files for each in inspect.clear(local))
-        time.sleep(0.02)  # others get the lock, too
+        time.sleep(0.02)  # so that others get the lock too
     assert [each.communicate(timeout=10)[0] for each in readers] == ["whole\n"] * 4
     assert removed > 50
 
@@ -216,7 +216,7 @@ print("whole")
 
 @pytest.mark.process
 def test_f5_shards_that_another_job_needs_next_are_evicted_last(tmp_path):
-    """A second job that needs half of the set leaves the other job's next shards alone, and takes those it has read."""
+    """A second job evicts shards that the first one has read, and not those that it will read next."""
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     sizes = shard_bytes(reader(remote, local))
     half = len(sizes) // 2

@@ -1,4 +1,4 @@
-"""F10 to F15: rotten copies, clocks, descriptors, folders that go, weak locks, planted links."""
+"""F10 to F15: corrupt copies, clocks, descriptors, removed folders, unreliable locks, planted links."""
 
 import os
 import shutil
@@ -28,12 +28,12 @@ def test_f10_a_corrupt_copy_is_found_by_the_next_run_and_by_the_command(tmp_path
     first = reader(remote, local)
     assert read_all(first) == ALL
     first.close()
-    rotten = sorted(copies(local))[3]
-    data = bytearray(rotten.read_bytes())
+    corrupt = sorted(copies(local))[3]
+    data = bytearray(corrupt.read_bytes())
     data[len(data) // 2] ^= 1
-    rotten.write_bytes(data)
+    corrupt.write_bytes(data)
     assert main(["cache", "verify", str(remote), "--local", str(local)]) == 1
-    assert rotten.name in capsys.readouterr().err
+    assert corrupt.name in capsys.readouterr().err
     second = reader(remote, local)
     assert read_all(second) == ALL
     assert second.stats().fetches == 1
@@ -44,7 +44,7 @@ def test_f10_a_corrupt_copy_is_found_by_the_next_run_and_by_the_command(tmp_path
 @pytest.mark.parametrize("shift", [3600, -3600])
 @pytest.mark.parametrize("turn", [1, -1])
 def test_f11_eviction_does_not_depend_on_clocks(fill, tmp_path, shift, turn):
-    """File times an hour ahead or back, in order or in reverse: what is needed last goes, as it does without."""
+    """File times an hour ahead or back, in order or in reverse: what is needed last is evicted all the same."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")[:4]
     size = max(info.raw.num_bytes for info in infos)
@@ -143,7 +143,7 @@ print(json.dumps([said, len(found), len(set(found))]))
 @pytest.mark.process
 @pytest.mark.slow
 def test_f13_a_cache_disk_that_turns_read_only_is_a_typed_error_and_no_short_epoch(tmp_path):
-    """What a kernel does with a disk that has faults."""
+    """As a kernel reacts to a faulty disk."""
     remote = remote_set(tmp_path / "set", 800)
     said, taken, others = in_namespace(TURNS_READ_ONLY, str(remote), str(tmp_path / "cache"))
     assert said.startswith("StoreError: shard "), said
@@ -196,7 +196,7 @@ def test_f15_a_link_in_place_of_a_copy_is_replaced_and_not_followed(tmp_path):
 
 
 def test_f15_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
-    """Locks have names that can be guessed, and are cut to the size of what is fetched."""
+    """Lock files have predictable names, and are truncated to the size of a reservation."""
     remote, local, victim = remote_set(tmp_path / "set"), tmp_path / "cache", tmp_path / "victim"
     victim.write_bytes(b"mine")
     dataset = reader(remote, local, cache_limit=9000, download_timeout=2.0)
