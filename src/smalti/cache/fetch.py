@@ -1,6 +1,8 @@
 """Fetching one shard: found and verified, or transferred, verified, unpacked, and published by rename.
 
-An MDS shard is one file; a text shard is two, fetched under one lock and each of them verified by itself.
+An MDS shard is one file; a text shard is two, fetched under one lock and each of them verified by itself. A wrong hash
+is raised as `ChecksumMismatch` by `CheckedFile` (`transfer.py`) while a file arrives, and by `verify_file`
+(`smalti.format`) for an existing one. After the last attempt `Fetcher._final_error` adds shard, key and version.
 """
 
 import errno
@@ -58,7 +60,7 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class ShardLoader:
-    """Loads shards by id: fetches, verifies and maps them. Thread-safe; a shard must be loaded by one thread at a time.
+    """Shards by id: fetched, verified and mapped. Thread-safe, but each shard must be loaded by one thread at a time.
 
     Args:
         sources: The shards.
@@ -173,15 +175,7 @@ class _Staging:
 
 
 class Fetcher:
-    """Loads shards of one source; thread-safe, holds no handles.
-
-    Args:
-        source: The source.
-        paths: The paths of its copies.
-        counters: Where bytes, attempts and failures are counted.
-        tuner: The number of transfers at once.
-        clock: Seconds from any fixed point, for the deadlines of transfers.
-    """
+    """Fetches of one source; thread-safe, holds no handles. Arguments as those of `ShardLoader`."""
 
     def __init__(
         self,
@@ -216,7 +210,7 @@ class Fetcher:
             self._remove_leftovers(shard, targets)
             return found
         size = sum(file.raw.num_bytes for file in files)
-        with _DiskErrors(shard.name, targets[0].parent, size, self._facts(files[0])):
+        with _disk_errors(shard.name, targets[0].parent, size, self._facts(files[0])):
             for _ in range(MAX_REMOVED_FOLDERS):
                 try:
                     return self._fetch_locked(shard, targets, fetch)
@@ -449,34 +443,22 @@ class _FullDisk:
         return FIRST_PAUSE_SECONDS if is_waiting else None
 
 
-class _DiskErrors:
-    """A context manager that raises errors of the cache's own disk as `StoreError` with advice."""
-
-    def __init__(self, name: str, folder: Path, num_bytes: int, facts: dict[str, Any]) -> None:
-        self._name, self._folder, self._num_bytes, self._facts = name, folder, num_bytes, facts
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, OSError) or isinstance(error, StoreError):
-            return
-        where = f"the cache folder {self._folder}"
+@contextmanager
+def _disk_errors(name: str, folder: Path, num_bytes: int, facts: dict[str, Any]) -> Iterator[None]:
+    """Raise errors of the cache's own disk as `StoreError` with advice."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        where = f"the cache folder {folder}"
         if error.errno in _DISK_FULL:
-            raise StoreError(
-                f"{self._name}: {where} is full ({self._num_bytes} bytes are needed); free space, or give "
-                "another folder as `local`",
-                **self._facts,
-            ) from error
-        if error.errno == errno.ENOMEM:
-            raise StoreError(
-                f"{self._name}: out of memory while it was fetched into {where}; use fewer loader workers, or smaller "
-                "shards",
-                **self._facts,
-            ) from error
-        raise StoreError(
-            f"{self._name}: {where} cannot be used: {error}; give another folder as `local`", **self._facts
-        ) from error
+            text = f"{where} is full ({num_bytes} bytes are needed); free space, or give another folder as `local`"
+        elif error.errno == errno.ENOMEM:
+            text = f"out of memory while it was fetched into {where}; use fewer loader workers, or smaller shards"
+        else:
+            text = f"{where} cannot be used: {error}; give another folder as `local`"
+        raise StoreError(f"{name}: {text}", **facts) from error
 
 
 def _verified_and_opened(files: tuple[ShardFile, ...], paths: tuple[Path, ...], opener: ShardOpener) -> AnyShard:

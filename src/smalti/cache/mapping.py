@@ -162,10 +162,7 @@ class VerifiedFiles:
 
 def _mark(paths: Sequence[Path]) -> Any:
     """Return device, inode, size and modification time of the files as one number that is not 0."""
-    facts = []
-    for path in paths:
-        found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        facts.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    facts = [(state.device, state.inode, state.num_bytes, state.modified) for state in states_of(paths)]
     return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)
 
 
