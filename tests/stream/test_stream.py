@@ -224,12 +224,12 @@ def test_many_threads_read_one_stream(root):
 def test_batches_succeed_when_few_files_may_be_open(root):
     """Shards are closed between batches; one batch may hold more of them than the cache keeps."""
     stream = open_set(root)
-    stream.cache._max_open = 2
+    stream.cache._opened.max_open = 2
     for seed in range(3):
         ids = np.random.default_rng(seed).permutation(95)
         assert stream.batch(ids)["id"].tolist() == ids.tolist()
         assert stream.sample(int(ids[0]))["id"] == ids[0]
-    assert len(stream.cache._open) <= 2
+    assert len(stream.cache._opened) <= 2
 
 
 FEW_FILES = """
