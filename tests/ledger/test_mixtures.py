@@ -129,7 +129,7 @@ def test_a_mixture_in_an_order_of_mosaicml_is_reported_as_unprovable(roots, tmp_
 def test_the_command_asks_for_the_data_of_every_stream(roots, tmp_path, capsys):
     read(roots, tmp_path / "ledger")
     assert main(["ledger", "check", str(tmp_path / "ledger"), "--data", roots[0]]) == 1
-    assert "Name each data set that the run read with a `--data` of its own" in capsys.readouterr().err
+    assert "Give each data set that the run read by its own `--data`" in capsys.readouterr().err
 
 
 def test_a_run_of_one_stream_that_resumes_with_an_epoch_size_is_proven(roots, tmp_path):
