@@ -1,6 +1,6 @@
 """World: the numbers of hosts and ranks, and the place of this process among them. A pure value.
 
-Only `detect_world` and `detect_host_identity` read the environment; all other code takes a World as an argument.
+Only the `detect_*` functions read the environment; all other code takes a World as an argument.
 """
 
 import os
@@ -14,6 +14,13 @@ from smalti.errors import WorldMismatch
 from smalti.whole import whole_number
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+"""Variables for the rank and the number of ranks: torchrun's and TorchDistributor's, Horovod's, Open MPI's, MPICH's."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,15 @@ def detect_world() -> World:
         host_rank=local_rank,
         ranks_on_host=local_size,
     )
+
+
+def detect_ranks() -> tuple[int, int] | None:
+    """Return rank and number of ranks from the variables of torchrun, Horovod or MPI; None without them."""
+    for rank, size in _LAUNCHERS:
+        texts = os.environ.get(rank), os.environ.get(size)
+        if texts[0] is not None and texts[1] is not None and all(text.isdigit() for text in texts if text):
+            return int(texts[0]), int(texts[1])
+    return None
 
 
 def detect_host_identity() -> str:

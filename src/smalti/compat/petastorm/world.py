@@ -1,18 +1,10 @@
 """The world of a reader: `cur_shard` of `shard_count`, compared with the launcher's environment variables."""
 
-import os
 import warnings
 
 from smalti.errors import WorldMismatch
 from smalti.whole import whole_number
-from smalti.world import World
-
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
+from smalti.world import World, detect_ranks
 
 
 def chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
@@ -22,7 +14,7 @@ def chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
         ValueError: only one of the two is given, or they are not the number of a shard.
         WorldMismatch: there are as many shards as the launcher has ranks, but `cur_shard` is not this rank.
     """
-    launched = detect_launcher()
+    launched = detect_ranks()
     if cur_shard is None and shard_count is None:
         if launched is not None and launched[1] > 1:
             warnings.warn(
@@ -51,12 +43,3 @@ def chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
             )
         warnings.warn(f"{both}: correct only if several ranks read the same rows.", stacklevel=4)
     return world
-
-
-def detect_launcher() -> tuple[int, int] | None:
-    """Return rank and number of ranks from the variables of torchrun, Horovod or MPI; None without them."""
-    for rank, size in _LAUNCHERS:
-        texts = os.environ.get(rank), os.environ.get(size)
-        if texts[0] is not None and texts[1] is not None and all(text.isdigit() for text in texts if text):
-            return int(texts[0]), int(texts[1])
-    return None
