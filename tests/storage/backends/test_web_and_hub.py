@@ -154,3 +154,12 @@ def test_writes_to_the_hub_are_refused_with_advice(clean_environment, tmp_path):
             with pytest.raises(StoreError, match=r"train/k: .*hf upload owner/name <folder> --repo-type dataset"):
                 write()
         assert server.log == []
+
+
+@pytest.mark.parametrize("location", ["ftp://h/x?any=CANARY", "data:text/plain,CANARY", "https:///x?any=CANARY"])
+def test_a_redirect_that_is_not_followed_does_not_show_its_location(location):
+    with WebServer(FILES) as server:
+        server.redirects["/set/moved"] = location
+        with pytest.raises(StoreError, match="which is not followed") as caught:
+            open_store(f"{server.url}/set").get("moved")
+    assert "CANARY" not in repr([caught.value, caught.value.__cause__, caught.value.__context__])

@@ -6,10 +6,12 @@ fsspec's own client reports every refused HEAD as "not found", and returns the w
 import functools
 import importlib
 import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
+from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 
@@ -47,6 +49,23 @@ async def _leave_logins(session: Any, context: Any, redirect: Any) -> None:  # n
     if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
         for name in set(redirect.headers) - _OWN_HEADERS:
             redirect.headers.popall(name)
+
+
+async def _redirected(address: str, request: Any) -> Any:
+    """Return the response to a request.
+
+    Raises:
+        StoreError: the server redirects to an address that is not followed. The location may be secret, and is neither
+            in the message nor in a cause.
+    """
+    aiohttp = importlib.import_module("aiohttp")
+    with suppress(aiohttp.NonHttpUrlClientError, aiohttp.InvalidURL):
+        return await request
+    raise StoreError(
+        f"{redact_address(address)}: the server redirects to an address that is not http:// or https://, which is not "
+        "followed; give the address of the set itself",
+        url=redact_address(address),
+    )
 
 
 def is_same_server(address: str, target: str) -> bool:
@@ -109,7 +128,8 @@ def web_class() -> Any:
             # A server that compresses responses would change sizes and ranges.
             logins = {**self._login(), **options.pop("headers", {})}
             sent = {"Accept-Encoding": "identity", **(logins if is_own else {}), **headers}
-            return await session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
+            request = session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
+            return await _redirected(address, request)
 
         async def _find(self, url: str, **_: Any) -> Any:
             raise StoreError(f"{url}: a web server cannot be listed; name the shard set itself", url=url)
