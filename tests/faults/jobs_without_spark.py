@@ -7,7 +7,9 @@ from smalti.catalog import Draft, publish
 from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.task import WritePlan, collect_shards, write_shards
+from smalti.spark.writing.packing import collect_shards
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 ROWS = 200

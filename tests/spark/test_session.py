@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from smalti.interpreter import use_driver_python
-from smalti.spark.session import SparkOptions, build_session, make_frame
-from smalti.spark.tasks import Attempt, one_answer_each, run_tasks
+from smalti.spark.session import SparkOptions, build_session
+from smalti.spark.tasks import Attempt, make_frame, one_answer_each, run_tasks
 
 pytestmark = pytest.mark.spark
 

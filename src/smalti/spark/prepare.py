@@ -21,14 +21,17 @@ from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
 from smalti.sources.image_folder import ImageFolder
 from smalti.sources.splits import TRAIN, VALIDATION, held_out, place_key
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import map_in_arrow
+from smalti.spark.tasks import make_frame, map_in_arrow
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+ERROR = "error"
+"""Column of `prepare_images` that says why a row has no image."""
+PATH = "path"
+"""Column of `prepare_images` with the file of each row."""
 POLICY = "smalti.on_bad_image"
 """Key in the metadata of the `error` column: what to do with rows that have one."""
 
@@ -148,6 +151,35 @@ def policy_of(schema: "StructType") -> str | None:
             "a frame of prepare_images keeps its columns `path` and `error` until it is written", column="path"
         )
     return str(found)
+
+
+def default_columns(names: list[str], policy: str | None) -> dict[str, str | None] | None:
+    """Return the columns to store by default, with their encodings: all but `error`, the image as JPEG.
+
+    None, which stands for all columns, for frames of other origin, whose policy is None.
+    """
+    if policy is None:
+        return None
+    return {name: "jpeg" if name == "image" else None for name in names if name != ERROR}
+
+
+def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBatch:
+    """Return the rows of `prepare_images` that have an image; all rows of other frames, whose policy is None.
+
+    Raises:
+        BadImageError: The policy is `fail`, and a row has none.
+    """
+    if policy is None:
+        return batch
+    good = pc.is_null(batch.column(ERROR))
+    if policy == "fail" and not pc.all(good).as_py():
+        first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
+        raise BadImageError(
+            f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
+            f'"skip"; `write_prepared` names all such files',
+            path=first[PATH],
+        )
+    return batch.filter(good)
 
 
 def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:

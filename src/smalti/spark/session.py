@@ -14,14 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smalti.errors import MissingDependency
-from smalti.interpreter import use_driver_python
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
 MIN_JAVA = 17
 """Oldest Java that Spark 4 runs on; Spark 3.5 runs on it too."""
@@ -166,12 +164,6 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment(variables):
         return builder.getOrCreate()
-
-
-def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
-    """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
-    use_driver_python(spark)
-    return spark.createDataFrame(rows, schema)
 
 
 def _session_type() -> "type[SparkSession]":

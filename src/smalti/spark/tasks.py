@@ -162,32 +162,51 @@ class Attempt:
         return f"{self.task:05d}-{self.attempt}"
 
 
-Work = Callable[[Iterator[pa.RecordBatch], Attempt], dict[str, Any]]
-PandasWork = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+Work = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def run_tasks(df: "DataFrame", work: Work) -> Answers:
-    """Call `work` with every partition's Arrow batches; its answers (JSON-able), by task. Blocks until all are done.
+def run_tasks(df: "DataFrame", work: Work, *, as_pandas: bool = False) -> Answers:
+    """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
+
+    Args:
+        df: The rows.
+        work: Called on executors with the batches of a partition.
+        as_pandas: Whether these are pandas DataFrames, as Spark makes them, instead of Arrow batches.
 
     Raises:
-        SmaltiError: what `work` raised on an executor, as itself; or a task answered twice.
-    """
-    with surfaced(), _small_batches(df.sparkSession):
-        rows = map_in_arrow(df, task_of(work), _ANSWER_FOR_SPARK).collect()
-    return _answers(rows)
-
-
-def run_pandas_tasks(df: "DataFrame", work: PandasWork) -> Answers:
-    """The same with every partition's rows as Spark makes pandas DataFrames of them.
-
-    Raises:
-        SmaltiError: as for `run_tasks`.
+        SmaltiError: What `work` raised on an executor, with its type; or a task answered twice.
     """
     use_driver_python(df.sparkSession)
+    return _collect_answers(df, work, as_pandas=as_pandas)
+
+
+def run_on_rows(
+    spark: "SparkSession", rows: Any, schema: "StructType | str", work: Work, *, num_tasks: int = 1
+) -> Answers:
+    """Run `work` over rows of this process, divided among the tasks by their column `place`; one task takes any rows.
+
+    Raises:
+        SmaltiError: As for `run_tasks`.
+    """
+    frame = make_frame(spark, rows, schema)
+    if num_tasks == 1:
+        return _collect_answers(frame.coalesce(1), work)
+    return _collect_answers(frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place"), work)
+
+
+def _collect_answers(df: "DataFrame", work: Work, *, as_pandas: bool = False) -> Answers:
+    task = carried(task_of(work, as_pandas=as_pandas))
     with surfaced(), _small_batches(df.sparkSession):
-        rows = df.mapInPandas(carried(pandas_task_of(work)), _ANSWER_FOR_SPARK).collect()
-    return _answers(rows)
+        mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
+        rows = mapped.collect()
+    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+
+
+def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
+    """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
+    use_driver_python(spark)
+    return spark.createDataFrame(rows, schema)
 
 
 def map_in_arrow(
@@ -201,34 +220,17 @@ def map_in_arrow(
     return df.mapInArrow(carried(task), schema)
 
 
-def _answers(rows: list[Any]) -> Answers:
-    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+def task_of(work: Work, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function that Spark runs on an executor, over Arrow batches or pandas DataFrames."""
 
-
-def task_of(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark runs on an executor."""
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
         attempt = _this_attempt()
         answer = json.dumps(work(batches, attempt))
         _spare_collector()
-        yield pa.RecordBatch.from_arrays(
+        row = pa.RecordBatch.from_arrays(
             [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
         )
-
-    return task
-
-
-def pandas_task_of(work: PandasWork) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that Spark runs on an executor, with pandas DataFrames in and out."""
-
-    def task(frames: Iterator[Any]) -> Iterator[Any]:
-        import pandas as pd
-
-        attempt = _this_attempt()
-        answer = json.dumps(work(frames, attempt))
-        _spare_collector()
-        yield pd.DataFrame({"task": [attempt.task], "attempt": [attempt.attempt], "answer": [answer]})
+        yield row.to_pandas() if as_pandas else row
 
     return task
 

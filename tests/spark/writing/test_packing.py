@@ -9,11 +9,20 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing import packing
-from smalti.spark.writing.packing import delete_all, find_runs, in_order, join_in_task, join_shards, joined_keys
-from smalti.spark.writing.task import Part, WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import (
+    TaskShards,
+    collect_parts,
+    delete_all,
+    find_runs,
+    in_order,
+    join_in_task,
+    join_runs,
+    join_shards,
+    joined_keys,
+)
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 HEAD = 170
@@ -26,13 +35,13 @@ def plan(store, *, size_limit=512, partition_by=None, compression=None):
     return WritePlan(store, new_write_id(), SCHEMA, ShardOptions(compression, (), size_limit), partition_by)
 
 
-def part(task, num_bytes, *, split=None, count=1):
+def part(task, num_bytes, *, split=None, count=1, size_limit=1000):
     """What a task wrote: full shards, and a last one of so many bytes."""
-    return Part(split, task, count, ShardInfo(SCHEMA, 1, FileInfo("x.mds", num_bytes), size_limit=1000), "")
+    return TaskShards(split, task, count, ShardInfo(SCHEMA, 1, FileInfo("x.mds", num_bytes), size_limit=size_limit), "")
 
 
-def runs_of(parts, size_limit=1000):
-    return [[part.task for part in run] for run in find_runs(parts, SCHEMA, plan(MemoryStore(), size_limit=size_limit))]
+def runs_of(parts):
+    return [[part.task for part in run] for run in find_runs(parts)]
 
 
 def written(store, rows_of_tasks, **options):
@@ -50,8 +59,8 @@ def written(store, rows_of_tasks, **options):
 
 def joined(made, parts):
     """The shards of the version, and the runs that were joined in it."""
-    runs = find_runs(parts, SCHEMA, made)
-    return list(in_order(parts, runs, packing.pack(None, made, runs))), runs
+    runs = find_runs(parts)
+    return list(in_order(parts, runs, join_runs(None, made, runs))), runs
 
 
 def ids(folder, shards):
@@ -91,7 +100,7 @@ def test_splits_are_not_mixed():
 
 
 def test_without_a_size_limit_nothing_is_joined():
-    assert runs_of([part(0, 300), part(1, 300)], size_limit=None) == []
+    assert runs_of([part(0, 300, size_limit=None), part(1, 300, size_limit=None)]) == []
 
 
 @pytest.mark.parametrize("rows_of_tasks", [[1] * 200, [3, 0, 40, 1, 1, 90, 2], [25, 26, 27] * 5, [1000], [60] * 20])
@@ -130,11 +139,11 @@ def test_splits_are_joined_each_in_its_folder(tmp_path):
 
 def test_joined_by_a_task_they_are_the_same_as_joined_by_the_driver(tmp_path):
     made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
-    runs = find_runs(parts, SCHEMA, made)
+    runs = find_runs(parts)
     texts = [pack_shards([part.tail for part in run]) for run in runs]
     answer = join_in_task(made, iter([pa.RecordBatch.from_pydict({"place": [0, 1], "shards": texts})]), Attempt.new(0))
     by_task = [unpack_shards(text, where="here")[0] for _, text in answer["joined"]]
-    by_driver = packing.pack(None, made, runs)
+    by_driver = join_runs(None, made, runs)
     assert [info.partition for info in by_task] == ["even", "odd"]
     for one, other in zip(by_task, by_driver, strict=True):
         assert one.raw.basename != other.raw.basename

@@ -11,8 +11,9 @@ from smalti.errors import StoreError
 from smalti.format import Schema, ShardOptions
 from smalti.spark import dataframe_to_mds
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import unsynced_keys
-from smalti.spark.writing.task import WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import collect_parts, unsynced_keys
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage.disk import Disk
 from smalti.testing import MemoryStore
 from tests.spark.writing.noting_store import HERE, NotingStore

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
-from smalti.spark.writing.transform import Transform, TransformRun, transform_of
+from smalti.spark.writing.transform import Transform, TransformRun, as_transform
 
 
 def batches(*sizes, start=0):
@@ -19,7 +19,7 @@ def batches(*sizes, start=0):
 
 
 def ran(transform, given, schema=None):
-    return list(TransformRun(transform_of(transform), "Spark partition 3", schema).batches(given))
+    return list(TransformRun(as_transform(transform), "Spark partition 3", schema).batches(given))
 
 
 def rows(found):
@@ -78,7 +78,7 @@ class Callable:
     ],
 )
 def test_the_annotation_of_the_first_parameter_says_the_form(function, form):
-    transform = transform_of(function)
+    transform = as_transform(function)
     assert transform.form == form
     (batch,) = ran(transform, batches(2))
     assert batch.to_pydict() == {"x": [0, 1]}
@@ -89,9 +89,9 @@ def test_what_is_no_function_over_batches_is_refused():
         return row
 
     with pytest.raises(ValueError, match=r"annotated as dict; expected pyarrow\.RecordBatch"):
-        transform_of(over_rows)
+        as_transform(over_rows)
     with pytest.raises(TypeError, match="expected a function"):
-        transform_of("x * 2")
+        as_transform("x * 2")
     with pytest.raises(ValueError, match=r"`form`: expected one of arrow, .*found 'rows'"):
         Transform(plain, "rows")
 

@@ -3,11 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from smalti.catalog import new_write_id
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.task import WritePlan, collect_columns, collect_parts, plan_arrow, write_shards
+from smalti.spark.writing.packing import collect_parts
+from smalti.spark.writing.plan import WritePlan, collect_columns, plan_output
+from smalti.spark.writing.task import write_shards
 from smalti.spark.writing.transform import Transform
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -16,7 +17,13 @@ from smalti.testing import MemoryStore
 def answers_of(store, function, columns, tasks=2):
     """The answers of tasks with the rows 0 1, 2 3, ... through the transform, with `columns` as asked for."""
     plan = WritePlan(
-        store, new_write_id(), None, ShardOptions(None), reads=("id",), asked=columns, transform=Transform(function)
+        store,
+        "w",
+        None,
+        ShardOptions(None),
+        inputs=("id",),
+        requested=columns,
+        transform=Transform(function),
     )
     answers = []
     for task in range(tasks):
@@ -57,4 +64,4 @@ def test_a_column_that_is_asked_for_and_not_given_is_named(tmp_path):
 def test_a_type_that_spark_does_not_know_is_refused_with_the_columns():
     schema = pa.schema([("when", pa.month_day_nano_interval())])
     with pytest.raises(SchemaError, match=r"gave the columns when \(month_day_nano_interval\), one of which"):
-        plan_arrow(schema, None, "reject")
+        plan_output(schema, WritePlan(MemoryStore(), "", None, ShardOptions(None)))

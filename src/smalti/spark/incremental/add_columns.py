@@ -31,9 +31,8 @@ from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.frames import require_frame
 from smalti.spark.incremental.reshard import publish_from
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Attempt, map_in_arrow, run_tasks
-from smalti.spark.types.columns import ColumnPlan, plan_table
+from smalti.spark.tasks import Attempt, map_in_arrow, run_on_rows, run_tasks
+from smalti.spark.types.columns import TablePlan, plan_table
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 SAMPLE_ID = "sample_id"
 _BATCH = 1024
-_MOST_TASKS = 256
+_MAX_TASKS = 256
 
 Found = dict[int, ShardInfo]
 """The place of a shard, and what was written beside it."""
@@ -57,7 +56,7 @@ class AlignedPlan:
     schema: Schema | None
     """Of the new shards; None until the DataFrame's columns were looked at."""
     options: ShardOptions
-    columns: ColumnPlan | None = None
+    columns: TablePlan | None = None
     """How Spark's columns become those; None for what a function gives."""
 
     def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
@@ -102,9 +101,9 @@ def write_computed(
         attempt = Attempt.new(0)
         return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
     rows = [(place, _emit(info)) for place, info in enumerate(shards)]
-    frame = make_frame(spark, rows, "place int, shard string")
-    frame = frame.repartitionByRange(min(len(rows), _MOST_TASKS), "place")
-    return _collected(run_tasks(frame, functools.partial(compute_shards, plan, computed)))
+    work = functools.partial(compute_shards, plan, computed)
+    num_tasks = min(len(rows), _MAX_TASKS)
+    return _collected(run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks))
 
 
 def compute_shards(
@@ -170,7 +169,7 @@ def write_keyed(
     ends = np.cumsum(np.array([info.samples for info in shards], np.int64))
     kinds = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
-    placed = placed.repartition(min(len(shards), _MOST_TASKS), "place").sortWithinPartitions("place", "sample")
+    placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
     markers.begin(plan.store, plan.write_id)
     found = _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))

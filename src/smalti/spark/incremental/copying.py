@@ -12,9 +12,8 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.format import ShardBuilder, ShardInfo
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.task import WritePlan
+from smalti.spark.tasks import Answers, Attempt, run_on_rows
+from smalti.spark.writing.plan import WritePlan
 from smalti.writer import ShardUploader
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[Surv
         batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
         attempt = Attempt.new(0)
         return [(attempt, copy_samples(plan, iter([batch]), attempt))]
-    frame = make_frame(spark, rows, "place int, shard string")
-    frame = frame.repartitionByRange(min(len(rows), -(-total // _TASK_BYTES)), "place").sortWithinPartitions("place")
-    return run_tasks(frame, functools.partial(copy_samples, plan))
+    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
+    work = functools.partial(copy_samples, plan)
+    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks)
 
 
 def copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:

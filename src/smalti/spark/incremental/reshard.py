@@ -36,11 +36,18 @@ from smalti.format.sizes import parse_size_limit
 from smalti.spark.incremental.copying import Surviving, copy_surviving
 from smalti.spark.incremental.source_table import RunRecorder, SourceFile, unpack_runs
 from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.job import arrange, draft_plan
 from smalti.spark.writing.options import WriteOptions
-from smalti.spark.writing.packing import delete_all, find_runs, in_order, joined_keys, pack
-from smalti.spark.writing.routing import by_split, without_bad_images
-from smalti.spark.writing.task import Part, WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import (
+    TaskShards,
+    collect_parts,
+    delete_all,
+    find_runs,
+    in_order,
+    join_runs,
+    joined_keys,
+)
+from smalti.spark.writing.plan import WritePlan, plan_write, select_inputs
+from smalti.spark.writing.task import by_split, write_shards
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -192,7 +199,7 @@ def reshard_files(  # noqa: PLR0913  the public door: these names are the docume
 
 def convert_by_tasks(frame: "DataFrame", plan: WritePlan, how: Recipe) -> Answers:
     """The rows of a frame as shards in the store, on Spark's executors."""
-    return run_tasks(arrange(frame, plan), functools.partial(convert_files, plan, how.path_column))
+    return run_tasks(select_inputs(frame, plan), functools.partial(convert_files, plan, how.path_column))
 
 
 @dataclass(frozen=True)
@@ -267,8 +274,8 @@ class _Resharding:
         _check_paths(converted, fresh)
         parts = _parts(copied, converted)
         schema = self._schema(plan, parts, kept)
-        joins = find_runs(parts, schema, plan)
-        shards = list(in_order(parts, joins, pack(work.spark, plan, joins)))
+        joins = find_runs(parts)
+        shards = list(in_order(parts, joins, join_runs(work.spark, plan, joins)))
         runs = self._runs(gone, kept, surviving, converted, shards)
         row_hash = self._row_hash(copied, converted)
         told = ToldSources(SourceTable(self.wanted, runs), self.how.digest, row_hash)
@@ -299,7 +306,7 @@ class _Resharding:
         return kept, [Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in going]
 
     def _plan(self, frame: "DataFrame") -> WritePlan:
-        plan = draft_plan(frame, self.store, self.how.options)
+        plan = plan_write(frame, self.store, self.how.options)
         if plan.schema is None or plan.schema.columns().get(self.how.path_column) != "str":
             raise SchemaError(
                 f"the set must hold the path of each row's file in column {self.how.path_column!r}, as `str`",
@@ -316,7 +323,7 @@ class _Resharding:
             )
         return plan
 
-    def _schema(self, plan: WritePlan, parts: Sequence[Part], kept: Sequence[ShardInfo]) -> Schema:
+    def _schema(self, plan: WritePlan, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
         """The columns; those of the shards that stay are the same, or the recipe would be another."""
         if not parts and not kept:
             raise SchemaError("no file gives a row; nothing was published")
@@ -377,16 +384,16 @@ def convert_files(
 
     def watched() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            named = pa.RecordBatch.from_arrays(batch.columns, list(plan.needed()))
-            for split, part in by_split(without_bad_images(named, plan.bad_images), plan.partition_by):
-                recorders.setdefault(split, RunRecorder()).add(part.column(path_column))
+            for usable in plan.usable_rows(iter([batch])):
+                for split, part in by_split(usable, plan.partition_by):
+                    recorders.setdefault(split, RunRecorder()).add(part.column(path_column))
             yield batch
 
     answer = write_shards(plan, watched(), attempt)
     return {**answer, "runs": [[split, recorder.pack()] for split, recorder in recorders.items()]}
 
 
-def _parts(copied: Answers, converted: Answers) -> list[Part]:
+def _parts(copied: Answers, converted: Answers) -> list[TaskShards]:
     """What all tasks wrote, by split: first what was copied, then what was converted."""
     behind = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
     return sorted([*collect_parts(copied), *behind], key=lambda part: (part.split or "", part.task))

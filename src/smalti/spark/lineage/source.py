@@ -147,10 +147,23 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
         return {}
     told: dict[str, Any] = {"sources": sources}
     if all(source and is_exact for source, is_exact in found) and plan.deterministic():
-        digest = plan_digest(json.loads(plan.toJSON()), _tree_of(plan, df.sparkSession.conf), about=_settings_of(df))
+        text, settings = _tree_of(plan, df.sparkSession.conf), _settings_of(df)
+        digest = plan_digest(json.loads(plan.toJSON()), text, about=settings)
         if digest is not None:
             told["plan"] = digest
     return told
+
+
+@contextmanager
+def require_unchanged(df: "DataFrame") -> Iterator[None]:
+    """Run a block that reads a DataFrame's rows, then check that its source files are those that Spark had listed.
+
+    Raises:
+        CatalogError: A file was replaced or removed, so that rows of two states may have been read.
+    """
+    listed = files_now(df)
+    yield
+    check_unchanged(df, listed)
 
 
 def check_unchanged(df: "DataFrame", before: Listed | None) -> None:

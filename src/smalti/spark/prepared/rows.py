@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from smalti.spark.prepare import for_spark, prepared_schema
 from smalti.spark.prepared.store import local_part
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import map_in_arrow
+from smalti.spark.tasks import make_frame, map_in_arrow
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:

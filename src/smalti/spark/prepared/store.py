@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from smalti.errors import BadImageError, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.spark.prepare import bad_images, policy_of
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Attempt, Work, map_in_arrow, run_tasks
+from smalti.spark.tasks import Attempt, Work, make_frame, map_in_arrow, run_tasks
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:

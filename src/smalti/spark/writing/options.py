@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from smalti.catalog.publishing.publish import Mode
 from smalti.format import ShardOptions
 from smalti.spark.writing.transform import Transform, TransformFunction
 
-Mode = Literal["create", "overwrite", "append"]
 ProgressChoice = bool | Literal["always"]
 
 _MAX_SHARDS = 1_000_000

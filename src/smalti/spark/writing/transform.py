@@ -45,7 +45,7 @@ class Transform:
             raise TypeError(f"`transform`: expected a function over batches, found {self.function!r}")
 
 
-def transform_of(given: "Transform | TransformFunction") -> Transform:
+def as_transform(given: "Transform | TransformFunction") -> Transform:
     """The transform that the caller means.
 
     Raises:
