@@ -10,7 +10,7 @@ from assets.flowers import draw_flower
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_file
 from smalti.spark.prepared.parts import recording_writer
-from smalti.spark.prepared.rows import read_part, wanted_in
+from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.update import PreparedUpdate, bring_table_up_to_date
 from smalti.spark.tasks import Attempt
 from smalti.storage import Store, open_store
@@ -81,7 +81,7 @@ def rows_of(store, table):
     """Every row that the table names, as it can be read: path to label, split and digest of the image."""
     rows = {}
     for part in table.parts:
-        for batch in read_part(store, part, wanted_in(table, part)):
+        for batch in read_part(store, part, labels_in(table, part)):
             for row in batch.to_pylist():
                 assert row["path"] not in rows
                 rows[row["path"]] = (row["label"], row["split"], hashlib.sha256(row["image"]).hexdigest())

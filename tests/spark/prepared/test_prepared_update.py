@@ -10,7 +10,7 @@ from smalti.errors import BadImageError, FormatError, StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared.newest import newest_table
-from smalti.spark.prepared.rows import read_part, wanted_in
+from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.table import load_table
 from smalti.spark.prepared.update import recipe_of, show_again
 from smalti.testing.memory import Killed
@@ -233,4 +233,4 @@ def test_a_part_that_is_gone_is_named(tmp_path, preparer):
     part = min(table.parts)
     preparer.store.delete(part)
     with pytest.raises(StoreNotFound, match=part.split("/")[1]):
-        list(read_part(preparer.store, part, wanted_in(table, part)))
+        list(read_part(preparer.store, part, labels_in(table, part)))

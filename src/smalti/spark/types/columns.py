@@ -53,7 +53,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How each column of a DataFrame is stored, decided before a row is read.
+    """The stored columns of a DataFrame, decided before a row is read.
 
     Picklable; tasks that use it need no Spark.
     """
@@ -119,7 +119,7 @@ def plan_table(
         nulls: What is done with nulls, for all columns or by name; see `docs/types.md`.
 
     Raises:
-        SchemaError: A column is missing or there twice, or its type cannot be stored so; the message says what to do.
+        SchemaError: A column is missing or there twice, or its type cannot be stored so; the message has advice.
     """
     chosen = _chosen(schema.fieldNames(), columns)
     stored = {name: stored_as(name, schema[name].dataType, encoding) for name, encoding in chosen.items()}

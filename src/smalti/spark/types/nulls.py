@@ -38,12 +38,12 @@ _JPEG = base64.b64decode(
 
 @dataclass(frozen=True)
 class NullPolicy:
-    """What is done with the nulls of one column."""
+    """The treatment of nulls and NaN in one column."""
 
     mask: bool = False
-    """Whether nulls are marked in a second column; the value stored in place of a marked null has no meaning."""
+    """True if nulls are marked in a second column; the value stored in place of a marked null has no meaning."""
     has_default: bool = False
-    """Whether nulls are replaced by `default`."""
+    """True if nulls are replaced by `default`."""
     default: Any = None
     nan: str = "keep"
     """`keep` stores NaN and infinities as they are, `reject` refuses both, `null` turns NaN into null."""

@@ -21,7 +21,7 @@ _FLOAT_CHOICES = ("float16", "float32", "float64", "str_float")
 
 @dataclass(frozen=True)
 class _Scalar:
-    """How a Spark type of single values is stored: one entry of the table."""
+    """One entry of the table: the storage of a Spark type of single values."""
 
     arrow: pa.DataType
     """Arrow type of the column as Spark sends it."""
@@ -38,7 +38,7 @@ class _Scalar:
 
     @property
     def is_number(self) -> bool:
-        """Whether arrays of it are stored as arrays of numbers."""
+        """True if arrays of it are stored as arrays of numbers."""
         return self.choices in (_INTEGER_CHOICES, _FLOAT_CHOICES) and self.in_json is not None
 
 
@@ -98,7 +98,7 @@ _OTHER_UDT = "a user-defined type: turn it into plain columns first"
 
 @dataclass(frozen=True)
 class Stored:
-    """How one column is stored."""
+    """The storage of one column."""
 
     encoding: str
     logical: Mapping[str, Any] | None = None
@@ -118,7 +118,7 @@ def stored_as(name: str, kind: Any, encoding: str | None) -> Stored:
         encoding: Encoding that the caller names; None for the default of the type.
 
     Raises:
-        SchemaError: The type cannot be stored, or not with this encoding; the message says what to do.
+        SchemaError: The type cannot be stored, or not with this encoding; the message has advice.
     """
     return replace(_stored_as(name, kind, encoding), arrow=arrow_type(kind))
 

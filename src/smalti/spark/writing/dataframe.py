@@ -78,7 +78,7 @@ def dataframe_to_mds(
     *,
     merge_index: bool = True,
 ) -> tuple[str, str]: ...
-def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the documented interface
+def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
     dataframe: "DataFrame | None" = None,
     out: str | Path | bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
     mds_kwargs: Mapping[str, Any] | None = None,
@@ -105,57 +105,58 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
 ) -> "Manifest | tuple[str, str] | None":
     """Write a DataFrame as Mosaic Data Shards and publish them as one new version; blocks until that is done.
 
-    The call of MosaicML's function, `dataframe_to_mds(df, merge_index=True, mds_kwargs={"out": ..., ...})`, is taken
-    as well, and gives what that gives: the local and the remote path (`smalti.spark.writing.mosaic`).
+    MosaicML's call, `dataframe_to_mds(df, merge_index=True, mds_kwargs={"out": ..., ...})`, is accepted too, and
+    returns what MosaicML's function returns: the local and the remote path (`smalti.spark.writing.mosaic`).
 
     Args:
-        dataframe: the rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full,
-            however they are partitioned: small last shards of neighbouring partitions are joined.
-        out: a path or URL that all executors and this process can write to.
+        dataframe: The rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full
+            however the rows are partitioned: small last shards of neighbouring partitions are joined.
+        out: Path or URL that all executors and this process can write to.
         mds_kwargs: MosaicML's call only: the arguments of its writer, `out` among them.
-        udf_iterable: MosaicML's call only: from a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
+        udf_iterable: MosaicML's call only: maps a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
         udf_kwargs: MosaicML's call only: keyword arguments of `udf_iterable`.
-        merge_index: MosaicML's call only: False publishes nothing, and leaves a folder with an index per partition.
-        columns: name to encoding, or to None for that of its Spark type, of the columns to store; by default all, by
-            their types (docs/types.md). With `transform`, of the columns that it gives.
-        nulls: what becomes of nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
-        compression: `zstd`, `zstd:<level>`, another of MDS, or None.
-        hashes: checksums to record for every file.
-        size_limit: largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each Spark
+        merge_index: MosaicML's call only: False publishes no version, and writes a folder with an index per partition.
+        columns: Columns to store: name to encoding, or to None for the default of its Spark type; by default all
+            columns (docs/types.md). With `transform`, columns of its output.
+        nulls: What is done with nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
+        compression: `zstd`, `zstd:<level>`, another one of MDS, or None.
+        hashes: Checksums to record for every file.
+        size_limit: Largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each Spark
             partition and split.
-        transform: a function over batches that runs between Spark and the shards: pyarrow.RecordBatch to the same, or
-            pandas.DataFrame to the same, or iterators of them, as its first parameter is annotated
-            (`smalti.spark.Transform` says it in words). Unless `columns` names every encoding, it is run on the first
-            rows beforehand to learn its columns.
-        partition_by: a column of few texts whose values become splits, such as `train` and `validation`; with
-            `transform`, of what that gives.
-        shuffle_rows: True or a seed puts all rows in an order that is a permutation by their content and the seed; it
-            costs a shuffle of all rows through Spark. Equal rows come to stand together.
-        target_shards: about how many shards to make, of each split, all about equally large, by spreading the rows
-            over so many Spark partitions as with `shuffle_rows`; more where `size_limit` is reached.
-        mode: `create` a set where there is none, `overwrite` or `append` to one by a new version.
-        progress: a line about tasks, rows and bytes on the error stream, after some seconds and if that is a terminal;
-            `"always"` also where it is none; False never.
-        write_id: names this write: one that is already published returns its version and reads no row. By default
-            derived from source and options, where Spark tells enough about the source to know that it is the same.
-        lineage: where the rows came from, kept in the manifest (JSON) beside what Spark tells of it.
-        metadata: whatever else should be kept in the manifest (JSON).
-        storage_options: credentials and endpoint of the store.
-        df: another name of `dataframe`.
+        transform: Function over batches that runs between Spark and the shards: from pyarrow.RecordBatch to the same,
+            from pandas.DataFrame to the same, or between iterators of these, by the annotation of its first parameter
+            or as `smalti.spark.Transform` declares it. Unless `columns` names every encoding, it runs on the first rows
+            beforehand to learn its columns.
+        partition_by: Column of a few texts whose values become splits, such as `train` and `validation`; with
+            `transform`, a column of its output.
+        shuffle_rows: True or a seed stores all rows in an order that their content and the seed decide. Costs a shuffle
+            of all rows through Spark. Equal rows become neighbours.
+        target_shards: About how many shards of about equal size to make of each split, by shuffling the rows into as
+            many Spark partitions, as `shuffle_rows` does; more where `size_limit` is reached.
+        mode: `create` a set where there is none, `overwrite` the set or `append` to it by a new version.
+        progress: True shows a line about tasks, rows and bytes on the error stream, after some seconds and if it is a
+            terminal; `"always"` shows it on other streams too; False never.
+        write_id: Identifies this write: if it is published already, its version is returned and no row is read. By
+            default derived from source and options, if Spark knows enough to recognise the same source.
+        lineage: Where the rows came from, kept in the manifest (JSON) together with what Spark knows of it.
+        metadata: Anything else to keep in the manifest (JSON).
+        storage_options: Credentials and endpoint of the store.
+        df: Another name of `dataframe`.
 
     Returns:
-        The manifest of the version; (local, remote) for MosaicML's call.
+        The manifest of the version; (local, remote) for MosaicML's call, "" for a path that is not used.
 
     Raises:
-        SchemaError: a column cannot be stored as asked, or a value (a null, a number that does not fit) cannot; or
-            there are no rows.
-        BadImageError: the frame is that of `prepare_images` with policy `fail`, and has a bad image.
+        SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
+            stored; or there are no rows.
+        BadImageError: The frame is that of `prepare_images` with policy `fail`, and has a bad image.
         SmaltiError: `transform` failed; the message names partition, rows and line.
-        DatasetExists: `create`, and the place holds a data set already.
-        CommitConflict: somebody else published first; nothing of ours is visible.
-        StoreError: the store failed for longer than its retries.
-        ValueError: an option that cannot be.
-        TypeError: `dataframe` is no DataFrame of Spark; the message has the line that makes one of it.
+        DatasetExists: The mode is `create`, and the place holds a data set already.
+        CommitConflict: Another writer published first; this write published nothing.
+        CatalogError: A source file was replaced or removed while it was read; nothing was published.
+        StoreError: The store failed for longer than its retries.
+        ValueError: An option has an unusable value.
+        TypeError: `dataframe` is no DataFrame of Spark; the message has the call that makes one of it.
     """
     df = _frame_of(dataframe, df)
     options = WriteOptions(
@@ -268,7 +269,7 @@ class _Write:
 
     write_id: str
     lineage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What Spark knows of the source, and what the caller adds."""
+    """Lineage for the manifest: Spark's knowledge of the source, and the caller's additions."""
     parent: Header | None = None
     """The version that is appended to; None in other modes."""
     published: Manifest | None = None

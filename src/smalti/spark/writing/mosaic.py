@@ -44,9 +44,9 @@ class MosaicCall:
     samples: SampleFunction | None
     """`udf_iterable`, if it is given."""
     merges: bool
-    """Whether one set is published; otherwise every Spark partition is a folder with an index of its own."""
+    """True if one set is published; False if every Spark partition is to be a folder with an index of its own."""
     keeps_local: bool
-    """Whether the local path is to have a copy of a remote set."""
+    """True if the local path is to have a copy of a remote set."""
 
     @property
     def root(self) -> str:
@@ -88,7 +88,7 @@ def parse_call(
         size_limit=given.get("size_limit", 1 << 26) or None,
         mode=WriterOptions("", exist_ok=bool(given.get("exist_ok")), mode=given.get("mode")).chosen_mode(),
         progress="always" if given.get("progress_bar") else False,
-        # The output of a function cannot be told from its name: every call is a write of its own.
+        # Nothing identifies the output of a function, so every call is a write of its own.
         write_id=None if udf_iterable is None else new_write_id(),
     )
     samples = None if udf_iterable is None else SampleFunction(udf_iterable, dict(udf_kwargs or {}))

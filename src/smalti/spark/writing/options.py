@@ -1,4 +1,4 @@
-"""What the caller of `dataframe_to_mds` chooses, checked before anything is done."""
+"""The options of `dataframe_to_mds`, checked before anything is done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _MAX_SHARDS = 1_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The keyword arguments of `dataframe_to_mds`, which says what each means; these are their defaults."""
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults."""
 
     columns: Mapping[str, str | None] | None = None
     nulls: str | Mapping[str, Any] = "reject"
@@ -52,12 +52,12 @@ class WriteOptions:
 
     @property
     def shard_options(self) -> ShardOptions:
-        """Those of them that are about shard files."""
+        """The options that concern shard files."""
         return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
 
     @property
     def seed(self) -> int | None:
-        """The seed of the rows' new places; None when they stay where the frame has them."""
+        """Seed of the global shuffle; None if the rows keep the order of the frame."""
         if self.shuffle_rows is False:
             return 0 if self.target_shards is not None else None
         return 0 if self.shuffle_rows is True else self.shuffle_rows

@@ -52,7 +52,7 @@ class TaskShards:
     packed: str
     """All shards of the task, as in its answer; takes a hundredth of the memory of the entries."""
     is_synced: bool = True
-    """Whether the shards are on disk already; if not, the driver must sync them."""
+    """False if the driver must sync the shards to disk."""
 
     def shards(self) -> Sequence[ShardInfo]:
         """Return all shards, in order."""

@@ -41,7 +41,7 @@ class SampleFunction:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What every task must know; picklable."""
+    """The plan of one write, as every task gets it; picklable."""
 
     store: Store
     write_id: str
@@ -52,7 +52,7 @@ class WritePlan:
     bad_images: str | None = None
     """`on_bad_image` of a frame of `prepare_images`; None for other frames."""
     columns: TablePlan | None = None
-    """How the columns that Spark sends are stored; None if they have the values that the encodings take."""
+    """Plan of the columns that Spark sends; None if they have the values that the encodings take."""
     logical: Mapping[str, Any] = field(default_factory=dict)
     """Logical types (JSON, for the manifest) of the stored columns."""
     inputs: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class WritePlan:
     """`nulls` of the caller, for the same."""
     uploads: UploadOptions = field(default_factory=lambda: UploadOptions(hash_rows=True))
     is_loose: bool = False
-    """Whether no version is published: the shards of each task are then a folder of their own below the root."""
+    """True if no version is published, and the shards of each task are a folder of their own below the root."""
     disk: Disk | None = None
     """The disk that the driver sees: a task that sees the same one leaves syncing its shards to the driver."""
     samples: SampleFunction | None = None

@@ -1,7 +1,7 @@
-"""A line on the error stream that says how far a write is; nothing before some seconds, nothing where nobody looks.
+"""A progress line of a write on the error stream: tasks while they run, and what was published at the end.
 
-While tasks run it counts them: from Spark's status tracker, or, on Spark Connect, from what the server tells. At
-the end it says what was published.
+It appears after some seconds, and by default only on a terminal. Tasks are counted by Spark's status tracker, or, on
+Spark Connect, from the progress messages of the server.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from smalti.spark.writing.options import ProgressChoice
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SILENT_SECONDS = 3.0
-_TERMINAL_SECONDS = 0.5  # between two states of the line
-_LOG_SECONDS = 10.0  # between two lines, where each stays
+_SILENT_SECONDS = 3.0  # before the first line; shorter writes show none
+_TERMINAL_SECONDS = 0.5  # between two updates of the line
+_LOG_SECONDS = 10.0  # between two lines of a stream that is no terminal
 _GROUP = "spark.jobGroup.id"
 
 
@@ -32,19 +32,19 @@ class TaskCount:
 
     done: int = 0
     total: int = 0
-    """Of the stages that Spark has planned so far."""
+    """Tasks of the stages that Spark has planned so far."""
 
 
 class Reporter:
-    """Shows the line; used by the driver's thread, and one of its own meanwhile."""
+    """A progress line; its `watch` runs in a thread of its own while the driver's thread writes."""
 
     def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO) -> None:
-        """Show nothing yet.
+        """Create the line; nothing is shown yet.
 
         Args:
-            place: where the rows go.
-            count: tells the tasks now.
-            stream: where the line is shown; a terminal has one that changes, else each stays.
+            place: Where the rows are written to.
+            count: Returns the tasks so far.
+            stream: Where the line is shown; on a terminal it is updated in place.
         """
         self._place = place
         self._count = count
@@ -55,22 +55,22 @@ class Reporter:
         self._width = 0
 
     def watch(self) -> None:
-        """Show the tasks again and again until `stop`."""
+        """Show the tasks repeatedly until `stop`; blocks."""
         pause = _SILENT_SECONDS
         while not self._stop.wait(pause):
             tasks = self._count()
             of = f"{tasks.done} of {tasks.total} tasks done, " if tasks.total else ""
             with self._lock:
-                if not self._stop.is_set():  # else the last line is there already
+                if not self._stop.is_set():  # otherwise `finish` has shown the last line
                     self._show(f"{self._place}: {of}{self._seconds}")
             pause = _TERMINAL_SECONDS if self._stream.isatty() else _LOG_SECONDS
 
     def stop(self) -> None:
-        """Leave the line."""
+        """End `watch`."""
         self._stop.set()
 
     def finish(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
-        """Say what was published, if there was something to see before."""
+        """Show what was published, unless the write was too short to show anything."""
         with self._lock:
             self._stop.set()
         if time.monotonic() - self._begin >= _SILENT_SECONDS:
@@ -94,14 +94,14 @@ class Reporter:
         self._stream.flush()
 
     def close(self) -> None:
-        """End the line where it was shown on a terminal."""
+        """End the line on a terminal, so that later output starts on a new one."""
         if self._width:
             self._stream.write("\n")
             self._stream.flush()
 
 
 class _Silent(Reporter):
-    """Shows nothing."""
+    """A progress line that is never shown."""
 
     def __init__(self) -> None:
         super().__init__("", TaskCount, sys.stderr)
@@ -112,7 +112,7 @@ class _Silent(Reporter):
 
 @contextlib.contextmanager
 def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter]:
-    """A reporter that watches the Spark jobs of this block, if the caller's choice and the error stream want one."""
+    """Yield a progress line of the Spark jobs of this block; a silent one if `choice` or the stream rules it out."""
     stream = sys.stderr
     if choice is False or (choice is True and not stream.isatty()):
         yield _Silent()
@@ -131,7 +131,7 @@ def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iter
 
 @contextlib.contextmanager
 def counting(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    """A function that counts the tasks of the jobs that this thread starts inside the block."""
+    """Yield a function that counts the tasks of the jobs that this thread starts inside the block."""
     if hasattr(spark, "_jsparkSession"):
         with _counting_classic(spark) as count:
             yield count
@@ -144,12 +144,12 @@ def counting(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
 
 @contextlib.contextmanager
 def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    """By job group: the caller's, where there is one, as its other jobs before this are left out of the count."""
+    """Count by job group: the caller's, if there is one, without its earlier jobs; otherwise a new one."""
     context = spark.sparkContext
-    theirs = context.getLocalProperty(_GROUP)
-    group = theirs or f"smalti-{secrets.token_hex(8)}"
+    callers_group = context.getLocalProperty(_GROUP)
+    group = callers_group or f"smalti-{secrets.token_hex(8)}"
     tracker = context.statusTracker()
-    if theirs is None:
+    if callers_group is None:
         context.setLocalProperty(_GROUP, group)
     before = set(tracker.getJobIdsForGroup(group))
 
@@ -162,7 +162,7 @@ def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]
     try:
         yield count
     finally:
-        if theirs is None:
+        if callers_group is None:
             context.setLocalProperty(_GROUP, None)
 
 
