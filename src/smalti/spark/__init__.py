@@ -10,8 +10,7 @@ from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archiv
 from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
 from smalti.spark.incremental.add_columns import add_columns, drop_columns
 from smalti.spark.incremental.images import reshard_images
-from smalti.spark.incremental.reshard import reshard_files
-from smalti.spark.incremental.source_table import SourceFile
+from smalti.spark.incremental.reshard import SourceFile, reshard_files
 from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared.store import PreparedReport, load_report, read_prepared, write_prepared
 from smalti.spark.session import SparkOptions, build_session, detect_java

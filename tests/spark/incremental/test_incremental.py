@@ -23,8 +23,14 @@ from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
 from smalti.spark.incremental.add_columns import add_columns
 from smalti.spark.incremental.images import reshard_images, source_files
-from smalti.spark.incremental.reshard import Recipe, Work, bring_up_to_date, convert_files, reshard_files
-from smalti.spark.incremental.source_table import SourceFile
+from smalti.spark.incremental.reshard import (
+    Conversion,
+    Recipe,
+    SourceFile,
+    bring_up_to_date,
+    convert_files,
+    reshard_files,
+)
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.tasks import Attempt
 from smalti.spark.writing.options import WriteOptions
@@ -97,7 +103,9 @@ class Converter:
         )
         files = [SourceFile(path, str(content)) for path, content in self.content.items()]
         self.asked = []
-        return bring_up_to_date(store, Recipe(recipe, "path", options), files, Work(None, self.prepare, self.convert))
+        return bring_up_to_date(
+            store, Recipe(recipe, "path", options), files, Conversion(None, self.prepare, self.convert)
+        )
 
 
 SCHEMA_ARROW = pa.schema([("path", pa.string()), ("number", pa.int32()), ("text", pa.string()), ("split", pa.string())])

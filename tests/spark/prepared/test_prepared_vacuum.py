@@ -248,7 +248,9 @@ def test_an_update_that_wakes_up_after_its_parts_were_removed_shows_nothing_and_
     before = preparer.update(name="before").table
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     prepare = asleep(preparer, lambda: vacuum_prepared(preparer.store, dry_run=False))
-    with pytest.raises(CommitConflict, match=r"took it for dead and removed its parts; nothing was shown\. Prepare"):
+    with pytest.raises(
+        CommitConflict, match=r"considered it dead and removed its parts; no table was published\. Prepare"
+    ):
         update_by(preparer, prepare, "late")
     assert load_table(preparer.store, "late") is None
     assert len(rows_of(preparer.store, before)) == 6
@@ -283,7 +285,7 @@ def test_who_puts_a_table_when_its_write_is_taken_for_dead_is_told(preparer):
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
 
     def wake_up():
-        with pytest.raises(CommitConflict, match="took it for dead"):
+        with pytest.raises(CommitConflict, match="considered it dead"):
             show_own(preparer.store, table, recipe, write_id)
 
     preparer.store.meanwhile[b'"given_up": true'] = wake_up
@@ -306,7 +308,7 @@ def test_a_table_that_was_put_when_its_write_was_taken_for_dead_is_taken_away_ag
     table, write_id = hidden(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
     preparer.store.meanwhile[b"_tables/late.arrow"] = lambda: give_up(preparer.store, write_id)
-    with pytest.raises(CommitConflict, match="took it for dead"):
+    with pytest.raises(CommitConflict, match="considered it dead"):
         show_own(preparer.store, table, recipe, write_id)
     assert load_table(preparer.store, "late") is None
     assert newest_table(preparer.store, recipe).name == "before"
