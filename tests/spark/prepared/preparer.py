@@ -1,4 +1,4 @@
-"""Bringing prepared tables up to date without Spark: the whole way but Spark's own, and what can be read then."""
+"""Updates of prepared tables without Spark, and the rows that can be read afterwards."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
 
 @dataclass
 class Preparer:
-    """The whole way but Spark's own: tasks are called one after the other, five files each."""
+    """Updates without Spark: tasks are called one after the other, five files each."""
 
     source: Path
     store: Store = field(default_factory=MemoryStore)
@@ -78,7 +78,7 @@ def photo(kind: str, number: int) -> bytes:
 
 
 def rows_of(store, table):
-    """Every row that the table names, as it can be read: path to label, split and digest of the image."""
+    """Return every row that the table names, as a reader gets it: path to label, split and digest of the image."""
     rows = {}
     for part in table.parts:
         for batch in read_part(store, part, labels_in(table, part)):
