@@ -7,7 +7,7 @@ from smalti.catalog import Draft, publish
 from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import collect_shards
+from smalti.spark.writing.packing import collect_parts
 from smalti.spark.writing.plan import WritePlan
 from smalti.spark.writing.task import write_shards
 
@@ -34,6 +34,11 @@ def write(store, write_id, attempt, *, task=0, on_batch=None):
     """Run one attempt at one task, and return its answer."""
     found = Attempt(task, attempt)
     return found, write_shards(plan(store, write_id), batches(task, on_batch), found)
+
+
+def collect_shards(answers):
+    """Return the shards of all tasks, in order."""
+    return [shard for part in collect_parts(answers) for shard in part.shards()]
 
 
 def commit(store, write_id, answers, mode="create"):

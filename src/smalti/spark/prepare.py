@@ -82,16 +82,17 @@ class PrepareOptions:
     """Spark partitions; by default one per 128 files, so that the result does not depend on the machine."""
 
     def __post_init__(self) -> None:
-        _require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
-        _require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
+        require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
+        require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
         fraction = self.validation_fraction
-        _require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
-        _require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
+        require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
+        require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
         partitions = self.num_partitions
-        _require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
+        require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
 
 
-def _require(name: str, expected: str, found: object, *, met: bool) -> None:
+def require(name: str, expected: str, found: object, *, met: bool) -> None:
+    """Raise a ValueError about an option whose condition is not met."""
     if not met:
         raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
 

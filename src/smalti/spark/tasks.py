@@ -164,11 +164,11 @@ class Attempt:
         return f"{self.task:05d}-{self.attempt}"
 
 
-Work = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def run_tasks(df: "DataFrame", work: Work, *, as_pandas: bool = False) -> Answers:
+def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
     """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
 
     Args:
@@ -184,7 +184,7 @@ def run_tasks(df: "DataFrame", work: Work, *, as_pandas: bool = False) -> Answer
 
 
 def run_on_rows(
-    spark: "SparkSession", rows: Any, schema: "StructType | str", work: Work, *, num_tasks: int = 1
+    spark: "SparkSession", rows: Any, schema: "StructType | str", work: TaskFunction, *, num_tasks: int = 1
 ) -> Answers:
     """Run `work` over rows of this process, divided among the tasks by their column `place`; one task takes any rows.
 
@@ -197,7 +197,7 @@ def run_on_rows(
     return _collect_answers(frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place"), work)
 
 
-def _collect_answers(df: "DataFrame", work: Work, *, as_pandas: bool = False) -> Answers:
+def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
     task = carried(task_of(work, as_pandas=as_pandas))
     with surfaced(), _small_batches(df.sparkSession):
         mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
@@ -222,7 +222,7 @@ def map_in_arrow(
     return df.mapInArrow(carried(task), schema)
 
 
-def task_of(work: Work, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def task_of(work: TaskFunction, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function that Spark runs on an executor, over Arrow batches or pandas DataFrames."""
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:

@@ -21,10 +21,10 @@ from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared.store import read_prepared, write_prepared
 from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.packing import collect_shards
 from smalti.spark.writing.plan import WritePlan
 from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore, open_store
+from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.photos import put
 
 pytestmark = pytest.mark.spark

@@ -10,15 +10,14 @@ from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.tasks import Attempt
 from smalti.spark.writing.packing import (
+    Packed,
     TaskShards,
     collect_parts,
     delete_all,
     find_runs,
-    in_order,
     join_in_task,
     join_runs,
     join_shards,
-    joined_keys,
 )
 from smalti.spark.writing.plan import WritePlan
 from smalti.spark.writing.task import write_shards
@@ -58,9 +57,10 @@ def written(store, rows_of_tasks, **options):
 
 
 def joined(made, parts):
-    """Return the shards of the version, and the runs that were joined in it."""
+    """Return the shards of the version, as a list and packed."""
     runs = find_runs(parts)
-    return list(in_order(parts, runs, join_runs(None, made, runs))), runs
+    packed = Packed(parts, runs, join_runs(None, made, runs))
+    return list(packed.shards), packed
 
 
 def ids(folder, shards):
@@ -124,9 +124,9 @@ def test_two_hundred_tasks_with_three_rows_make_one_shard(tmp_path, compression)
     store = LocalStore(tmp_path)
     rows = [1 if task in (0, 77, 199) else 0 for task in range(200)]
     made, parts = written(store, rows, compression=compression)
-    (info,), runs = joined(made, parts)
+    (info,), packed = joined(made, parts)
     assert info.samples == 3
-    delete_all(store, joined_keys(runs))
+    delete_all(store, packed.unused_keys())
     assert [item.key for item in store.list()] == [info.stored.basename]
 
 
@@ -178,6 +178,6 @@ def test_failures_to_delete_joined_shards_are_ignored(tmp_path):
 
     store = Keeps(tmp_path)
     made, parts = written(store, [4, 4])
-    _, runs = joined(made, parts)
-    delete_all(store, joined_keys(runs))
+    _, packed = joined(made, parts)
+    delete_all(store, packed.unused_keys())
     assert len(list(store.list())) == 3

@@ -11,7 +11,7 @@ from smalti.errors import StoreError
 from smalti.format import Schema, ShardOptions
 from smalti.spark import dataframe_to_mds
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import collect_parts, unsynced_keys
+from smalti.spark.writing.packing import Packed, collect_parts
 from smalti.spark.writing.plan import WritePlan
 from smalti.spark.writing.task import write_shards
 from smalti.storage.disk import Disk
@@ -32,6 +32,11 @@ def task(store, disk, attempt="aaaaaaaa"):
     plan = WritePlan(store, "w", SCHEMA, ShardOptions(None, (), 512), disk=disk)
     batch = pa.RecordBatch.from_pydict({"id": np.arange(100)})
     return Attempt(0, attempt), write_shards(plan, iter([batch]), Attempt(0, attempt))
+
+
+def unsynced_keys(answer):
+    """Return the objects that the driver must sync after this answer."""
+    return list(Packed(collect_parts([answer]), [], []).unsynced_keys())
 
 
 def names(number):
@@ -68,8 +73,8 @@ def test_a_task_whose_store_is_no_disk_leaves_nothing_to_sync():
 def test_only_successful_attempts_are_synced_and_answers_without_a_flag_count_as_synced(tmp_path):
     store = noting(tmp_path)
     first, second = task(store, HERE, "aaaaaaaa"), task(store, HERE, "bbbbbbbb")
-    assert list(unsynced_keys(collect_parts([second]), [])) == [name.replace("a" * 8, "b" * 8) for name in names(4)]
-    assert list(unsynced_keys(collect_parts([(first[0], {"shards": first[1]["shards"]})]), [])) == []
+    assert unsynced_keys(second) == [name.replace("a" * 8, "b" * 8) for name in names(4)]
+    assert unsynced_keys((first[0], {"shards": first[1]["shards"]})) == []
 
 
 def test_a_version_is_published_after_all_its_shards_are_on_disk(spark, tmp_path):

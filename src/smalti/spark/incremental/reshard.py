@@ -44,13 +44,12 @@ from smalti.spark.incremental.copying import Surviving, copy_surviving
 from smalti.spark.tasks import Answers, Attempt, run_tasks
 from smalti.spark.writing.options import WriteOptions
 from smalti.spark.writing.packing import (
+    Packed,
     TaskShards,
     collect_parts,
     delete_all,
     find_runs,
-    in_order,
     join_runs,
-    joined_keys,
 )
 from smalti.spark.writing.plan import WritePlan, plan_write, select_inputs
 from smalti.spark.writing.task import by_split, write_shards
@@ -276,14 +275,14 @@ class _Resharding:
         parts = _parts(copied, converted)
         schema = self._schema(plan, parts, kept)
         joins = find_runs(parts)
-        shards = list(in_order(parts, joins, join_runs(conversion.spark, plan, joins)))
-        runs = self._runs(gone, kept, surviving, converted, shards)
+        packed = Packed(parts, joins, join_runs(conversion.spark, plan, joins))
+        runs = self._runs(gone, kept, surviving, converted, packed.shards)
         row_hash = self._row_hash(copied, converted)
         sources = ToldSources(SourceTable(self.fingerprints, runs), self.recipe.digest, row_hash)
         draft = Draft(
             write_id,
             schema,
-            sorted([*kept, *shards], key=lambda shard: shard.partition or ""),
+            sorted([*kept, *packed.shards], key=lambda shard: shard.partition or ""),
             {**self._lineage(), **dict(self.recipe.options.lineage or {})},
             dict(self.recipe.options.metadata or {}),
             logical=self._logical(plan),
@@ -291,7 +290,7 @@ class _Resharding:
             sidecars=(store_sources(self.store, sources, write_id),),
         )
         manifest = self._publish(draft)
-        delete_all(self.store, joined_keys(joins))
+        delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
 
@@ -314,8 +313,7 @@ class _Resharding:
                 column=self.recipe.path_column,
             )
         base = self.base.manifest if self.base.sources is not None else None
-        logical = dict(plan.columns.logical) if plan.columns is not None else {}
-        if base is not None and (base.schema, dict(base.logical)) != (plan.schema, logical):
+        if base is not None and (base.schema, dict(base.logical)) != (plan.schema, dict(plan.logical)):
             raise SchemaError(
                 f"`prepare` gives other columns than those of version {base.version}, {base.schema.columns()}, by the "
                 f"same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
@@ -334,7 +332,7 @@ class _Resharding:
 
     def _logical(self, plan: WritePlan) -> dict[str, Any]:
         if plan.columns is not None:
-            return dict(plan.columns.logical)
+            return dict(plan.logical)
         return dict(self.base.manifest.logical) if self.base.manifest is not None else {}
 
     def _runs(

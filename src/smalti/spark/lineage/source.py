@@ -32,7 +32,7 @@ from smalti.storage.redact import redact
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Listed = list[tuple[str, int, str]]
+FileList = list[tuple[str, int, str]]
 """Path, bytes and modification time of files."""
 
 _ID_VERSION = 1  # increase it to make the same job write again instead of finding what it has published
@@ -137,7 +137,7 @@ def _format_of(relation: Any) -> str:
     return str(relation.fileFormat().toString()).split("@", 1)[0].rsplit(".", 1)[-1].lower()
 
 
-def _listed(statuses: Any) -> tuple[Listed, bool]:
+def _listed(statuses: Any) -> tuple[FileList, bool]:
     """Return path, size and time of each file, and whether these are all files.
 
     They are parsed from Hadoop's text of many statuses, because a call to the JVM for each file would take minutes.
@@ -148,7 +148,7 @@ def _listed(statuses: Any) -> tuple[Listed, bool]:
     return [(path, int(length), time) for path, length, time in files], len(files) == size
 
 
-def _digest_of(files: Listed) -> dict[str, Any]:
+def _digest_of(files: FileList) -> dict[str, Any]:
     digest = hashlib.sha256()
     for path, num_bytes, mark in sorted(files):
         digest.update(f"{path}\0{num_bytes}\0{mark}\n".encode("utf-8", "surrogateescape"))
@@ -236,7 +236,7 @@ def require_unchanged(df: "DataFrame") -> Iterator[None]:
     check_unchanged(df, listed)
 
 
-def files_now(df: "DataFrame") -> Listed | None:
+def files_now(df: "DataFrame") -> FileList | None:
     """Return the files of a Spark Connect DataFrame as they are now, for `check_unchanged`.
 
     None for other DataFrames, and if the server cannot list the files, for instance for lack of credentials. A million
@@ -252,7 +252,7 @@ def files_now(df: "DataFrame") -> Listed | None:
         return None
 
 
-def check_unchanged(df: "DataFrame", before: Listed | None) -> None:
+def check_unchanged(df: "DataFrame", before: FileList | None) -> None:
     """Return only if the files of the DataFrame are still those that Spark had listed before it read the rows.
 
     Files that were added since are ignored.
@@ -275,7 +275,7 @@ def check_unchanged(df: "DataFrame", before: Listed | None) -> None:
             _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
 
 
-def _check_on_connect(df: "DataFrame", before: Listed) -> None:
+def _check_on_connect(df: "DataFrame", before: FileList) -> None:
     if not before:
         return
     try:
@@ -285,7 +285,7 @@ def _check_on_connect(df: "DataFrame", before: Listed) -> None:
     _check_same(before, now)
 
 
-def _check_same(before: Listed, now: Listed) -> None:
+def _check_same(before: FileList, now: FileList) -> None:
     found = {path: (num_bytes, time) for path, num_bytes, time in now}
     for path, num_bytes, time in before:
         if path not in found:
@@ -320,7 +320,7 @@ def _list_again(df: "DataFrame", relation: Any) -> Any:
     return sources.InMemoryFileIndex(session, roots, relation.options(), none, uncached, none, none)
 
 
-def list_files(df: "DataFrame") -> Listed:
+def list_files(df: "DataFrame") -> FileList:
     """Return the files of a Spark Connect DataFrame as they are now.
 
     Raises:
@@ -333,7 +333,7 @@ def list_files(df: "DataFrame") -> Listed:
         return [file for part in parts for file in _list(df.sparkSession, part)]
 
 
-def _list(spark: "SparkSession", names: Sequence[str]) -> Listed:
+def _list(spark: "SparkSession", names: Sequence[str]) -> FileList:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 

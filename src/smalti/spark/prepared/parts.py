@@ -15,7 +15,7 @@ from smalti.catalog.additions.source_files import ipc_file
 from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.store import part_writer, write_part
 from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
-from smalti.spark.tasks import Answers, Attempt, Work
+from smalti.spark.tasks import Answers, Attempt, TaskFunction
 from smalti.storage import Store
 
 ROW = pa.schema([FILES.field(name) for name in ("path", "digest", "part", "reason")])
@@ -24,7 +24,7 @@ _SMALL_ROWS = 32  # a part with fewer rows in use, a quarter of a full one, is s
 _MAX_SMALL_PARTS = 8  # more small parts than this are copied into one
 
 
-def recording_writer(store: Store) -> Work:
+def recording_writer(store: Store) -> TaskFunction:
     """Return the work of a task: that of `part_writer`, with the digests of the images in its answer."""
     inner = part_writer(store)
 

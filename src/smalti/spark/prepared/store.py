@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from smalti.errors import BadImageError, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.spark.prepare import bad_images, policy_of
-from smalti.spark.tasks import Attempt, Work, make_frame, map_in_arrow, run_tasks
+from smalti.spark.tasks import Attempt, TaskFunction, make_frame, map_in_arrow, run_tasks
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def delete_folder(store: Store, name: str) -> None:
             store.delete(item.key)
 
 
-def part_writer(store: Store) -> Work:
+def part_writer(store: Store) -> TaskFunction:
     """Return the work of a task: write good rows to one Parquet file, and answer with the bad ones."""
 
     def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:

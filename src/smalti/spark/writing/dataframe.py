@@ -26,11 +26,11 @@ from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_fo
 from smalti.spark.writing.options import ProgressChoice, WriteOptions
 from smalti.spark.writing.packing import delete_all, make_durable, pack
 from smalti.spark.writing.plan import (
-    adopt_columns,
     check_append,
     learn_columns,
     plan_write,
     select_inputs,
+    stored_columns,
 )
 from smalti.spark.writing.progress import reporting
 from smalti.spark.writing.shuffle import shuffle_rows as shuffled
@@ -244,21 +244,21 @@ def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCal
             plan = dataclasses.replace(plan, disk=watch.disk)
             with require_unchanged(df):
                 answers = run(frame, plan)
-            plan = adopt_columns(plan, answers, write.parent)
+            schema, logical = stored_columns(plan, answers, write.parent)
             packed = pack(df.sparkSession, plan, answers, options)
             make_durable(store, watch, packed)
             draft = Draft(
                 write.write_id,
-                packed.schema,
+                schema,
                 packed.shards,
                 dict(write.lineage),
                 dict(options.metadata or {}),
-                logical=packed.logical,
+                logical=logical,
                 row_hash=packed.row_hash,
             )
             manifest = publish(store, draft, mode=options.mode)
         report.finish(manifest, packed.shards)
-    delete_all(store, packed.unused)
+    delete_all(store, packed.unused_keys())
     markers.end(store, write.write_id)
     return manifest
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from smalti.catalog.publishing.publish import Mode
 from smalti.format import ShardOptions
+from smalti.spark.prepare import require
 from smalti.spark.writing.transform import Transform, TransformFunction
 
 ProgressChoice = bool | Literal["always"]
@@ -34,15 +35,15 @@ class WriteOptions:
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
-        _require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
-        _require(
+        require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
+        require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
+        require(
             "shuffle_rows",
             "False, True or a seed, a whole number of 64 bits",
             self.shuffle_rows,
             met=_is_seed(self.shuffle_rows),
         )
-        _require(
+        require(
             "target_shards",
             f"a whole number from 1 to {_MAX_SHARDS:,}, or None",
             self.target_shards,
@@ -65,8 +66,3 @@ class WriteOptions:
 
 def _is_seed(found: object) -> bool:
     return isinstance(found, int) and -(2**63) <= found < 2**63
-
-
-def _require(name: str, expected: str, found: object, *, met: bool) -> None:
-    if not met:
-        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")

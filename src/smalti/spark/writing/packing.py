@@ -8,7 +8,7 @@ twice. No version names the shards that were joined; the caller deletes them aft
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.spark.tasks import Answers, Attempt, run_on_rows
 from smalti.spark.writing.options import WriteOptions
@@ -66,34 +66,45 @@ Runs = list[list[TaskShards]]
 
 @dataclass(frozen=True)
 class Packed:
-    """The content of a version, before it is published."""
+    """The shards of all tasks, with the last shards of each run joined."""
 
-    schema: Schema
-    logical: Mapping[str, Any]
-    """Logical types of the columns, for the manifest."""
-    row_hash: str
     parts: Sequence[TaskShards]
     """Shards of all tasks, in order."""
     runs: Runs
     joined: Sequence[ShardInfo]
     """One shard for each run, which replaces the last shards of its tasks."""
+    row_hash: str = ""
+    """Row hash of all samples; empty if unknown."""
 
     @functools.cached_property
     def shards(self) -> Sequence[ShardInfo]:
-        """All shards of the version, in order."""
+        """All shards, in order."""
         count = sum(part.count for part in self.parts) - sum(len(run) - 1 for run in self.runs)
-        shards = in_order(self.parts, self.runs, self.joined)
-        return tuple(shards) if count < _TABLE_SHARDS else table_of(shards)
+        return tuple(self._in_order()) if count < _TABLE_SHARDS else table_of(self._in_order())
 
-    @property
-    def unused(self) -> list[str]:
-        """Objects whose samples are in joined shards now; to be deleted once the version is published."""
-        return joined_keys(self.runs)
+    def _in_order(self) -> Iterator[ShardInfo]:
+        joined = {id(run[0]): info for run, info in zip(self.runs, self.joined, strict=True)}
+        for part, count in self._remaining():
+            if count:
+                yield from part.shards()[:count]
+            if id(part) in joined:
+                yield joined[id(part)]
 
-    @property
-    def unsynced(self) -> Iterator[str]:
-        """Objects of the version that are not on disk yet."""
-        return unsynced_keys(self.parts, self.runs)
+    def unsynced_keys(self) -> Iterator[str]:
+        """Yield the objects that tasks did not sync; joined shards were synced when they were put."""
+        for part, count in self._remaining():
+            if not part.is_synced:
+                yield from (file.basename for info in part.shards()[:count] for file in info.stored_files)
+
+    def unused_keys(self) -> list[str]:
+        """Return the objects whose samples are in joined shards now."""
+        return [file.basename for run in self.runs for part in run for file in part.tail.stored_files]
+
+    def _remaining(self) -> Iterator[tuple[TaskShards, int]]:
+        """Yield the shards of each task, and how many of them were not joined."""
+        in_runs = {id(part) for run in self.runs for part in run}
+        for part in self.parts:
+            yield part, part.count - (id(part) in in_runs)
 
 
 def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: WriteOptions) -> Packed:
@@ -101,7 +112,7 @@ def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: Writ
 
     Args:
         spark: Session whose executors join shards, where there is much to join.
-        plan: Plan of the write, with its columns.
+        plan: Plan of the write.
         answers: Answers of all tasks, which is emptied: with a million shards it is large.
         options: The caller's choices; with `target_shards`, no shards are joined.
 
@@ -112,10 +123,10 @@ def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: Writ
     row_hash = row_hash_text(sum(int(answer["row_hash"], 16) for _, answer in answers))
     parts = collect_parts(answers)
     answers.clear()
-    if plan.schema is None or (not parts and options.mode != "append"):
+    if not parts and options.mode != "append":
         raise SchemaError("the DataFrame has no rows; nothing was published")
     runs = find_runs(parts) if options.target_shards is None else []
-    return Packed(plan.schema, plan.logical, row_hash, parts, runs, join_runs(spark, plan, runs))
+    return Packed(parts, runs, join_runs(spark, plan, runs), row_hash)
 
 
 def collect_parts(answers: Answers) -> list[TaskShards]:
@@ -129,11 +140,6 @@ def collect_parts(answers: Answers) -> list[TaskShards]:
                 is_synced = bool(answer.get("is_synced", True))
                 parts.append(TaskShards(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
     return sorted(parts, key=lambda part: (part.split or "", part.task))
-
-
-def collect_shards(answers: Answers) -> list[ShardInfo]:
-    """Return the shards of all tasks, by split, then task, then number within the task."""
-    return [shard for part in collect_parts(answers) for shard in part.shards()]
 
 
 def find_runs(parts: Sequence[TaskShards]) -> Runs:
@@ -219,32 +225,6 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
     return joined
 
 
-def in_order(parts: Sequence[TaskShards], runs: Runs, joined: Sequence[ShardInfo]) -> Iterator[ShardInfo]:
-    """Yield all shards of the version: those of the tasks, with the joined shard of each run in place of its parts."""
-    joined_by_first = {id(run[0]): info for run, info in zip(runs, joined, strict=True)}
-    in_runs = {id(part) for run in runs for part in run}
-    for part in parts:
-        if part.count > 1 or id(part) not in in_runs:
-            shards = part.shards()
-            yield from shards[: part.count - 1] if id(part) in in_runs else shards
-        if id(part) in joined_by_first:
-            yield joined_by_first[id(part)]
-
-
-def unsynced_keys(parts: Sequence[TaskShards], runs: Runs) -> Iterator[str]:
-    """Yield the objects of the version that tasks did not sync; joined shards were synced when they were put."""
-    in_runs = {id(part) for run in runs for part in run}
-    for part in parts:
-        if not part.is_synced:
-            for info in part.shards()[: part.count - (id(part) in in_runs)]:
-                yield from (file.basename for file in info.stored_files)
-
-
-def joined_keys(runs: Runs) -> list[str]:
-    """Return the objects whose samples are in joined shards now."""
-    return [file.basename for run in runs for part in run for file in part.tail.stored_files]
-
-
 def make_durable(store: Store, watch: Watch, packed: Packed) -> None:
     """Wait until all shards are on disk; if that fails, delete everything that was written.
 
@@ -254,12 +234,13 @@ def make_durable(store: Store, watch: Watch, packed: Packed) -> None:
     Raises:
         StoreError: A shard cannot be made durable.
     """
-    unsynced = packed.unsynced
+    unsynced = packed.unsynced_keys()
     try:
         while keys := list(itertools.islice(unsynced, _KEYS_PER_SYNC)):
             watch.sync(keys)
     except StoreError:
-        delete_all(store, [*(file.basename for info in packed.shards for file in info.stored_files), *packed.unused])
+        stored = (file.basename for info in packed.shards for file in info.stored_files)
+        delete_all(store, [*stored, *packed.unused_keys()])
         raise
 
 

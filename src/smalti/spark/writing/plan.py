@@ -266,22 +266,21 @@ def plan_output(schema: pa.Schema, plan: WritePlan) -> TablePlan:
     return columns
 
 
-def adopt_columns(plan: WritePlan, answers: Answers, parent: Header | None) -> WritePlan:
-    """Return the plan with the columns that tasks found in the output of the transform; itself if it has columns.
+def stored_columns(plan: WritePlan, answers: Answers, parent: Header | None) -> tuple[Schema, Mapping[str, Any]]:
+    """Return columns and logical types of the shards: those of the plan, or those that tasks found in their output.
 
     Raises:
         SchemaError: Two tasks found different columns, none of them had a row, or the columns cannot be appended to
             `parent`.
     """
     if plan.schema is not None:
-        return plan
+        return plan.schema, plan.logical
     found = collect_columns(answers)
     if found is None:
         raise SchemaError("the DataFrame has no rows; nothing was published")
-    encodings, logical = found
-    plan = replace(plan, schema=Schema.from_columns(encodings), logical=logical)
-    check_append(parent, plan)
-    return plan
+    schema = Schema.from_columns(found[0])
+    check_append(parent, replace(plan, schema=schema, logical=found[1]))
+    return schema, found[1]
 
 
 def collect_columns(answers: Answers) -> tuple[dict[str, str], dict[str, Any]] | None:
