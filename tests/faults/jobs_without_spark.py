@@ -1,4 +1,4 @@
-"""The work of a Spark job without Spark: what its tasks do, and what its driver makes of their answers."""
+"""A Spark job without Spark: its tasks, and what the driver does with their answers."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,20 +7,22 @@ from smalti.catalog import Draft, publish
 from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.task import WritePlan, collect_shards, write_shards
+from smalti.spark.writing.packing import collect_parts
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 ROWS = 200
-"""Of each task; ten a batch."""
+"""Number of rows of each task; ten a batch."""
 
 
 def plan(store, write_id, **options):
-    """The plan of a job that stores numbers, some thirty in a shard."""
+    """Return the plan of a job that stores numbers, about thirty in a shard."""
     return WritePlan(store, write_id, SCHEMA, ShardOptions(compression=None, size_limit=256), **options)
 
 
 def batches(task=0, on_batch=None):
-    """The rows of a task; `on_batch` is told the number of each batch before it is taken."""
+    """Yield the rows of a task; `on_batch` gets the number of each batch before it is yielded."""
     for number in range(ROWS // 10):
         if on_batch is not None:
             on_batch(number)
@@ -29,16 +31,21 @@ def batches(task=0, on_batch=None):
 
 
 def write(store, write_id, attempt, *, task=0, on_batch=None):
-    """One attempt at one task; its answer."""
+    """Run one attempt at one task, and return its answer."""
     found = Attempt(task, attempt)
     return found, write_shards(plan(store, write_id), batches(task, on_batch), found)
 
 
+def collect_shards(answers):
+    """Return the shards of all tasks, in order."""
+    return [shard for part in collect_parts(answers) for shard in part.shards()]
+
+
 def commit(store, write_id, answers, mode="create"):
-    """What the driver publishes."""
+    """Publish the shards of these answers, as the driver does."""
     return publish(store, Draft(write_id, SCHEMA, collect_shards(answers)), mode=mode)
 
 
 def begin(store, write_id):
-    """What the driver does before its first task."""
+    """Store the marker of the write, as the driver does before its first task."""
     markers.begin(store, write_id)

@@ -1,4 +1,4 @@
-"""A1 to A16 but for what needs a driver of Spark: tasks that die, sleep, meet each other, or a store that fails."""
+"""A1 to A16 without a driver of Spark: tasks that die, pause or compete, and stores that fail."""
 
 import os
 import resource
@@ -28,8 +28,8 @@ def shards_of(store):
     return sorted(info.key for info in store.list() if info.key.endswith(".mds"))
 
 
-def would_go(store):
-    """What a vacuum would remove if everything were old."""
+def removable(store):
+    """Return the objects that a vacuum would remove if everything were old."""
     return sorted(each.key for each in vacuum(store, older_than=0, unsafe_ttl=True).removed)
 
 
@@ -43,7 +43,7 @@ def kill_at(number):
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a1_what_a_killed_attempt_stored_is_in_no_version_and_vacuum_lists_it(tmp_path):
+def test_a1_shards_of_a_killed_attempt_are_in_no_version_and_vacuum_lists_them(tmp_path):
     store, write_id = LocalStore(tmp_path), new_write_id()
     begin(store, write_id)
 
@@ -63,13 +63,13 @@ def test_a1_what_a_killed_attempt_stored_is_in_no_version_and_vacuum_lists_it(tm
     assert made.rows == ROWS
     assert not {shard.stored.basename for shard in made.shards} & set(orphans)
     time.sleep(0.02)  # older than nothing at all, by the clock of the disk
-    assert set(orphans) <= set(would_go(store))
-    assert not {shard.stored.basename for shard in made.shards} & set(would_go(store))
+    assert set(orphans) <= set(removable(store))
+    assert not {shard.stored.basename for shard in made.shards} & set(removable(store))
 
 
 @pytest.mark.process
-def test_a4_an_attempt_that_was_frozen_and_wakes_after_the_commit_changes_nothing(tmp_path):
-    """A process that SIGSTOP froze in the middle of its shards goes on, stores the rest, and commits: too late."""
+def test_a4_a_frozen_attempt_that_resumes_after_the_commit_changes_nothing(tmp_path):
+    """A process that SIGSTOP froze between its shards resumes, stores the other shards, and commits too late."""
     store, write_id = LocalStore(tmp_path), new_write_id()
     begin(store, write_id)
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def test_a5_two_applications_with_the_same_attempt_names_never_share_an_object()
 
 @pytest.mark.process
 def test_a8_a_full_disk_is_a_typed_error_that_leaves_nothing_and_the_task_can_be_run_again(tmp_path):
-    """No file may be longer than 100 bytes: every write of a shard fails in the middle, as on a full disk."""
+    """Files are limited to 100 bytes: every write of a shard fails in the middle, as on a full disk."""
     store, write_id = LocalStore(tmp_path / "set"), new_write_id()
 
     def full():
@@ -134,7 +134,7 @@ def test_a9_one_shard_that_cannot_be_uploaded_fails_the_task_and_nothing_is_visi
 
 
 class Recording(MemoryStore):
-    """Notes when a shard is stored, and when a manifest or an index is sent; the last shards wait for the latter."""
+    """A store that records when shards, manifests and indexes are put; the last shards wait for the latter."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,7 @@ def test_a11_a_store_that_keeps_an_empty_shard_fails_the_task_and_nothing_is_vis
 @pytest.mark.slow
 @pytest.mark.process
 def test_a16_the_manifest_of_very_many_shards_is_published_in_little_memory():
-    """30,000 shards, and as many appended: one by one they alone would take 200 MB."""
+    """30,000 shards, and as many appended: as single objects they would take 200 MB."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.publish_many_shards", "30000", "250"],
         cwd=Path(__file__).parents[2],

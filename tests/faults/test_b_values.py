@@ -1,4 +1,4 @@
-"""B: values and schemas that would change on their way, through the writers and back through the readers.
+"""B: values and schemas that could change on their way through the writers and back through the readers.
 
 What each encoding takes and refuses is in `tests/format`, Spark's types in `tests/spark`; here it is shown of the doors
 that a refused value is named and publishes nothing, and that an odd one comes back.
@@ -33,7 +33,7 @@ def write_each(root, encoding, values):
 
 
 def refused(root, encoding, bad, by_column):
-    """The third sample is refused by both ways, by name; nothing is visible and nothing is left."""
+    """Check that both ways refuse the third sample by column and row, and that nothing is visible or left."""
     good = GOOD[encoding]
     with pytest.raises(SchemaError, match=r"column 'x'.*sample 2: ") as caught:
         write_each(root / "one", encoding, [good, good, bad, good])
@@ -61,7 +61,7 @@ def test_b6_a_number_that_would_be_rounded_is_named_and_publishes_nothing(tmp_pa
 @pytest.mark.parametrize(
     ("encoding", "bad", "by_column"), [("int", b"\0" * 8, None), ("ndarray:int16", b"\0" * 4, [1 << 15])]
 )
-def test_b7_bytes_are_no_number_and_no_array(tmp_path, encoding, bad, by_column):
+def test_b7_bytes_are_refused_as_numbers_and_arrays(tmp_path, encoding, bad, by_column):
     refused(tmp_path, encoding, bad, by_column)
 
 
@@ -73,14 +73,14 @@ def test_b8_text_that_is_no_utf8_is_refused_when_it_is_written(tmp_path, bad, by
 
 
 @pytest.mark.parametrize("bad", [b"", image_bytes("JPEG")[:-2], image_bytes("PNG"), b"not an image"])
-def test_b9_what_is_no_image_is_refused_when_it_is_written(tmp_path, bad):
+def test_b9_an_invalid_image_is_refused_when_it_is_written(tmp_path, bad):
     refused(tmp_path, "jpeg", bad, bad)
 
 
 @pytest.mark.parametrize(
     ("encoding", "bad", "by_column"), [("ndarray:int16", np.ones(2, np.int64), [1, 1 << 20]), ("int", "7", None)]
 )
-def test_b13_a_type_that_changes_in_mid_stream_is_named_with_its_row(tmp_path, encoding, bad, by_column):
+def test_b13_a_type_that_changes_between_samples_is_refused_with_its_row(tmp_path, encoding, bad, by_column):
     refused(tmp_path, encoding, bad, by_column)
 
 
@@ -94,7 +94,7 @@ def test_b10_a_sample_larger_than_the_limit_is_a_shard_of_its_own_and_none_is_em
 
 
 @pytest.mark.parametrize("columns", [{"x": "int", "X": "int"}, {"": "int"}])
-def test_b12_columns_that_nobody_can_tell_apart_are_refused_before_a_sample(tmp_path, columns):
+def test_b12_indistinguishable_columns_are_refused_before_a_sample(tmp_path, columns):
     with pytest.raises(SchemaError):
         MDSWriter(out=str(tmp_path / "set"), columns=columns)
     assert not (tmp_path / "set").exists() or not any((tmp_path / "set").iterdir())
@@ -123,7 +123,7 @@ def test_b15_arrays_of_no_elements_come_back_and_one_without_axes_is_refused(tmp
 
 
 @pytest.mark.parametrize("layout", ["big-endian", "strided", "fortran"])
-def test_b16_arrays_of_any_byte_order_and_layout_are_their_numbers(tmp_path, layout):
+def test_b16_arrays_of_any_byte_order_and_layout_keep_their_numbers(tmp_path, layout):
     numbers = np.arange(12, dtype=np.int32).reshape(3, 4)
     value = {
         "big-endian": numbers.astype(">i4"),
@@ -138,7 +138,7 @@ def test_b16_arrays_of_any_byte_order_and_layout_are_their_numbers(tmp_path, lay
 ODD = "a\0b e\u0301 \U0001f60b \u05d0\u202e"
 
 
-def test_b17_any_text_is_a_value_a_column_and_a_folder(tmp_path):
+def test_b17_any_text_can_be_a_value_a_column_and_a_folder(tmp_path):
     root = tmp_path / ODD.replace("\0", "")
     with MDSWriter(out=str(root), columns={ODD: "str", f"{ODD}2": "json"}) as writer:
         writer.write({ODD: ODD, f"{ODD}2": {ODD: [ODD]}})

@@ -11,8 +11,10 @@ from smalti.dataset import StreamingDataset
 from smalti.format import Schema, ShardOptions
 from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.task import WritePlan, collect_shards, write_shards
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore, open_store
+from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.own_session import own_session
 
 TASKS = 5

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this room, and a small folder of images."""
+"""One Spark session for all tests of this folder, and a small folder of images."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from tests.spark.photos import put
 
 @pytest.fixture(scope="module")
 def spark():
-    """Two cores; a task that fails is tried once more."""
+    """Yield a session of two cores, which tries a failed task once more."""
     with own_session() as session:
         yield session
 
 
 @pytest.fixture
 def flowers(tmp_path) -> Path:
-    """Twelve drawn photos, 64x48 pixels, of three classes."""
+    """Return a folder of twelve drawn photos, 64x48 pixels, of three classes."""
     folder = tmp_path / "flowers"
     for name in ("daisy", "roses", "tulips"):
         for number in range(4):

@@ -17,7 +17,7 @@ _settings: dict[str, dict[str, str]] = {}
 
 @contextlib.contextmanager
 def own_session(master="local[2,2]"):
-    """Two cores, and a task that fails is tried once more."""
+    """Return the session of this process: two cores, and a failed task is tried once more."""
     context = SparkContext._active_spark_context
     if context is not None and (context.master != master or context.applicationId not in _settings):
         stop_session()
@@ -34,12 +34,12 @@ def own_session(master="local[2,2]"):
 
 
 def settings_of(session):
-    """Its settings, as far as a running session lets them be changed."""
+    """Return the settings of a session that can be changed while it runs."""
     return {name: value for name, value in session.conf.getAll.items() if session.conf.isModifiable(name)}
 
 
 def clear(session):
-    """Undo what tests did to it."""
+    """Undo what tests changed in a session."""
     first, now = _settings[session.sparkContext.applicationId], settings_of(session)
     for name in now.keys() - first.keys():
         session.conf.unset(name)
@@ -53,7 +53,7 @@ def clear(session):
 
 
 def stop_session():
-    """Stop this process' session, whoever started it: the next one may be of another kind."""
+    """Stop the session of this process, so that the next one can be of another kind."""
     if (active := SparkSession.getActiveSession()) is not None:
         active.stop()
     if SparkContext._active_spark_context is not None:

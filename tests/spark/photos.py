@@ -1,4 +1,4 @@
-"""Small files of many kinds for the tests of this room."""
+"""Small image files of many kinds for these tests."""
 
 import io
 from pathlib import Path

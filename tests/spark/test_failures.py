@@ -1,4 +1,4 @@
-"""Errors of tasks arrive on the driver as what they were."""
+"""Errors of tasks are raised on the driver with their type, message and facts."""
 
 import pytest
 
@@ -25,18 +25,18 @@ def test_an_error_keeps_type_message_and_plain_facts():
     assert (found.key, found.size) == ("x/ä.jpg", 3)
 
 
-def test_the_driver_raises_the_original_with_sparks_as_its_cause():
+def test_the_driver_raises_the_original_error_with_sparks_as_its_cause():
     with pytest.raises(SchemaError, match="column 'x'") as caught, surfaced():
         list(fail_with(SchemaError("column 'x': null", column="x"))(iter([])))
     assert isinstance(caught.value.__cause__, CarriedError)
 
 
-def test_errors_of_others_pass_unchanged():
+def test_other_errors_pass_unchanged():
     with pytest.raises(ZeroDivisionError), surfaced():
         list(fail_with(ZeroDivisionError("theirs"))(iter([])))
 
 
-def test_text_without_a_mark_is_no_error_of_ours():
+def test_text_without_a_mark_has_no_error():
     assert unpack("py4j.protocol.Py4JJavaError: something") is None
 
 
@@ -49,7 +49,7 @@ def test_an_unknown_type_becomes_the_base_class():
     assert type(unpack(str(caught.value))) is SmaltiError
 
 
-def test_a_very_long_message_stays_a_mark_that_can_be_read():
+def test_a_very_long_message_is_truncated_and_can_be_decoded():
     with pytest.raises(CarriedError) as caught:
         list(fail_with(BadImageError("x" * 100_000))(iter([])))
     assert len(str(unpack(str(caught.value)))) == 16_000
@@ -96,7 +96,7 @@ WORKER = "An exception was thrown from the Python worker:\nTraceback (most recen
         ),
     ],
 )
-def test_a_python_that_cannot_run_tasks_is_told_with_what_to_do(text, message):
+def test_a_python_that_cannot_run_tasks_is_reported_with_advice(text, message):
     with pytest.raises(MissingDependency, match=message), surfaced():
         raise RuntimeError(WORKER + text)
 

@@ -1,4 +1,4 @@
-"""Finding Java: the right one is taken, and its absence is explained."""
+"""Detection of Java: the right one is chosen, and its absence is explained."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def fake_java(home, line, status=0):
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """No JAVA_HOME, and a PATH with a shell and nothing else."""
+    """Set up an environment without JAVA_HOME, whose PATH has only a shell."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     return monkeypatch
@@ -31,14 +31,14 @@ def test_java_home_comes_first(bare, tmp_path):
     assert (found.home, found.version) == (first, 21)
 
 
-def test_one_that_is_too_old_is_passed_over_for_one_in_the_usual_places(bare, tmp_path):
+def test_a_java_that_is_too_old_is_skipped_for_one_in_a_usual_place(bare, tmp_path):
     old = fake_java(tmp_path / "old", 'java version "1.8.0_392"')
     fake_java(tmp_path / "jvm" / "java-17", 'openjdk version "17.0.15" 2025-04-15')
     bare.setenv("PATH", str(old / "bin"))
     assert detect_java([f"{tmp_path}/jvm/*/bin/java"]).version == 17
 
 
-def test_only_an_old_one_is_named_in_the_message(bare, tmp_path):
+def test_an_old_java_is_named_in_the_message(bare, tmp_path):
     old = fake_java(tmp_path / "old", 'java version "1.8.0_392"')
     bare.setenv("JAVA_HOME", str(old))
     with pytest.raises(MissingDependency, match=r"Java 17 or newer; found: .*old/bin/java is version 8"):
@@ -52,7 +52,7 @@ def test_the_stub_of_macos_is_no_java(bare, tmp_path):
         detect_java([])
 
 
-def test_no_java_at_all_says_how_to_install_one(bare):
+def test_without_java_the_message_explains_how_to_install_one(bare):
     with pytest.raises(MissingDependency, match="found: none") as caught:
         detect_java([])
     assert "nstall" in str(caught.value)

@@ -1,4 +1,4 @@
-"""The session that the library starts, and the ways in which executors fail."""
+"""Sessions of Spark, and tasks with one answer each."""
 
 import gc
 import os
@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from smalti.interpreter import use_driver_python
-from smalti.spark.session import SparkOptions, build_session, make_frame
-from smalti.spark.tasks import Attempt, one_answer_each, run_tasks
+from smalti.spark.session import SparkOptions, build_session
+from smalti.spark.tasks import Attempt, make_frame, one_answer_each, run_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -33,19 +33,19 @@ def test_executors_run_the_python_of_the_driver(spark):
 
 @pytest.fixture
 def bare_session(spark):
-    """A session as PySpark itself makes it: its workers run the `python3` that PATH finds."""
+    """Yield a session as PySpark itself makes it, whose workers run the `python3` of PATH."""
     before = spark.sparkContext.pythonExec
     spark.sparkContext.pythonExec = "python3"
     yield spark
     spark.sparkContext.pythonExec = before
 
 
-def test_on_a_local_master_tasks_run_the_python_of_the_driver_in_a_session_of_the_users_own(bare_session):
+def test_on_a_local_master_tasks_run_the_python_of_the_driver_in_sessions_of_the_user(bare_session):
     run_tasks(bare_session.range(1), lambda batches, attempt: {})
     assert bare_session.sparkContext.pythonExec == sys.executable
 
 
-def test_a_frame_of_our_own_rows_passes_through_the_python_of_the_driver(bare_session):
+def test_make_frame_uses_the_python_of_the_driver(bare_session):
     assert make_frame(bare_session, [(7,)], "x int").collect()[0]["x"] == 7
     assert bare_session.sparkContext.pythonExec == sys.executable
 
@@ -64,7 +64,7 @@ def test_a_python_that_the_user_chose_stays(bare_session, monkeypatch, chosen):
     assert context.pythonExec == before
 
 
-def test_a_running_session_is_returned_as_it_is(spark):
+def test_a_running_session_is_returned_unchanged(spark):
     assert build_session(SparkOptions(master="local[1]")) is spark
 
 
@@ -73,8 +73,8 @@ def test_starting_leaves_no_trace_in_the_environment(spark):
     assert "PYSPARK_PYTHON" not in os.environ
 
 
-def test_arrow_batches_are_bounded_by_bytes_on_sessions_of_others(spark):
-    """A frame of 40 MB in one partition comes in batches of about 2 MiB, and the setting is put back."""
+def test_arrow_batches_are_limited_in_bytes_on_sessions_of_the_user(spark):
+    """A frame of 40 MB in one partition comes in batches of about 2 MiB, and the setting is restored."""
     name = "spark.sql.execution.arrow.maxBytesPerBatch"
     before = spark.conf.get(name)
     spark.conf.unset(name)
@@ -88,8 +88,8 @@ def test_arrow_batches_are_bounded_by_bytes_on_sessions_of_others(spark):
     spark.conf.set(name, before)
 
 
-def test_worker_that_has_done_a_task_hides_its_modules_from_the_collections_after_each_task(spark):
-    """Spark's daemon collects after every task; with nothing hidden that takes 80 ms."""
+def test_after_a_task_a_workers_modules_are_excluded_from_garbage_collection(spark):
+    """Spark's daemon collects garbage after every task, which takes 80 ms if modules are included."""
     frame = spark.range(0, 2, 1, 2)
 
     def hidden(batches, attempt):
@@ -116,7 +116,7 @@ def test_answers_come_in_order_of_their_tasks():
 
 
 @pytest.mark.process
-def test_the_room_can_be_imported_without_spark():
+def test_the_package_can_be_imported_without_spark():
     code = "import sys, smalti.spark; print(sorted({'pyspark', 'pandas', 'torch', 'py4j'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
@@ -125,7 +125,7 @@ def test_the_room_can_be_imported_without_spark():
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_session_is_quiet():
-    """Nothing but the JVM's own line about an incubating module reaches a user's terminal."""
+    """The only output on a user's terminal is the JVM's line about an incubating module."""
     code = (
         "from smalti.spark.session import *\n"
         "from smalti.spark.tasks import run_tasks\n"

@@ -1,4 +1,4 @@
-"""PySpark's daemon with everything imported that each of its workers would import anew: 0.7 s for every failed task."""
+"""PySpark's daemon with all imports of its workers done, which saves 0.7 s for every failed task."""
 
 import pandas
 import pyarrow

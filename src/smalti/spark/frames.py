@@ -1,4 +1,4 @@
-"""Which arguments are DataFrames of Spark, and what to write for those that are not."""
+"""The check that an argument is a DataFrame of Spark, with advice on how to make one of something else."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ _ADVICE = {
     "pyspark.rdd": ("frame.toDF()", ""),
     "pyspark.core.rdd": ("frame.toDF()", ""),
 }
-"""By the module of what is no Spark DataFrame: what makes one of it, and of it what `MDSWriter.write_batch` takes."""
+"""By module of the argument: the call that makes a Spark DataFrame of it, and what `MDSWriter.write_batch` takes."""
 
 
 def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:
     """Return only if `frame` is a DataFrame of classic Spark or Spark Connect.
 
     Args:
-        frame: What was given.
-        what: What it is, for the message.
+        frame: The argument.
+        what: Its name, for the message.
         is_set: Whether it becomes a shard set, which `MDSWriter` could write without Spark.
 
     Raises:
-        TypeError: It is none; the message has the line that makes one of it.
+        TypeError: It is not; the message has the call that makes one of it.
     """
     kind = type(frame)
     if all(hasattr(kind, name) for name in ("mapInArrow", "sparkSession", "schema")):

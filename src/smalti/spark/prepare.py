@@ -1,10 +1,9 @@
 """A folder of images as a Spark DataFrame of small JPEGs: read, decoded, cropped and resized on the executors.
 
-    list_images (driver)  ->  a row per file, mixed, n partitions  ->  mapInArrow: own store, read ahead, prepare_jpeg
+    list_images (driver)  ->  a row per file, mixed, n partitions  ->  mapInArrow: read ahead, decode, crop, resize
 
-Bad images travel on as rows whose `error` says why, so that one pass both writes and counts; what becomes of them is
-the policy that the `error` column carries as metadata. Whoever consumes the frame obeys it: `write_prepared` and
-`dataframe_to_mds` do.
+A bad image is a row whose `error` has the reason, so that one pass both writes and counts. The `error` column carries
+the policy for such rows as metadata; `write_prepared` and `dataframe_to_mds`, which consume the frame, follow it.
 """
 
 import itertools
@@ -21,20 +20,23 @@ from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
 from smalti.sources.image_folder import ImageFolder
 from smalti.sources.splits import TRAIN, VALIDATION, held_out, place_key
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import map_in_arrow
+from smalti.spark.tasks import make_frame, map_in_arrow
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+ERROR = "error"
+"""Column of `prepare_images` with the reason why a row has no image; null if it has one."""
+PATH = "path"
+"""Column of `prepare_images` with the file of each row."""
 POLICY = "smalti.on_bad_image"
-"""Key in the metadata of the `error` column: what to do with rows that have one."""
+"""Key in the metadata of the `error` column: the policy for rows that have an error, `fail` or `skip`."""
 
-_FILES_PER_PARTITION = 128  # a second or less of work each, and little is lost when a task must be repeated
+_FILES_PER_PARTITION = 128  # a second or less of work, so that little is lost when a task is repeated
 _MAX_PARTITIONS = 4096
-_READ_AHEAD = 8  # files in flight per task: hides a store's latency, and keeps few large photos in memory
+_READ_AHEAD = 8  # files in flight per task: hides a store's latency with few large photos in memory
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 256
 
@@ -64,7 +66,7 @@ _PREPARED = pa.schema(
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How raw images become training images."""
+    """Options of `prepare_images`."""
 
     size: int = 96
     """Side of the square in pixels, 8 to 4096."""
@@ -73,23 +75,24 @@ class PrepareOptions:
     validation_fraction: float = 0.1
     """Share of every class that is held out, 0 to below 1."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """What a file that is no image does: end the work with an error that names it, or be left out and reported."""
+    """Policy for files that are no images: `fail` raises an error that names them, `skip` reports and omits them."""
     seed: int = 0
-    """Chooses what is held out, and the order of the rows."""
+    """Decides which files are held out, and the order of the rows."""
     num_partitions: int | None = None
     """Spark partitions; by default one per 128 files, so that the result does not depend on the machine."""
 
     def __post_init__(self) -> None:
-        _require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
-        _require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
+        require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
+        require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
         fraction = self.validation_fraction
-        _require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
-        _require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
+        require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
+        require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
         partitions = self.num_partitions
-        _require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
+        require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
 
 
-def _require(name: str, expected: str, found: object, *, met: bool) -> None:
+def require(name: str, expected: str, found: object, *, met: bool) -> None:
+    """Raise a ValueError about an option whose condition is not met."""
     if not met:
         raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
 
@@ -101,9 +104,9 @@ def prepare_images(
     *,
     only: Collection[str] | None = None,
 ) -> "DataFrame":
-    """The images of a folder as rows, evaluated when something is done with them.
+    """Return the images of a folder as rows of a DataFrame; lazy.
 
-    With `only`, the rows of the files with these paths: the same rows that they have among all others.
+    With `only`, the rows of the files with these paths, equal to their rows in the whole folder.
 
     Columns: image (binary: a square RGB JPEG, upright), label (int: index into `folder.classes`), class_name (string),
     width and height (int, of the JPEG), split (string: `train` or `validation`), path (string, relative to the
@@ -123,12 +126,12 @@ def prepare_images(
 
 
 def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
-    """The table as `createDataFrame` of this Spark takes it."""
+    """Return the table in a form that `createDataFrame` of this Spark accepts."""
     return table if int(spark.version.split(".")[0]) >= 4 else table.to_pandas()
 
 
 def prepared_schema(on_bad_image: str) -> "StructType":
-    """The columns of `prepare_images`, with the policy in the metadata of `error`."""
+    """Return the columns of `prepare_images`, with the policy in the metadata of `error`."""
     from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
     kinds = {pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.string(): StringType()}
@@ -138,7 +141,11 @@ def prepared_schema(on_bad_image: str) -> "StructType":
 
 
 def policy_of(schema: "StructType") -> str | None:
-    """`fail` or `skip` when these are the columns of `prepare_images`, else None."""
+    """Return `fail` or `skip` if these are the columns of `prepare_images`, else None.
+
+    Raises:
+        SchemaError: The column `path`, which names bad images, was dropped.
+    """
     names = schema.fieldNames()
     found = (schema["error"].metadata or {}).get(POLICY) if "error" in names else None
     if found is None:
@@ -150,8 +157,37 @@ def policy_of(schema: "StructType") -> str | None:
     return str(found)
 
 
+def default_columns(names: list[str], policy: str | None) -> dict[str, str | None] | None:
+    """Return the columns to store by default, with their encodings: all but `error`, the image as JPEG.
+
+    None, which stands for all columns, for frames of other origin, whose policy is None.
+    """
+    if policy is None:
+        return None
+    return {name: "jpeg" if name == "image" else None for name in names if name != ERROR}
+
+
+def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBatch:
+    """Return the rows of `prepare_images` that have an image; all rows of other frames, whose policy is None.
+
+    Raises:
+        BadImageError: The policy is `fail`, and a row has none.
+    """
+    if policy is None:
+        return batch
+    good = pc.is_null(batch.column(ERROR))
+    if policy == "fail" and not pc.all(good).as_py():
+        first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
+        raise BadImageError(
+            f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
+            f'"skip"; `write_prepared` names all such files',
+            path=first[PATH],
+        )
+    return batch.filter(good)
+
+
 def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:
-    """The paths of the files that are held out for validation; all others are for training."""
+    """Return the paths of the files that are held out for validation; all others are for training."""
     by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
     for file in folder.files:
         by_class[file.label].append(file.path)
@@ -181,7 +217,7 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
-    """What runs on an executor; it takes along the store and the options, not the inventory."""
+    """Return the function that runs on executors; store and options are pickled with it, the inventory is not."""
     store = open_store(folder.source, folder.storage_options)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -195,25 +231,25 @@ def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
 def _ahead(
     pool: ThreadPoolExecutor, work: Callable[[dict[str, Any]], dict[str, Any]], items: Iterator[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Results in order, with a bounded number of items in work. A store's own deadlines bound each of them."""
-    waiting: deque[Future[dict[str, Any]]] = deque()
+    """Yield the results in order, with a bounded number of items in flight; the store's own timeouts bound each."""
+    pending: deque[Future[dict[str, Any]]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > _READ_AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(work, item))
+            if len(pending) > _READ_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        for future in waiting:
+        for future in pending:
             future.cancel()
 
 
 def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) -> dict[str, Any]:
-    """One row of the result from one row of the inventory; a bad image becomes a row with an `error`.
+    """Return one row of the result for one row of the inventory; a bad image becomes a row with an `error`.
 
     Raises:
-        StoreError: the file cannot be read; that is no bad image, and never skipped.
+        StoreError: The file cannot be read, which is not a bad image, and is never skipped.
     """
     row = {"label": file["label"], "class_name": file["class_name"], "split": file["split"], "path": file["path"]}
     data = store.get(file["path"])
@@ -230,7 +266,7 @@ def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) ->
 
 
 def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of bounded size."""
+    """Yield the rows as Arrow batches of bounded size."""
     while True:
         part: list[dict[str, Any]] = []
         num_bytes = 0
@@ -245,7 +281,7 @@ def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 
 
 def bad_images(bad: list[tuple[str, str]], *, of: int | None = None) -> SmaltiError:
-    """One error that names bad images (path, reason), the first twenty of them in words."""
+    """Return one error for all bad images (path, reason); its message has the first twenty."""
     shown = "\n".join(f"  {path}: {reason}" for path, reason in bad[:20])
     more = f"\n  … and {len(bad) - 20} more" if len(bad) > 20 else ""
     total = f" of {of}" if of is not None else ""

@@ -1,6 +1,7 @@
-"""Starting a Spark session that suits this library: quiet, bound to this machine when local, Arrow in small batches.
+"""Sessions of Spark that suit this library, and the Java that they run on.
 
-Finding a Java that Spark can run on, and saying how to install one; nothing here starts Spark.
+A local session is quiet, is bound to this machine, and sends Arrow in small batches. `detect_java` finds a Java that
+Spark runs on, without starting Spark.
 """
 
 import contextlib
@@ -14,19 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smalti.errors import MissingDependency
-from smalti.interpreter import use_driver_python
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
 
 MIN_JAVA = 17
 """Oldest Java that Spark 4 runs on; Spark 3.5 runs on it too."""
 
-USUAL_PLACES = (
+JAVA_PROGRAMS = (
     "/usr/lib/jvm/*17*/bin/java",
     "/usr/lib/jvm/*21*/bin/java",
     "/usr/lib/jvm/*/bin/java",
@@ -34,7 +33,7 @@ USUAL_PLACES = (
     "/usr/local/opt/openjdk*/bin/java",
     "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java",
 )
-"""Patterns of Java programs on Linux and macOS, best first."""
+"""Patterns of the usual paths of Java programs on Linux and macOS, best first."""
 
 _PROBE_SECONDS = 20.0  # `java -version` answers in 0.1 s; a cold disk or a busy machine may need longer
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -45,19 +44,19 @@ class Java:
     """A Java runtime on this machine."""
 
     home: Path
-    """Its JAVA_HOME."""
+    """The folder for JAVA_HOME."""
     version: int
     """Feature release: 17, 21 and so on."""
 
 
-def detect_java(places: Sequence[str] = USUAL_PLACES) -> Java:
-    """The Java to run Spark on: JAVA_HOME, else the one on PATH, else one in the usual places; blocks below a second.
+def detect_java(places: Sequence[str] = JAVA_PROGRAMS) -> Java:
+    """Return the Java to run Spark on: that of JAVA_HOME, else of PATH, else of a usual place; blocks below a second.
 
     Args:
-        places: patterns of further programs to try after JAVA_HOME and PATH.
+        places: Patterns of programs to try after JAVA_HOME and PATH.
 
     Raises:
-        MissingDependency: none is new enough; the message says how to install one on this machine.
+        MissingDependency: None is new enough; the message explains how to install one on this machine.
     """
     seen: list[str] = []
     for program in _candidates(os.environ.get("JAVA_HOME"), shutil.which("java"), places):
@@ -73,7 +72,7 @@ def detect_java(places: Sequence[str] = USUAL_PLACES) -> Java:
 
 
 def install_advice(system: str) -> str:
-    """How to install Java on `system` ("Linux", "Darwin", ...), as one sentence."""
+    """Return one sentence on how to install Java on `system` ("Linux", "Darwin", ...)."""
     if system == "Darwin":
         return "Install it with `brew install openjdk@17` (https://brew.sh); it is found without further settings."
     if system == "Linux":
@@ -85,7 +84,7 @@ def install_advice(system: str) -> str:
 
 
 def _candidates(java_home: str | None, on_path: str | None, patterns: Sequence[str]) -> Iterator[Path]:
-    """Programs to try, best first, without repetition; those that are not there are left out."""
+    """Yield the programs to try that exist, best first, without repetition."""
     places = [Path(java_home) / "bin" / "java"] if java_home else []
     if on_path:
         places.append(Path(on_path))
@@ -99,7 +98,7 @@ def _candidates(java_home: str | None, on_path: str | None, patterns: Sequence[s
 
 
 def _ask_version(program: Path) -> int | None:
-    """Feature release of a Java program, or None when it does not say one (macOS has a stub that only complains)."""
+    """Return the feature release of a Java program; None if it fails, as macOS's stub without a Java does."""
     try:
         done = subprocess.run(  # noqa: S603  the program is a Java that the user installed
             [str(program), "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -114,41 +113,41 @@ ARROW_BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
 }
-"""Size of the Arrow batches between the JVM and Python. Spark's own 10,000 rows and 64 MiB are twice as slow for
-15 KB images (0.9 s against 0.4 s for 300 MB, two cores); releases before 4 know only the rows."""
+"""Limits of the Arrow batches between the JVM and Python. Spark's default of 10,000 rows and 64 MiB is twice as slow
+for 15 KB images (0.9 s against 0.4 s for 300 MB, two cores); releases before 4 have only the limit of rows."""
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Where Spark runs and how much it may take."""
+    """The place where Spark runs, and its resources."""
 
     master: str = "local[*]"
     """`local[n]`, `local-cluster[n,cores,MiB]`, `spark://…`, `yarn`, `k8s://…`; `sc://host:port` for Spark Connect."""
     app_name: str = "smalti"
-    """Shown in Spark's own UI and logs."""
+    """Name in Spark's own UI and logs."""
     driver_memory: str = "2g"
     """Heap of the JVM; in local mode it does all the work."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Further Spark settings; they win over those made here."""
+    """Further Spark settings; they override those of this library."""
 
     @property
     def is_local(self) -> bool:
-        """Whether everything runs on this machine."""
+        """True if everything runs on this machine."""
         return self.master.startswith("local")
 
     @property
     def is_connect(self) -> bool:
-        """Whether the session is a client of a Spark Connect server."""
+        """True if the session is a client of a Spark Connect server."""
         return self.master.startswith("sc://")
 
 
 def build_session(options: SparkOptions | None = None) -> "SparkSession":
-    """A running session; one that this process already has is returned as it is.
+    """Return a running session; one that this process already has is returned unchanged.
 
-    Blocks until the JVM is up, some 3 to 10 seconds. The caller stops it with `session.stop()`.
+    Blocks until the JVM is up, some 3 to 10 seconds. The caller stops the session with `session.stop()`.
 
     Raises:
-        MissingDependency: PySpark is not installed, or no Java that Spark can run on.
+        MissingDependency: PySpark is not installed, or no Java that Spark runs on.
     """
     options = options or SparkOptions()
     builder_type = _session_type().builder
@@ -166,12 +165,6 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment(variables):
         return builder.getOrCreate()
-
-
-def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
-    """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
-    use_driver_python(spark)
-    return spark.createDataFrame(rows, schema)
 
 
 def _session_type() -> "type[SparkSession]":
@@ -202,7 +195,7 @@ def _quiet_conf(options: SparkOptions) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """These environment variables while the JVM starts: the only way in which its launcher takes them."""
+    """Set environment variables while the JVM starts; its launcher reads these settings nowhere else."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,13 +1,12 @@
-"""Running a function once per Spark partition and taking exactly one answer from each; shared by every writer here.
+"""Python functions that run once per Spark partition, each with exactly one answer; every writer here uses them.
 
-Spark may start a task several times: after a failure, or beside a slow one. Every attempt gets a name of its own, so
-that no two write to the same place, and answers with one row; the rows that Spark returns to the driver belong to the
-attempts that it counts as done, one per task. Whatever other attempts wrote is named by nobody.
+Spark may start a task several times: after a failure, or speculatively while a slow attempt runs. Every attempt has a
+name of its own, so that no two write to the same place, and answers with one row. The rows that Spark returns to the
+driver are those of the successful attempts, one per task. No version names what other attempts wrote.
 
-Errors of executor tasks, carried home: what a task raises as a `SmaltiError` the driver raises again as the same.
-
-Spark turns a task's exception into the text of another one, on classic sessions and on Spark Connect alike; so the
-error's type, message and facts travel inside that text, between two marks.
+A `SmaltiError` that a task raises is raised again on the driver with its type. Spark turns a task's exception into the
+text of another one, on classic sessions and on Spark Connect alike; so type, message and facts of the error are encoded
+in that text, between two marks.
 """
 
 import base64
@@ -46,20 +45,20 @@ _TOO_OLD = re.compile(
 _VERSIONS = re.compile(r"Python in worker has different version:? (.+?) than that in driver:? ([\d.]+),")
 _NO_WORKER = re.compile(r"^Error from python worker:\n(.+?)\nPYTHONPATH was:", re.MULTILINE | re.DOTALL)
 _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\": error=\d+, ([^\n]+)")
-_WHEN = "before the session is started; `smalti.spark.build_session()` does so on this machine"
-_ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_WHEN}"
-_MAX_TEXT = 16_000  # characters of one error; Spark Connect cuts longer texts off
+_BEFORE_START = "before the session is started; `smalti.spark.build_session()` does so on this machine"
+_ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_BEFORE_START}"
+_MAX_MESSAGE = 16_000  # characters; Spark Connect truncates longer error texts
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 
 class CarriedError(RuntimeError):
-    """A task's error on its way through Spark; `surfaced` turns it back."""
+    """A task's error, encoded for its way through Spark; `surfaced` decodes it."""
 
 
 def carried(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[Iterator[Batch]], Iterator[Result]]:
-    """The task, with every `SmaltiError` that it raises made ready for the journey to the driver."""
+    """Return the task with every `SmaltiError` that it raises encoded for its way to the driver."""
 
     @functools.wraps(task)
     def run(batches: Iterator[Batch]) -> Iterator[Result]:
@@ -73,19 +72,22 @@ def carried(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[It
 
 def _pack(error: SmaltiError) -> str:
     facts = {name: value for name, value in error.facts.items() if isinstance(value, str | int | float | bool | None)}
-    text = json.dumps([type(error).__name__, error.message[:_MAX_TEXT], facts])
+    text = json.dumps([type(error).__name__, error.message[:_MAX_MESSAGE], facts])
     return f"<smalti-error:{base64.b64encode(text.encode()).decode()}>"
 
 
 @contextlib.contextmanager
 def surfaced() -> Iterator[None]:
-    """Run Spark actions inside: an executor's `SmaltiError` comes out as itself, everything else unchanged."""
+    """Run Spark actions inside: raise an executor's `SmaltiError` with its type, and other errors unchanged.
+
+    Errors of an unusable Python on the executors become `MissingDependency`, with advice.
+    """
     try:
         yield
     except Exception as error:
         text = str(error)
         original = unpack(text)
-        if original is None and not isinstance(error, ImportError):  # that would be of this process
+        if original is None and not isinstance(error, ImportError):  # an ImportError is of this process
             original = _explain(text)
         if original is None:
             raise
@@ -93,7 +95,7 @@ def surfaced() -> Iterator[None]:
 
 
 def _explain(text: str) -> SmaltiError | None:
-    """Return the error for a task that failed before any code of ours ran; None for any other failure."""
+    """Return the error of a task that failed before it ran any code of this library; None for other failures."""
     if match := _MISSING.search(text):
         return MissingDependency(
             f"the Python of Spark's executors has no module {match[1]!r}: {_ADVICE}", module=match[1]
@@ -108,7 +110,7 @@ def _explain(text: str) -> SmaltiError | None:
         worker = ".".join(re.findall(r"\d+", match[1]))
         return MissingDependency(
             f"Spark's executors run Python {worker} and this program runs {match[2]}; Spark needs the same minor "
-            f"version on both: set PYSPARK_PYTHON to a Python {match[2]} that has 'smalti[spark]', {_WHEN}",
+            f"version on both: set PYSPARK_PYTHON to a Python {match[2]} that has 'smalti[spark]', {_BEFORE_START}",
             found=worker,
             expected=match[2],
         )
@@ -127,7 +129,7 @@ def _explain(text: str) -> SmaltiError | None:
 
 
 def unpack(text: str) -> SmaltiError | None:
-    """The error that a task packed into this text, if there is one."""
+    """Return the error that a task encoded in this text; None if there is none."""
     match = _MARK.search(text)
     if match is None:
         return None
@@ -144,56 +146,75 @@ _ANSWER_FOR_SPARK = "task int, attempt string, answer string"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one partition."""
+    """One attempt of Spark to process one partition."""
 
     task: int
-    """Number of the partition."""
+    """Number of the partition; 0-based."""
     attempt: str
     """Eight hex digits that no other attempt has."""
 
     @classmethod
     def new(cls, task: int) -> "Attempt":
-        """An attempt that nobody made before."""
+        """Return a new attempt."""
         return cls(task, secrets.token_hex(4))
 
     @property
     def name(self) -> str:
-        """`<task>-<attempt>`, fit for a key."""
+        """`<task>-<attempt>`, usable in a key."""
         return f"{self.task:05d}-{self.attempt}"
 
 
-Work = Callable[[Iterator[pa.RecordBatch], Attempt], dict[str, Any]]
-PandasWork = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def run_tasks(df: "DataFrame", work: Work) -> Answers:
-    """Call `work` with every partition's Arrow batches; its answers (JSON-able), by task. Blocks until all are done.
+def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
+    """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
+
+    Args:
+        df: The rows.
+        work: Called on executors with the batches of a partition.
+        as_pandas: Whether these are pandas DataFrames, as Spark makes them, instead of Arrow batches.
 
     Raises:
-        SmaltiError: what `work` raised on an executor, as itself; or a task answered twice.
-    """
-    with surfaced(), _small_batches(df.sparkSession):
-        rows = map_in_arrow(df, task_of(work), _ANSWER_FOR_SPARK).collect()
-    return _answers(rows)
-
-
-def run_pandas_tasks(df: "DataFrame", work: PandasWork) -> Answers:
-    """The same with every partition's rows as Spark makes pandas DataFrames of them.
-
-    Raises:
-        SmaltiError: as for `run_tasks`.
+        SmaltiError: What `work` raised on an executor, with its type; or a task answered twice.
     """
     use_driver_python(df.sparkSession)
+    return _collect_answers(df, work, as_pandas=as_pandas)
+
+
+def run_on_rows(
+    spark: "SparkSession", rows: Any, schema: "StructType | str", work: TaskFunction, *, num_tasks: int = 1
+) -> Answers:
+    """Run `work` over rows of this process, divided among the tasks by their column `place`; one task takes any rows.
+
+    Raises:
+        SmaltiError: As for `run_tasks`.
+    """
+    frame = make_frame(spark, rows, schema)
+    if num_tasks == 1:
+        return _collect_answers(frame.coalesce(1), work)
+    return _collect_answers(frame.repartitionByRange(num_tasks, "place").sortWithinPartitions("place"), work)
+
+
+def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
+    task = carried(task_of(work, as_pandas=as_pandas))
     with surfaced(), _small_batches(df.sparkSession):
-        rows = df.mapInPandas(carried(pandas_task_of(work)), _ANSWER_FOR_SPARK).collect()
-    return _answers(rows)
+        mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
+        rows = mapped.collect()
+    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+
+
+def make_frame(spark: "SparkSession", rows: Any, schema: "StructType | str | None" = None) -> "DataFrame":
+    """Return a DataFrame of rows of this process; classic PySpark has them pass through a Python worker."""
+    use_driver_python(spark)
+    return spark.createDataFrame(rows, schema)
 
 
 def map_in_arrow(
     df: "DataFrame", task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: "StructType | str"
 ) -> "DataFrame":
-    """Return the frame with the batches that `task` makes of each partition's.
+    """Return the frame with the batches that `task` makes of those of each partition; lazy.
 
     On a local master the workers run this process's interpreter; see `use_driver_python`.
     """
@@ -201,43 +222,26 @@ def map_in_arrow(
     return df.mapInArrow(carried(task), schema)
 
 
-def _answers(rows: list[Any]) -> Answers:
-    return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
+def task_of(work: TaskFunction, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function that Spark runs on an executor, over Arrow batches or pandas DataFrames."""
 
-
-def task_of(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark runs on an executor."""
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
         attempt = _this_attempt()
         answer = json.dumps(work(batches, attempt))
-        _spare_collector()
-        yield pa.RecordBatch.from_arrays(
+        _exclude_modules_from_gc()
+        row = pa.RecordBatch.from_arrays(
             [pa.array([attempt.task], pa.int32()), pa.array([attempt.attempt]), pa.array([answer])], schema=_ANSWER
         )
+        yield row.to_pandas() if as_pandas else row
 
     return task
 
 
-def pandas_task_of(work: PandasWork) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that Spark runs on an executor, with pandas DataFrames in and out."""
+@functools.cache  # once per process; garbage of later tasks is collected
+def _exclude_modules_from_gc() -> None:
+    """Exclude all objects so far, mostly imported modules, from garbage collection.
 
-    def task(frames: Iterator[Any]) -> Iterator[Any]:
-        import pandas as pd
-
-        attempt = _this_attempt()
-        answer = json.dumps(work(frames, attempt))
-        _spare_collector()
-        yield pd.DataFrame({"task": [attempt.task], "attempt": [attempt.attempt], "answer": [answer]})
-
-    return task
-
-
-@functools.cache  # once per process: what a task leaves behind later is collected as ever
-def _spare_collector() -> None:
-    """Take what is imported by now out of the collector's sight.
-
-    Spark's worker collects garbage after every task, and would look through all imported modules each time: 80 ms of a
+    Spark's worker collects garbage after every task, and would traverse all imported modules each time: 80 ms of a
     task of half a second.
     """
     gc.collect()
@@ -254,10 +258,10 @@ def _this_attempt() -> Attempt:
 
 
 def one_answer_each(answers: Answers) -> Answers:
-    """The answers in order of their tasks.
+    """Return the answers in order of their tasks.
 
     Raises:
-        SmaltiError: two attempts of one task answered; publishing both would double its rows.
+        SmaltiError: Two attempts of one task answered; publishing both would duplicate its rows.
     """
     answers = sorted(answers, key=lambda item: (item[0].task, item[0].attempt))
     for (first, _), (second, _) in itertools.pairwise(answers):
@@ -272,7 +276,7 @@ def one_answer_each(answers: Answers) -> Answers:
 
 @contextlib.contextmanager
 def _small_batches(spark: "SparkSession") -> Iterator[None]:
-    """Arrow batches of a good size, on a session that somebody else made; settings that they chose are kept."""
+    """Limit Arrow batches inside the block, on sessions that this library did not start; existing limits are kept."""
     changed = [name for name in ARROW_BATCHES if spark.conf.get(name, None) is None]
     for name in changed:
         spark.conf.set(name, ARROW_BATCHES[name])

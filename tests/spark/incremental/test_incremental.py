@@ -1,4 +1,4 @@
-"""A shard set kept up to date with its files: always the rows of a full conversion, and no more work than needed."""
+"""Re-sharding of changed files: always the rows of a full conversion, and no more work than needed."""
 
 import contextlib
 import hashlib
@@ -23,8 +23,14 @@ from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
 from smalti.spark.incremental.add_columns import add_columns
 from smalti.spark.incremental.images import reshard_images, source_files
-from smalti.spark.incremental.reshard import Recipe, Work, bring_up_to_date, convert_files, reshard_files
-from smalti.spark.incremental.source_table import SourceFile
+from smalti.spark.incremental.reshard import (
+    Conversion,
+    Recipe,
+    SourceFile,
+    bring_up_to_date,
+    convert_files,
+    reshard_files,
+)
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.tasks import Attempt
 from smalti.spark.writing.options import WriteOptions
@@ -44,7 +50,7 @@ SCHEMA = StructType(
 
 
 def rows_of(path, content):
-    """What a file gives: up to four rows, whose number and texts follow from its content."""
+    """Return the rows of a file: up to four, whose number and texts follow from its content."""
     count = (content * 7 + len(path)) % 5
     split = "validation" if content % 3 == 0 else "train"
     return [(path, number, f"{path}:{content}" * (number + 1), split) for number in range(count)]
@@ -52,7 +58,7 @@ def rows_of(path, content):
 
 @dataclass
 class Frame:
-    """As much of a DataFrame as the driver looks at before a task runs."""
+    """The parts of a DataFrame that the driver reads before a task runs."""
 
     partitions: list
     schema: StructType = SCHEMA
@@ -64,7 +70,7 @@ class Frame:
 
 @dataclass
 class Converter:
-    """The whole way but Spark's own: tasks are called one after the other."""
+    """Re-sharding without Spark: tasks are called one after the other."""
 
     content: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)
@@ -82,7 +88,7 @@ class Converter:
         answers = []
         for task, rows in enumerate(frame.partitions):
             whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], [], []], SCHEMA_ARROW)
-            batches = iter(whole.select(list(plan.needed())).to_batches(max_chunksize=3))
+            batches = iter(whole.select(list(plan.input_columns())).to_batches(max_chunksize=3))
             attempt = Attempt.new(task)
             answers.append((attempt, convert_files(plan, how.path_column, batches, attempt)))
         return answers
@@ -97,14 +103,16 @@ class Converter:
         )
         files = [SourceFile(path, str(content)) for path, content in self.content.items()]
         self.asked = []
-        return bring_up_to_date(store, Recipe(recipe, "path", options), files, Work(None, self.prepare, self.convert))
+        return bring_up_to_date(
+            store, Recipe(recipe, "path", options), files, Conversion(None, self.prepare, self.convert)
+        )
 
 
 SCHEMA_ARROW = pa.schema([("path", pa.string()), ("number", pa.int32()), ("text", pa.string()), ("split", pa.string())])
 
 
 def stored_rows(store, manifest):
-    """The rows of a version as they can be read, each with its split."""
+    """Return the rows of a version as a reader gets them, each with its split."""
     found = Counter()
     for info in manifest.shards:
         with open_checked(store, info) as shard:
@@ -115,7 +123,7 @@ def stored_rows(store, manifest):
     return found
 
 
-def wanted_rows(content):
+def expected_rows(content):
     return Counter(row for path, number in content.items() for row in rows_of(path, number))
 
 
@@ -143,7 +151,7 @@ def test_any_history_of_files_gives_the_rows_of_a_full_conversion(history, size_
         manifest = converter.run(store, size_limit=size_limit)
         if before is not None and converter.content == old:
             assert manifest.version == before.version
-        assert stored_rows(store, manifest) == wanted_rows(converter.content)
+        assert stored_rows(store, manifest) == expected_rows(converter.content)
         changed = {path for path, content in converter.content.items() if old.get(path) != content}
         assert converter.asked == sorted(changed if before is not None else converter.content)
         assert verify(store).ok
@@ -153,12 +161,12 @@ def test_any_history_of_files_gives_the_rows_of_a_full_conversion(history, size_
 
 
 def small_set(count=12, **options):
-    """A set of one file per shard and more: content 12 is three rows in `train`."""
+    """Return a set with about one shard per file: content 12 is three rows in `train`."""
     store, converter = MemoryStore(), Converter({f"a/{number:02}": 10 for number in range(count)})
     return store, converter, converter.run(store, **options)
 
 
-def test_nothing_to_do_is_the_same_version():
+def test_unchanged_files_return_the_same_version():
     store, converter, first = small_set()
     again = converter.run(store)
     assert (again.version, again.write_id) == (first.version, first.write_id) == (1, first.write_id)
@@ -185,14 +193,14 @@ def test_only_shards_with_a_changed_or_deleted_file_are_replaced_and_the_rest_of
     torn = {name for name, held in runs.items() if {run.path for run in held} & {"a/03", "a/07"}}
     assert 0 < len(torn) < len(first.shards)
     assert names(first) - names(second) == torn
-    assert stored_rows(store, second) == wanted_rows(converter.content)
+    assert stored_rows(store, second) == expected_rows(converter.content)
 
 
-def test_a_set_of_deletions_alone_needs_no_conversion():
+def test_deletions_alone_need_no_conversion():
     store, converter, _ = small_set()
     for path in ("a/00", "a/05"):
         del converter.content[path]
-    assert stored_rows(store, converter.run(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store)) == expected_rows(converter.content)
     assert converter.asked == []
 
 
@@ -214,7 +222,7 @@ def test_many_small_shards_are_copied_into_full_ones():
         manifest = converter.run(store, size_limit=4000)
     assert converter.asked == ["a/29"]
     assert len(manifest.shards) <= 12
-    assert stored_rows(store, manifest) == wanted_rows(converter.content)
+    assert stored_rows(store, manifest) == expected_rows(converter.content)
 
 
 def test_another_recipe_converts_everything():
@@ -225,11 +233,11 @@ def test_another_recipe_converts_everything():
     assert second.row_hash == first.row_hash
 
 
-def test_a_set_that_does_not_tell_its_files_is_converted_whole_and_then_tells(tmp_path):
+def test_a_set_without_a_list_of_its_files_is_converted_whole_and_then_has_one(tmp_path):
     with MDSWriter(out=str(tmp_path), columns={"path": "str"}) as writer:
         writer.write({"path": "somebody's"})
     store, converter = open_store(tmp_path), Converter({"a/1": 12})
-    assert stored_rows(store, converter.run(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store)) == expected_rows(converter.content)
     assert load_manifest(store).version == 2
     assert converter.run(store).version == 2
 
@@ -242,7 +250,7 @@ def test_no_row_at_all_publishes_nothing():
     assert load_manifest(store).version == 1
 
 
-def test_who_was_overtaken_publishes_nothing():
+def test_a_reshard_that_was_overtaken_publishes_nothing():
     store, converter, _ = small_set(3)
     slow = Converter({**converter.content, "a/50": 10})
     prepare = slow.prepare
@@ -255,7 +263,7 @@ def test_who_was_overtaken_publishes_nothing():
     slow.prepare = overtaken
     with pytest.raises(CommitConflict):
         slow.run(store)
-    assert stored_rows(store, load_manifest(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, load_manifest(store)) == expected_rows(converter.content)
 
 
 def test_rows_of_files_that_were_not_asked_for_are_refused():
@@ -279,7 +287,7 @@ def test_a_table_of_sources_that_is_damaged_is_refused():
         converter.run(store)
 
 
-def test_a_table_of_sources_survives_its_trip_and_damage_to_it_is_an_index_error():
+def test_a_table_of_sources_round_trips_and_damage_to_it_is_an_index_error():
     table = SourceTable(
         {"a": "1", "b": "2", "none": "3"}, {"s0": [SampleRun("a", 2), SampleRun("b", 1), SampleRun("a", 4)]}
     )
@@ -313,7 +321,7 @@ def test_runs_are_split_where_shards_of_any_size_end():
         split_runs([*runs, SampleRun("c", 2)], shards)
 
 
-def test_a_set_with_added_columns_is_not_torn_from_them():
+def test_a_set_with_added_columns_is_not_resharded():
     store, converter, _ = small_set(3)
     add_columns(store, {"length": "int"}, lambda batch: {"length": list(map(len, batch["text"]))})
     converter.content["a/50"] = 10
@@ -321,12 +329,12 @@ def test_a_set_with_added_columns_is_not_torn_from_them():
         converter.run(store)
 
 
-def test_the_table_of_sources_is_live():
+def test_the_table_of_sources_is_a_live_object():
     store, _, first = small_set(3)
     assert list(live_keys(store, first.sidecars)) == [f"{first.write_id}/sources.arrow"]
 
 
-def test_a_vacuum_leaves_what_was_kept_by_name(tmp_path):
+def test_a_vacuum_keeps_reused_shards(tmp_path):
     store, converter = open_store(tmp_path), Converter({f"a/{number:02}": 10 for number in range(12)})
     first = converter.run(store)
     converter.content["a/03"] = 14
@@ -337,7 +345,7 @@ def test_a_vacuum_leaves_what_was_kept_by_name(tmp_path):
     assert names(first) & names(second)
     assert not any((tmp_path / name).exists() for name in names(first) - names(second))
     converter.content["a/05"] = 11
-    assert stored_rows(store, converter.run(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store)) == expected_rows(converter.content)
     assert converter.asked == ["a/05"]
 
 
@@ -360,7 +368,7 @@ def image_rows(out, manifest):
 
 
 @pytest.mark.spark
-def test_a_folder_of_images_is_followed_and_gives_what_all_at_once_gives(spark, flowers, tmp_path):
+def test_a_folder_of_images_is_followed_and_has_the_rows_of_a_full_conversion(spark, flowers, tmp_path):
     options = PrepareOptions(size=16, validation_fraction=0.25)
     first = reshard_images(spark, list_images(str(flowers)), tmp_path / "set", options=options, size_limit=3000)
     assert first.rows == 12
@@ -380,7 +388,7 @@ def test_a_folder_of_images_is_followed_and_gives_what_all_at_once_gives(spark, 
     )
 
 
-def test_a_new_class_changes_the_files_whose_labels_it_moves(flowers):
+def test_a_new_class_changes_the_files_whose_labels_change(flowers):
     before = {file.path: file.fingerprint for file in source_files(list_images(str(flowers)), PrepareOptions())}
     put(flowers / "lilies" / "0.jpg", draw_flower("daisy", number=9, size=(64, 48)))
     after = {file.path: file.fingerprint for file in source_files(list_images(str(flowers)), PrepareOptions())}
@@ -389,7 +397,7 @@ def test_a_new_class_changes_the_files_whose_labels_it_moves(flowers):
     assert len(changed) == 9
 
 
-def test_a_file_that_changes_sides_counts_as_changed(flowers):
+def test_a_file_that_changes_its_split_counts_as_changed(flowers):
     options = PrepareOptions(validation_fraction=0.5)
     before = {file.path: file.fingerprint for file in source_files(list_images(str(flowers)), options)}
     for number in range(4, 8):

@@ -1,4 +1,4 @@
-"""Re-sharding after compactions and appends: what is known stays known, and no row is lost or doubled."""
+"""Re-sharding after compactions and appends: the list of files is kept, and no row is lost or duplicated."""
 
 from collections import Counter
 
@@ -22,20 +22,20 @@ from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.spark.incremental.test_incremental import (
     CHANGES,
     Converter,
+    expected_rows,
     names,
     rows_of,
     small_set,
     stored_rows,
-    wanted_rows,
 )
 
 SCHEMA = Schema.from_columns({"path": "str", "number": "int32", "text": "str"})
 FOREIGN = [("somebody's", 1, "x"), ("a/00", 0, "a/00:10"), ("somebody's", 2, "y" * 90)]
-"""Rows of nobody's files; one of them looks like a row that the set has."""
+"""Rows of no source file; one of them equals a row that the set has."""
 
 
 def append(store, rows=FOREIGN, split="train", *, says_row_hash=True):
-    """What somebody else appends, who says nothing of files."""
+    """Append rows as another writer does, without a list of files."""
     write_id = new_write_id()
     markers.begin(store, write_id)
     uploader = ShardUploader(
@@ -55,7 +55,7 @@ def append(store, rows=FOREIGN, split="train", *, says_row_hash=True):
 
 
 def in_order(store, manifest):
-    """Every row, in the order of the samples."""
+    """Return all rows, in the order of the samples."""
     found = []
     for info in manifest.shards:
         with open_checked(store, info) as shard:
@@ -63,8 +63,8 @@ def in_order(store, manifest):
     return found
 
 
-def a_set_of_small_shards(store=None):
-    """Twelve files, of which only three are in a shard with others; a re-shard of its own for each three files."""
+def make_small_shards(store=None):
+    """Return a set of twelve files, written three at a time, of which only three share a shard with others."""
     store, converter = store or MemoryStore(), Converter()
     for number in range(12):
         converter.content[f"a/{number:02}"] = 10
@@ -84,10 +84,10 @@ ACTS = st.one_of(
 @settings(max_examples=8)
 @given(acts=st.lists(ACTS, min_size=2, max_size=7))
 def test_no_chain_of_changes_compactions_and_appends_loses_or_doubles_a_row(acts):
-    """Against a dictionary of files; at its end everything is compacted and brought up to date once more."""
+    """The model is a dictionary of files; at the end everything is compacted and re-sharded once more."""
     store, converter = MemoryStore(), Converter({"a/always": 10, "bb/always": 6})
     converter.run(store)
-    expected = wanted_rows(converter.content)
+    expected = expected_rows(converter.content)
     for act, chosen in [*acts, ("compact", 700), ("append", 1), ("compact", 5000), ("reshard", {"a/1": 7})]:
         before = load_manifest(store)
         if act == "append":
@@ -102,7 +102,7 @@ def test_no_chain_of_changes_compactions_and_appends_loses_or_doubles_a_row(acts
             for path in [path for path, content in chosen.items() if content is None]:
                 converter.content.pop(path, None)
             converter.run(store)
-            expected = wanted_rows(converter.content)
+            expected = expected_rows(converter.content)
             assert converter.asked == sorted(p for p, content in converter.content.items() if old.get(p) != content)
         newest = load_manifest(store)
         assert stored_rows(store, newest) == expected, act
@@ -113,19 +113,19 @@ def test_no_chain_of_changes_compactions_and_appends_loses_or_doubles_a_row(acts
 
 
 def test_after_a_compaction_only_changed_files_are_converted():
-    store, converter = a_set_of_small_shards()
+    store, converter = make_small_shards()
     assert len(load_manifest(store).shards) == 4
     made = compact(store, size_limit=4000)
     assert len(made.shards) < 4
     assert (converter.run(store, size_limit=4000).version, converter.asked) == (made.version, [])
     converter.content |= {"a/03": 14, "a/99": 10}
     del converter.content["a/07"]
-    assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
     assert converter.asked == ["a/03", "a/99"]
 
 
-def test_a_compaction_tells_of_every_sample_of_its_shards():
-    store, converter = a_set_of_small_shards()
+def test_a_compaction_lists_the_file_of_every_sample_of_its_shards():
+    store, converter = make_small_shards()
     made = compact(store, size_limit=4000)
     table = load_sources(store, sources_of(made.sidecars))
     assert {name: sum(run.rows for run in runs) for name, runs in table.runs.items()} == {
@@ -139,7 +139,7 @@ def test_a_compaction_tells_of_every_sample_of_its_shards():
 
 
 @pytest.mark.parametrize("says_row_hash", [True, False])
-def test_what_was_appended_is_of_no_file_and_goes_without_being_read(says_row_hash):
+def test_appended_rows_belong_to_no_file_and_are_dropped_without_being_read(says_row_hash):
     store, converter, first = small_set()
     append(store, says_row_hash=says_row_hash)
     appended = load_manifest(store)
@@ -152,12 +152,12 @@ def test_what_was_appended_is_of_no_file_and_goes_without_being_read(says_row_ha
     store.heal()
     assert (converter.asked, made.version, names(made)) == ([], 3, names(first))
     assert made.row_hash == first.row_hash
-    assert stored_rows(store, made) == wanted_rows(converter.content)
+    assert stored_rows(store, made) == expected_rows(converter.content)
     assert stored_rows(store, appended)["somebody's", 1, "x", "train"] == 1, "the version with them stays"
 
 
-def test_shards_of_files_and_appended_ones_are_not_put_together():
-    store, converter = a_set_of_small_shards()
+def test_shards_of_files_and_appended_shards_are_not_joined():
+    store, converter = make_small_shards()
     append(store)
     append(store)
     made = compact(store, size_limit=4000)
@@ -167,22 +167,22 @@ def test_shards_of_files_and_appended_ones_are_not_put_together():
             kinds.append({opened[number]["path"] == "somebody's" for number in range(len(opened))})
     assert len(made.shards) == 2
     assert kinds == [{False}, {True, False}], "of the appended rows one has the name of a file"
-    assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
     assert converter.asked == []
 
 
-def test_columns_that_come_and_go_change_nothing_of_what_is_known():
+def test_adding_and_dropping_columns_keeps_the_list_of_files():
     store, converter, _ = small_set()
     append(store)
     add_columns(store, {"length": "int"}, lambda batch: {"length": list(map(len, batch["text"]))})
     compact(store, size_limit=4000)
     drop_columns(store, ["length"])
-    assert stored_rows(store, converter.run(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store)) == expected_rows(converter.content)
     assert converter.asked == []
 
 
-def test_versions_that_older_writers_left_are_understood():
-    """Their entries say no row hash: it is the version's own, as long as it has no other rows."""
+def test_versions_of_older_writers_are_understood():
+    """Their entries have no row hash: the version's own is used, if it has no other rows."""
     store, converter, first = small_set()
     entry = {name: value for name, value in sources_of(first.sidecars).items() if name != "row_hash"}
     draft = Draft(
@@ -195,30 +195,30 @@ def test_versions_that_older_writers_left_are_understood():
     assert made.row_hash == Converter(dict(converter.content)).run(MemoryStore()).row_hash
 
 
-def test_who_appends_during_a_compaction_hides_nothing():
-    store, converter = a_set_of_small_shards(InterferingStore())
+def test_an_append_during_a_compaction_hides_nothing():
+    store, converter = make_small_shards(InterferingStore())
     store.interfere = lambda: append(store)
     compact(store, size_limit=4000)
     assert store.interfere is None
-    assert stored_rows(store, load_manifest(store)) == wanted_rows(converter.content) + Counter(
+    assert stored_rows(store, load_manifest(store)) == expected_rows(converter.content) + Counter(
         (*row, "train") for row in FOREIGN
     )
-    assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
     assert converter.asked == []
 
 
-def test_files_that_are_added_during_a_compaction_stay_known():
-    store, converter = a_set_of_small_shards(InterferingStore())
+def test_files_that_are_added_during_a_compaction_stay_listed():
+    store, converter = make_small_shards(InterferingStore())
     converter.content["bb/9"] = 9  # in a split after that of the others: their shards stay in front
     store.interfere = lambda: converter.run(store, size_limit=4000)
     made = compact(store, size_limit=4000)
     assert converter.asked == ["bb/9"]
-    assert stored_rows(store, made) == wanted_rows(converter.content)
+    assert stored_rows(store, made) == expected_rows(converter.content)
     assert (converter.run(store, size_limit=4000).version, converter.asked) == (made.version, [])
 
 
-def test_a_table_that_tells_of_other_shards_is_not_carried_on():
-    store, _ = a_set_of_small_shards()
+def test_a_table_that_lists_other_shards_is_not_carried_over():
+    store, _ = make_small_shards()
     newest = load_manifest(store)
     entry = dict(sources_of(newest.sidecars))
     first = sources_of(load_manifest(store, version=1).sidecars)
@@ -239,14 +239,14 @@ def test_a_vacuum_keeps_the_table_that_a_compaction_made():
     now[0] += 30 * 86400
     vacuum(store, dry_run=False)
     converter.content["a/99"] = 10
-    assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
     assert converter.asked == ["a/99"]
 
 
 @pytest.mark.slow
-def test_killed_anywhere_in_a_compaction_what_is_known_stays_known():
+def test_a_compaction_killed_anywhere_keeps_the_list_of_files():
     for count in range(60):
-        store, converter = a_set_of_small_shards()
+        store, converter = make_small_shards()
         store.die_after_writes(count)
         try:
             compact(store, size_limit=4000)
@@ -256,7 +256,7 @@ def test_killed_anywhere_in_a_compaction_what_is_known_stays_known():
             break
         store.heal()
         converter.content["a/99"] = 10
-        assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+        assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
         assert converter.asked == ["a/99"], f"killed after {count} writes"
     assert count > 5
 
@@ -268,12 +268,12 @@ def test_a_vacuum_after_an_append_keeps_the_table_of_what_was_there_before():
     append(store)
     now[0] += 30 * 86400
     vacuum(store, dry_run=False)
-    assert stored_rows(store, converter.run(store)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store)) == expected_rows(converter.content)
     assert converter.asked == []
 
 
-def test_a_rollback_knows_what_the_version_knew_that_it_went_back_to():
-    store, converter = a_set_of_small_shards()
+def test_a_rollback_has_the_list_of_files_of_the_version_it_restores():
+    store, converter = make_small_shards()
     compact(store, size_limit=4000)
     append(store)
     appended = load_manifest(store)
@@ -281,12 +281,12 @@ def test_a_rollback_knows_what_the_version_knew_that_it_went_back_to():
     converter.run(store, size_limit=4000)
     rollback(store, appended.version)
     assert stored_rows(store, load_manifest(store)) == stored_rows(store, appended)
-    assert stored_rows(store, converter.run(store, size_limit=4000)) == wanted_rows(converter.content)
+    assert stored_rows(store, converter.run(store, size_limit=4000)) == expected_rows(converter.content)
     assert converter.asked == ["a/50"]
 
 
-def test_a_file_without_rows_stays_known_through_a_compaction():
-    store, converter = a_set_of_small_shards()
+def test_a_file_without_rows_stays_listed_through_a_compaction():
+    store, converter = make_small_shards()
     converter.content["bbb/empty"] = 13
     assert rows_of("bbb/empty", 13) == []
     converter.run(store, size_limit=4000)

@@ -1,4 +1,4 @@
-"""Columns added beside the shards: read joined by every door, while the shards stay as they are."""
+"""Added columns: every reader gets them joined, while the shards stay unchanged."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def values(batch):
 
 
 def expected(number):
-    """The whole sample, by hand."""
+    """Return the whole sample, worked out by hand."""
     pair = np.array([number + 0.5, -number], np.float32)
     return {**sample(number), "double": 2 * number, "pair": pair, "word": f"w{number}" * (number % 3 + 1)}
 
@@ -56,7 +56,7 @@ def equal(found, wanted):
 
 @pytest.fixture
 def joined(tmp_path):
-    """43 samples in five shards, with three columns beside them."""
+    """Return a set of 43 samples in five shards, with three added columns."""
     root = write_set(tmp_path / "set", 43)
     add_columns(root, ADDED, values)
     return Path(root)
@@ -79,7 +79,7 @@ def test_a_local_dataset_reads_joined(joined):
     assert equal(LocalDataset(joined)[41], expected(41))
 
 
-def test_the_shards_are_not_written_again_and_older_versions_stay(joined):
+def test_the_shards_are_not_rewritten_and_older_versions_stay(joined):
     first, second = load_manifest(joined, version=1), load_manifest(joined)
     assert (first.version, second.version) == (1, 2)
     assert tuple(first.shards) == tuple(second.shards)
@@ -88,7 +88,7 @@ def test_the_shards_are_not_written_again_and_older_versions_stay(joined):
     assert second.schema.columns() == first.schema.columns()
 
 
-def test_the_index_for_others_names_the_shards_alone(joined):
+def test_the_mds_index_names_only_the_shards(joined):
     shown = json.loads((joined / "index.json").read_text())
     assert [entry["column_names"] for entry in shown["shards"]] == [["id", "text", "vector"]] * len(shown["shards"])
     assert sum(entry["samples"] for entry in shown["shards"]) == 43
@@ -143,7 +143,7 @@ def test_splits_are_read_joined(tmp_path):
 
 
 def remote_copy(joined, memory_store_url):
-    """The set as it lies in a store that is no folder."""
+    """Return the set copied to a store that is no folder."""
     store = open_store(memory_store_url)
     for path in joined.rglob("*"):
         if path.is_file():
@@ -153,7 +153,7 @@ def remote_copy(joined, memory_store_url):
 
 @pytest.fixture
 def far(joined):
-    """The same in memory: shards are fetched."""
+    """Return the set in a memory store, from which shards are fetched."""
     return remote_copy(joined, f"memory://sidecar-{uuid.uuid4().hex}")
 
 
@@ -191,7 +191,7 @@ def test_a_limited_cache_counts_both_files_and_still_reads_all(far, tmp_path):
     assert 0 < here <= 3 * max(sizes)
 
 
-def test_a_prefetch_brings_the_neighbours_too(far, tmp_path):
+def test_a_prefetch_fetches_the_column_shards_too(far, tmp_path):
     dataset = StreamingDataset(remote=far, local=tmp_path / "cache", batch_size=4)
     (entry,) = columns_of(dataset.manifest.sidecars)
     wanted = [dataset.manifest.shards[0].raw.basename, shards_of(open_store(far), entry)[0].raw.basename]
@@ -203,7 +203,7 @@ def test_a_prefetch_brings_the_neighbours_too(far, tmp_path):
     assert len(list((tmp_path / "cache").rglob("*.mds"))) == 2
 
 
-def test_a_dataset_travels_to_workers_with_its_columns(far, tmp_path):
+def test_a_dataset_is_pickled_to_workers_with_its_added_columns(far, tmp_path):
     dataset = StreamingDataset(remote=far, local=tmp_path / "cache")
     assert equal(dataset[8], expected(8))
     copy = pickle.loads(pickle.dumps(dataset))
@@ -223,7 +223,7 @@ def test_a_damaged_added_shard_is_an_error_that_names_it(far, tmp_path):
     assert equal(dataset[42], expected(42))
 
 
-def test_every_object_beside_the_shards_is_known_to_be_live(joined):
+def test_every_object_of_added_columns_is_live(joined):
     store, manifest = open_store(joined), load_manifest(joined)
     live = set(live_keys(store, manifest.sidecars))
     write = load_manifest(joined).write_id
@@ -242,7 +242,7 @@ def test_a_verification_reads_the_added_shards(joined):
     assert [problem.key for problem in verify(joined).problems] == [key]
 
 
-def test_a_vacuum_keeps_added_columns_until_no_version_shows_them(joined):
+def test_a_vacuum_keeps_added_columns_until_no_version_has_them(joined):
     write = joined / load_manifest(joined).write_id
     make_old(joined)
     vacuum(joined, older_than=0.0, unsafe_ttl=True, dry_run=False)
@@ -255,7 +255,7 @@ def test_a_vacuum_keeps_added_columns_until_no_version_shows_them(joined):
 
 
 def make_old(root):
-    """A vacuum goes by the store's times."""
+    """Age all objects, because a vacuum uses the store's modification times."""
     for path in root.rglob("*"):
         os.utime(path, (1, 1))
 
@@ -274,7 +274,7 @@ def test_an_append_that_would_lack_the_columns_is_refused(joined, tmp_path):
     assert publish(joined, Draft("more-1", other.schema, moved), mode="append").rows == 48
 
 
-def test_values_that_are_no_spark_frame_are_refused_with_the_line_to_write(joined):
+def test_values_that_are_no_spark_frame_are_refused_with_the_call_that_makes_one(joined):
     with pytest.raises(TypeError, match=r"`values`.* found pandas\..*: give spark.createDataFrame\(frame\)$"):
         add_columns(joined, {"more": "int"}, pd.DataFrame({"sample_id": [0], "more": [1]}))
     assert load_manifest(joined).version == 2
@@ -313,7 +313,7 @@ def test_columns_made_from_a_version_that_was_overtaken_are_not_published(joined
     assert set(open_dataset(str(joined))[0]) == {"id", "text", "vector"}
 
 
-def test_versions_in_between_that_show_the_same_do_not_overtake(joined):
+def test_versions_in_between_with_equal_content_do_not_conflict(joined):
     def returned(batch):
         if load_manifest(joined).version == 2:
             drop_columns(joined, list(ADDED))
@@ -325,7 +325,7 @@ def test_versions_in_between_that_show_the_same_do_not_overtake(joined):
     assert equal(open_dataset(str(joined))[9], {**expected(9), "x": 9})
 
 
-def test_a_loader_hands_the_columns_over(joined):
+def test_a_loader_delivers_the_added_columns(joined):
     dataset = smalti.StreamingDataset(local=joined, batch_size=5)
     batches = list(smalti.StreamingDataLoader(dataset))
     assert [batch["double"].tolist() for batch in batches] == [(2 * batch["id"]).tolist() for batch in batches]
@@ -371,7 +371,7 @@ def test_a_batch_of_more_shards_than_may_be_open_is_joined_in_parts(joined):
         {"num_bytes": "many"},
     ],
 )
-def test_an_entry_that_lies_is_refused_when_the_set_is_opened(joined, change):
+def test_an_inconsistent_entry_is_refused_when_the_set_is_opened(joined, change):
     path = joined / "_versions" / "00000002.json"
     header = json.loads(path.read_text())
     header["sidecars"][0] |= change
@@ -381,7 +381,7 @@ def test_an_entry_that_lies_is_refused_when_the_set_is_opened(joined, change):
 
 
 def test_added_columns_of_another_set_are_refused(joined, tmp_path):
-    """A sample would be joined with another one's values."""
+    """Otherwise a sample would be joined with the values of another one."""
     other = write_set(tmp_path / "other", 20)
     add_columns(other, ADDED, values)
     entry = load_manifest(other).sidecars[0]
@@ -425,14 +425,14 @@ ENDS = np.array([3, 5, 9])
 
 
 def placed(ids):
-    """Rows as Spark's tasks get them, in batches of two."""
+    """Yield rows as Spark's tasks get them, in batches of two."""
     numbers = pa.array(ids, pa.int64())
     rows = pa.record_batch([numbers, pa.array([7 * number for number in ids], pa.int64())], ["sample", "c0"])
     batches = (rows.slice(begin, 2) for begin in range(0, len(ids), 2))
     return write_placed(KEYED, ENDS, [None, "train", None], place_rows(ENDS, batches), Attempt.new(0))
 
 
-def test_rows_of_a_frame_go_beside_the_shards_of_their_samples():
+def test_rows_of_a_frame_are_written_to_the_column_shards_of_their_samples():
     found = placed(range(9))["shards"]
     assert [(place, entry["samples"]) for place, entry in found] == [(0, 3), (1, 2), (2, 4)]
     assert [entry["raw_data"]["basename"].split("/")[0] for _, entry in found] == ["write-2", "train", "write-2"]

@@ -1,4 +1,4 @@
-"""A version with added columns is compacted in step: what was read joined is read joined, sample for sample."""
+"""Compaction of a version with added columns: shards and column shards are cut alike, and samples stay the same."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def values(batch):
 
 
 def expected(number):
-    """The whole sample, by hand."""
+    """Return the whole sample, worked out by hand."""
     return {**sample(number), "double": 2 * number, "word": f"w{number}" * (number % 3 + 1), "third": 3 * number}
 
 
@@ -37,7 +37,7 @@ def equal(found, wanted):
 
 @pytest.fixture
 def joined(tmp_path):
-    """43 samples in five shards or so, with two tables of columns beside them; version 3."""
+    """Return a set of 43 samples in about five shards, with two groups of added columns; version 3."""
     root = write_set(tmp_path / "set", 43, row_hash=True)
     add_columns(root, ADDED, values)
     add_columns(root, {"third": "int"}, lambda batch: {"third": batch["id"] * 3}, compression=None)
@@ -65,7 +65,7 @@ def test_the_joined_samples_are_the_same_and_in_the_same_order(joined):
     assert all(equal(old[number], expected(number)) for number in range(43))
 
 
-def test_shards_and_those_beside_them_are_cut_at_the_same_samples(joined):
+def test_shards_and_column_shards_are_cut_at_the_same_samples(joined):
     made = compact(joined, below=1300, size_limit=1300)
     assert 1 < len(made.shards) < len(load_manifest(joined, version=3).shards)
     rows = beside(open_store(joined), made)
@@ -76,8 +76,8 @@ def test_shards_and_those_beside_them_are_cut_at_the_same_samples(joined):
     assert compact(joined, below=1300, size_limit=1300).version == made.version
 
 
-def test_columns_that_are_much_larger_than_the_shards_bound_what_is_put_together(tmp_path):
-    """Four shards of ten small samples and a kilobyte beside each sample: two by two, by the bytes beside them."""
+def test_columns_much_larger_than_the_shards_limit_what_is_joined(tmp_path):
+    """Four shards of ten small samples with a kilobyte of added columns each are joined in pairs, by these bytes."""
     root = write_set(tmp_path / "set", 40, size_limit=660)
     per_shard = [shard.samples for shard in load_manifest(root).shards]
     add_columns(root, {"blob": "bytes"}, lambda batch: {"blob": [b"x" * 1000] * len(batch["id"])}, compression=None)
@@ -96,7 +96,7 @@ def test_added_columns_of_a_compacted_version_can_be_dropped_and_added(joined):
 
 
 def in_splits(store):
-    """Two shards of each of two splits, a sample and a number each."""
+    """Write two shards of each of two splits, with one sample each."""
     write_id, schema, infos = new_write_id(), Schema.from_columns({"id": "int64"}), []
     for place, split in enumerate(("test", "test", "train", "train")):
         builder = ShardBuilder(schema, ShardOptions())
@@ -132,7 +132,7 @@ def shards_in(store):
 
 
 @pytest.mark.parametrize("meanwhile", ["added", "dropped"])
-def test_columns_that_come_or_go_meanwhile_win_and_nothing_is_left(meanwhile):
+def test_columns_added_or_dropped_during_a_compaction_win_and_nothing_is_left(meanwhile):
     store = InterferingStore()
     in_memory(store)
     acts = {
@@ -148,7 +148,7 @@ def test_columns_that_come_or_go_meanwhile_win_and_nothing_is_left(meanwhile):
     assert verify(store).ok
 
 
-def test_a_damaged_shard_beside_ends_it_and_nothing_is_left():
+def test_a_damaged_column_shard_fails_the_compaction_and_nothing_is_left():
     store = MemoryStore()
     in_memory(store)
     key = beside(store, load_manifest(store))[0][3].stored.basename

@@ -9,7 +9,7 @@ import pytest
 
 
 def lake(name):
-    """The library of this name; where it is not installed the test is skipped, but in CI."""
+    """Import the library of this name; skip the test if it is not installed, except in CI."""
     if find_spec(name) is None and not os.environ.get("CI"):
         pytest.skip(f"needs {name}")
     return import_module(name)
@@ -17,7 +17,7 @@ def lake(name):
 
 @contextmanager
 def iceberg_catalog(folder):
-    """A catalog of tables below a folder, with the database `db`."""
+    """Return a catalog of tables below a folder, with the database `db`."""
     lake("pyiceberg")
     catalog = import_module("pyiceberg.catalog.sql").SqlCatalog(
         "lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
@@ -30,5 +30,5 @@ def iceberg_catalog(folder):
 
 
 def data_files(table):
-    """The files that a scan of an Iceberg table reads, as Spark Connect would name them."""
+    """Return the files that a scan of an Iceberg table reads, as Spark Connect would name them."""
     return [task.file.file_path for task in table.scan().plan_files()]

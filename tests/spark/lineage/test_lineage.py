@@ -1,4 +1,4 @@
-"""What is known of a DataFrame's source, and whether another run writes the same rows."""
+"""The source of a DataFrame, and the write id by which a repeated write is recognised."""
 
 import json
 import os
@@ -18,7 +18,7 @@ PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 
 @pytest.fixture(scope="module")
 def numbers(spark, tmp_path_factory):
-    """A Parquet folder of two files."""
+    """Return a Parquet folder of two files."""
     folder = tmp_path_factory.mktemp("lineage") / "numbers"
     rows = spark.range(0, 20, 1, 2).selectExpr("id", "id * 2 AS x", "concat('a#12', id) AS s")
     rows.write.parquet(str(folder))
@@ -26,7 +26,7 @@ def numbers(spark, tmp_path_factory):
 
 
 @pytest.mark.spark
-def test_files_are_told_with_number_size_and_digest(spark, numbers):
+def test_the_source_of_files_has_their_number_size_and_digest(spark, numbers):
     (source,) = source_of(spark.read.parquet(numbers))["sources"]
     assert (source["format"], source["files"], source["paths"]) == ("parquet", 2, [f"file:{numbers}"])
     assert source["num_bytes"] == sum(path.stat().st_size for path in Path(numbers).glob("*.parquet"))
@@ -101,7 +101,7 @@ def test_changed_files_or_options_of_reading_change_the_write_id(spark, tmp_path
     ],
     ids=["rand", "now", "ids", "file", "limit", "sample", "first", "rank", "function", "memory", "range"],
 )
-def test_rows_that_may_be_others_next_time_have_no_write_id(spark, numbers, change):
+def test_rows_that_may_differ_next_time_have_no_write_id(spark, numbers, change):
     source = source_of(change(spark.read.parquet(numbers)))
     assert "plan" not in source
     assert write_id_of(source, {}) is None
@@ -109,7 +109,7 @@ def test_rows_that_may_be_others_next_time_have_no_write_id(spark, numbers, chan
 
 
 @pytest.mark.spark
-def test_nothing_is_told_of_rows_from_memory(spark):
+def test_rows_from_memory_have_no_source(spark):
     assert source_of(spark.range(3)) == {}
     assert write_id_of({}, {}) is None
 
@@ -131,7 +131,7 @@ def test_a_plan_of_unknown_parts_has_no_digest():
         assert plan_digest(literal(kind), "", about=about) is None
 
 
-def test_a_digest_counts_columns_anew_and_sees_which_is_which():
+def test_a_digest_renumbers_columns_and_distinguishes_them():
     def plan(*numbers):
         ids = [{"product-class": f"{EXPRESSIONS}ExprId", "id": number, "jvmId": "any"} for number in numbers]
         return [{"class": f"{PLANS}Project", "list": ids}]
@@ -142,7 +142,7 @@ def test_a_digest_counts_columns_anew_and_sees_which_is_which():
 
 
 class Java:
-    """An object of the JVM, as py4j shows it: everything is a call."""
+    """An object of the JVM, as py4j exposes it: every attribute is a method."""
 
     def __init__(self, kind, **answers):
         self.kind, self.answers = kind, answers
@@ -179,14 +179,14 @@ def delta_leaf(text):
     return Java("org.apache.spark.sql.execution.datasources.LogicalRelation", relation=relation)
 
 
-def test_a_delta_table_is_told_by_the_version_that_its_file_index_names():
+def test_the_source_of_a_delta_table_has_the_version_of_its_file_index():
     told = source_of(frame_of(delta_leaf("Delta[version=17, s3://lake/t]")))
     assert told == {"sources": [{"format": "delta", "paths": ["s3://***@lake/t"], "version": 17}]}
     assert "version" not in source_of(frame_of(delta_leaf("TahoeLogFileIndex(...)")))["sources"][0]
 
 
 def iceberg(asked=None, current=884, options=None, branch=None, audited=""):
-    """What is told of an Iceberg table whose branch `b` and tag `t` are at 31 and 41."""
+    """Return the source of an Iceberg table whose branch `b` and tag `t` are at 31 and 41."""
     heads = {"b": 31, "t": 41}
 
     def snapshot(number):
@@ -213,8 +213,8 @@ def iceberg(asked=None, current=884, options=None, branch=None, audited=""):
     return source
 
 
-def test_an_iceberg_table_is_told_by_the_snapshot_that_is_read():
-    """As Iceberg 1.10.2 in Spark 3.5 reads it: options and branches are no part of the table that Spark names."""
+def test_the_source_of_an_iceberg_table_has_the_snapshot_that_is_read():
+    """As Iceberg 1.10.2 in Spark 3.5 reads it: options and branches are not part of the table's name in Spark."""
     assert iceberg() == {"snapshot": "884"}
     assert iceberg(asked=12) == {"snapshot": "12"}
     assert iceberg(current=None) == {}
@@ -226,13 +226,13 @@ def test_an_iceberg_table_is_told_by_the_snapshot_that_is_read():
     assert iceberg(options={"split-size": "1000"}) == {"snapshot": "884"}
 
 
-def test_changes_between_snapshots_and_audited_branches_are_told_by_no_snapshot():
+def test_changes_between_snapshots_and_audited_branches_have_no_snapshot():
     assert iceberg(options={"start-snapshot-id": "1", "end-snapshot-id": "2"}) == {}
     assert iceberg(options={"as-of-timestamp": "1700000000000"}) == {}
     assert iceberg(audited="audit") == {}
 
 
-def test_spark_connect_tells_the_names_of_files_and_no_plan(tmp_path):
+def test_spark_connect_has_the_names_of_files_and_no_plan(tmp_path):
     table = tmp_path / "t"
     put(table / "_delta_log" / f"{0:020}.json", b"{}")
     put(table / "_delta_log" / f"{11:020}.json", b"{}")
@@ -249,7 +249,7 @@ def test_spark_connect_tells_the_names_of_files_and_no_plan(tmp_path):
     assert far["sources"][0].keys() == {"format", "files", "names_digest"}
 
 
-def test_an_iceberg_folder_tells_its_current_snapshot(tmp_path):
+def test_an_iceberg_folder_has_its_current_snapshot(tmp_path):
     def metadata(name, snapshot):
         put(tmp_path / "t" / "metadata" / name, json.dumps({"current-snapshot-id": snapshot}).encode())
 

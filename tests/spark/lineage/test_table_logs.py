@@ -1,4 +1,4 @@
-"""Versions and snapshots read out of logs, against what the libraries that wrote the tables say."""
+"""Versions and snapshots read from table logs, compared with those of the libraries that wrote the tables."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ def ids(*values):
 
 
 def told(files):
-    """What the manifest of a job on Spark Connect says of these files."""
+    """Return the source of these files in the manifest of a job on Spark Connect."""
     (source,) = source_of(type("Frame", (), {"inputFiles": lambda _: list(files)})())["sources"]
     return source
 
@@ -64,7 +64,7 @@ def test_the_version_of_a_delta_table_is_what_delta_says_after_every_kind_of_com
     change(lambda table: table.restore(1))
 
 
-def test_checkpoints_compacted_logs_and_a_log_that_was_cleaned_up_tell_the_same_version(tmp_path):
+def test_checkpoints_compacted_logs_and_a_cleaned_log_have_the_same_version(tmp_path):
     delta = lake("deltalake")
     root = tmp_path / "t"
     always = {"delta.logRetentionDuration": "interval 0 seconds", "delta.enableExpiredLogCleanup": "true"}
@@ -84,7 +84,7 @@ def test_checkpoints_compacted_logs_and_a_log_that_was_cleaned_up_tell_the_same_
     assert delta_version(open_store(root)) == 12, "the checkpoint alone says it"
 
 
-def test_a_delta_log_whose_newest_commit_only_a_catalog_knows_tells_no_version(tmp_path):
+def test_a_delta_log_whose_newest_commit_only_a_catalog_knows_has_no_version(tmp_path):
     name = "0f5a3c2e-1111-4222-8333-abcdefabcdef"
     log = tmp_path / "t" / "_delta_log"
     put(log / f"{4:020}.json", b"{}")
@@ -138,8 +138,8 @@ def test_data_below_folders_of_hashes_belongs_to_its_table(catalog):
     assert told([file])["iceberg"] == str(table.current_snapshot().snapshot_id)
 
 
-def test_two_tables_in_one_folder_tell_no_snapshot(catalog):
-    """A new table with the name of a renamed one lies where that one lies; the higher number is the other's."""
+def test_two_tables_in_one_folder_have_no_snapshot(catalog):
+    """A new table with the former name of a renamed one shares its folder; the higher number is the other table's."""
     table = catalog.create_table("db.t", schema=IDS)
     for number in range(3):
         table.append(ids(number))
@@ -151,8 +151,8 @@ def test_two_tables_in_one_folder_tell_no_snapshot(catalog):
     assert "iceberg" not in told(data_files(other))
 
 
-def test_metadata_that_was_forgotten_is_still_of_the_same_table(catalog):
-    """Only the last two are named by the newest; all lie there."""
+def test_metadata_missing_from_the_log_is_still_of_the_same_table(catalog):
+    """The newest metadata lists only the last two files; all are still in the folder."""
     table = catalog.create_table("db.t", schema=IDS, properties={"write.metadata.previous-versions-max": "2"})
     for number in range(4):
         table.append(ids(number))
@@ -160,8 +160,8 @@ def test_metadata_that_was_forgotten_is_still_of_the_same_table(catalog):
     assert snapshot_in(table) == str(table.current_snapshot().snapshot_id)
 
 
-def test_of_two_writers_who_made_metadata_of_one_number_neither_is_believed(catalog):
-    """One of them lost, which the catalog knows, and the folder does not."""
+def test_two_metadata_files_of_one_number_have_no_snapshot(catalog):
+    """One of two writers lost, which the catalog knows, but the folder does not show."""
     table = catalog.create_table("db.t", schema=IDS)
     table.append(ids(1))
     newest = Path(table.metadata_location.removeprefix("file://"))
@@ -186,7 +186,7 @@ def test_compressed_metadata_is_read(catalog, name):
 @pytest.mark.parametrize(
     "damage", [b"", b'{"current-snapshot-id": 5', b"[5]", b"\xff"], ids=["empty", "cut", "list", "text"]
 )
-def test_damaged_metadata_tells_nothing_and_stops_no_job(tmp_path, damage):
+def test_damaged_metadata_has_no_snapshot_and_fails_no_job(tmp_path, damage):
     put(tmp_path / "t" / "metadata" / "v1.metadata.json", json.dumps({"current-snapshot-id": 5}).encode())
     put(tmp_path / "t" / "metadata" / "v2.metadata.json", damage)
     put(tmp_path / "t" / "metadata" / "v3.gz.metadata.json", damage)
@@ -196,7 +196,7 @@ def test_damaged_metadata_tells_nothing_and_stops_no_job(tmp_path, damage):
 
 
 def test_a_hint_that_lags_does_not_hide_what_was_committed_since(tmp_path):
-    """Iceberg renames the metadata into place first, and replaces the hint after that; a writer may die between."""
+    """Iceberg renames the metadata into place, then replaces the hint; a writer may die in between."""
 
     def metadata(version, snapshot):
         text = json.dumps({"table-uuid": "u", "current-snapshot-id": snapshot})

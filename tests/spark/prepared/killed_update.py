@@ -13,7 +13,7 @@ from tests.spark.prepared.preparer import Preparer
 
 
 class Dying(LocalStore):
-    """SIGKILL right after the second part."""
+    """A folder that kills its process right after the second part is stored."""
 
     parts = 0
 

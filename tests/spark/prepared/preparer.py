@@ -1,4 +1,4 @@
-"""Bringing prepared tables up to date without Spark: the whole way but Spark's own, and what can be read then."""
+"""Updates of prepared tables without Spark, and the rows that can be read afterwards."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from assets.flowers import draw_flower
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_file
 from smalti.spark.prepared.parts import recording_writer
-from smalti.spark.prepared.rows import read_part, wanted_in
+from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.update import PreparedUpdate, bring_table_up_to_date
 from smalti.spark.tasks import Attempt
 from smalti.storage import Store, open_store
@@ -21,7 +21,7 @@ OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
 
 @dataclass
 class Preparer:
-    """The whole way but Spark's own: tasks are called one after the other, five files each."""
+    """Updates without Spark: tasks are called one after the other, five files each."""
 
     source: Path
     store: Store = field(default_factory=MemoryStore)
@@ -78,10 +78,10 @@ def photo(kind: str, number: int) -> bytes:
 
 
 def rows_of(store, table):
-    """Every row that the table names, as it can be read: path to label, split and digest of the image."""
+    """Return every row that the table names, as a reader gets it: path to label, split and digest of the image."""
     rows = {}
     for part in table.parts:
-        for batch in read_part(store, part, wanted_in(table, part)):
+        for batch in read_part(store, part, labels_in(table, part)):
             for row in batch.to_pylist():
                 assert row["path"] not in rows
                 rows[row["path"]] = (row["label"], row["split"], hashlib.sha256(row["image"]).hexdigest())

@@ -61,7 +61,7 @@ def test_the_same_folder_and_options_give_the_same_rows_whatever_the_cores(spark
 
 @pytest.fixture
 def mixed(flowers):
-    """The twelve good photos, five more good files of other kinds, and seven bad ones."""
+    """Return a folder of twelve good photos, five good files of other kinds, and seven bad ones."""
     put(flowers / "daisy" / "grey.jpg", encode("JPEG", "L"))
     put(flowers / "daisy" / "cmyk.jpg", encode("JPEG", "CMYK"))
     put(flowers / "daisy" / "picture.png", encode("PNG", "RGBA"))
@@ -164,7 +164,7 @@ def test_a_file_that_changes_after_the_listing_is_reported(spark, flowers, tmp_p
         write_prepared(prepare_images(spark, folder, PrepareOptions(size=16)), tmp_path / "out")
 
 
-def test_another_frame_is_not_taken_for_prepared_images(spark, tmp_path):
+def test_another_frame_is_refused_as_prepared_images(spark, tmp_path):
     with pytest.raises(SchemaError, match="takes the frame of prepare_images"):
         write_prepared(spark.range(3), tmp_path / "out")
 
@@ -185,7 +185,7 @@ def test_options_outside_their_ranges_are_refused(wrong):
 
 
 @pytest.mark.slow
-def test_five_hundred_real_photos(spark, shared, tmp_path):
+def test_five_hundred_real_photos_are_prepared(spark, shared, tmp_path):
     folder = list_images(str(shared / "flowers"))
     assert sum(folder.counts.values()) == 500
     options = PrepareOptions(size=96, validation_fraction=0.2)

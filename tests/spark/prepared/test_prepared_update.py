@@ -1,4 +1,4 @@
-"""Prepared images kept up to date with their folder: those of a full preparation, and no file read needlessly."""
+"""Updates of prepared images: always the rows of a full preparation, and no file is read needlessly."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from smalti.errors import BadImageError, FormatError, StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared.newest import newest_table
-from smalti.spark.prepared.rows import read_part, wanted_in
+from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.table import load_table
 from smalti.spark.prepared.update import recipe_of, show_again
 from smalti.testing.memory import Killed
@@ -20,7 +20,7 @@ from tests.spark.prepared.preparer import OPTIONS, Preparer, photo, rows_of
 
 @pytest.fixture
 def preparer(tmp_path: Path) -> Preparer:
-    """Twelve drawn photos of three classes."""
+    """Return a preparer of twelve drawn photos of three classes."""
     for kind in ("daisy", "roses", "tulips"):
         for number in range(4):
             put(tmp_path / "photos" / kind / f"{number}.jpg", photo(kind, number))
@@ -28,13 +28,13 @@ def preparer(tmp_path: Path) -> Preparer:
 
 
 def in_full(preparer, options=OPTIONS):
-    """The rows when everything is prepared at once, in a place of its own."""
+    """Return the rows of a full preparation, in a place of its own."""
     other = Preparer(preparer.source)
     table = other.update(options).table
     return rows_of(other.store, table), table.digest
 
 
-def test_the_first_time_everything_is_prepared(preparer):
+def test_the_first_update_prepares_everything(preparer):
     done = preparer.update()
     assert (done.prepared, done.kept, done.removed) == (12, 0, 0)
     assert done.table.counts == {
@@ -46,7 +46,7 @@ def test_the_first_time_everything_is_prepared(preparer):
     }
 
 
-def test_only_new_and_changed_files_are_prepared_and_the_rows_are_those_of_all_at_once(preparer):
+def test_only_new_and_changed_files_are_prepared_and_the_rows_are_those_of_a_full_preparation(preparer):
     before = preparer.update().table
     put(preparer.source / "daisy" / "1.jpg", photo("daisy", 90))
     put(preparer.source / "roses" / "7.jpg", photo("roses", 7))
@@ -58,7 +58,7 @@ def test_only_new_and_changed_files_are_prepared_and_the_rows_are_those_of_all_a
     assert (rows_of(preparer.store, done.table), done.table.digest) == in_full(preparer)
 
 
-def test_a_file_that_was_touched_and_is_the_same_image_is_no_other_row(preparer):
+def test_a_rewritten_file_with_the_same_image_keeps_its_row(preparer):
     before = preparer.update().table
     put(preparer.source / "daisy" / "1.jpg", photo("daisy", 1))
     done = preparer.update(name="touched")
@@ -66,7 +66,7 @@ def test_a_file_that_was_touched_and_is_the_same_image_is_no_other_row(preparer)
     assert done.table.digest == before.digest
 
 
-def test_a_new_class_moves_labels_without_decoding_an_image_again(preparer):
+def test_a_new_class_changes_labels_without_decoding_an_image_again(preparer):
     preparer.update()
     put(preparer.source / "asters" / "0.jpg", photo("daisy", 50))
     put(preparer.source / "asters" / "1.jpg", photo("daisy", 51))
@@ -92,13 +92,13 @@ def test_another_share_that_is_held_out_prepares_nothing(preparer):
 
 
 @pytest.mark.parametrize("other", [PrepareOptions(size=24), PrepareOptions(size=16, quality=50)])
-def test_another_image_from_the_same_file_prepares_everything(preparer, other):
+def test_options_that_change_the_image_prepare_everything(preparer, other):
     preparer.update()
     preparer.update(other, name="other")
     assert len(preparer.asked) == 12
 
 
-def test_files_alone_that_went_need_no_preparation(preparer):
+def test_deleted_files_alone_need_no_preparation(preparer):
     preparer.update()
     for path in (preparer.source / "roses").iterdir():
         path.unlink()
@@ -108,7 +108,7 @@ def test_files_alone_that_went_need_no_preparation(preparer):
     assert (rows_of(preparer.store, done.table), done.table.digest) == in_full(preparer)
 
 
-def test_a_bad_image_is_looked_at_once_and_left_out(preparer):
+def test_a_bad_image_is_read_once_and_left_out(preparer):
     put(preparer.source / "roses" / "9.jpg", b"no image")
     options = PrepareOptions(size=16, on_bad_image="skip")
     first = preparer.update(options)
@@ -120,7 +120,7 @@ def test_a_bad_image_is_looked_at_once_and_left_out(preparer):
     assert second.table.bad == first.table.bad
 
 
-def test_a_bad_image_among_the_new_ones_ends_the_update_and_leaves_the_table_as_it_was(preparer):
+def test_a_new_bad_image_fails_the_update_and_leaves_the_table_unchanged(preparer):
     before = preparer.update().table
     there = set(preparer.store.objects)
     put(preparer.source / "roses" / "8.jpg", photo("roses", 8))
@@ -145,7 +145,7 @@ def test_another_policy_for_bad_images_prepares_nothing_again(preparer, first, t
     assert done.table.digest == before.digest
 
 
-def test_a_file_that_was_left_out_is_named_once_bad_images_must_fail(preparer):
+def test_a_file_that_was_left_out_is_named_under_the_policy_fail(preparer):
     put(preparer.source / "roses" / "9.jpg", b"no image")
     before = preparer.update(SKIP).table
     put(preparer.source / "roses" / "8.jpg", photo("roses", 8))
@@ -159,7 +159,7 @@ def test_a_file_that_was_left_out_is_named_once_bad_images_must_fail(preparer):
     assert preparer.update(name="strict").prepared == 1
 
 
-def test_a_table_without_the_bad_images_is_not_shown_again_where_they_must_fail(preparer):
+def test_a_table_with_bad_images_is_not_shown_again_under_the_policy_fail(preparer):
     put(preparer.source / "roses" / "9.jpg", b"no image")
     table, folder = preparer.update(SKIP).table, list_images(str(preparer.source))
     with pytest.raises(BadImageError, match=r"1 of 13 files are not usable images:\n  roses/9\.jpg"):
@@ -167,7 +167,7 @@ def test_a_table_without_the_bad_images_is_not_shown_again_where_they_must_fail(
     assert show_again(folder, preparer.store, name=table.name, options=SKIP).name == table.name
 
 
-def test_killed_at_any_write_it_leaves_the_table_before_or_the_new_one_and_the_next_run_is_right(preparer):
+def test_an_update_killed_at_any_write_leaves_the_old_or_the_new_table_and_the_next_run_is_right(preparer):
     first = preparer.update().table
     put(preparer.source / "daisy" / "1.jpg", photo("daisy", 90))
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
@@ -216,7 +216,7 @@ def test_many_small_parts_are_copied_into_one(preparer):
     assert found == done.table.parts[joined[0]].rows >= 9
 
 
-def test_a_table_that_is_damaged_is_refused_and_one_that_is_gone_is_made_anew(preparer):
+def test_a_damaged_table_is_refused_and_a_missing_one_is_made_again(preparer):
     table = preparer.update().table
     key = f"_tables/{table.name}.arrow"
     data = preparer.store.get(key)
@@ -228,9 +228,9 @@ def test_a_table_that_is_damaged_is_refused_and_one_that_is_gone_is_made_anew(pr
     assert preparer.update().prepared == 12
 
 
-def test_a_part_that_is_gone_is_named(tmp_path, preparer):
+def test_a_missing_part_is_named(tmp_path, preparer):
     table = preparer.update().table
     part = min(table.parts)
     preparer.store.delete(part)
     with pytest.raises(StoreNotFound, match=part.split("/")[1]):
-        list(read_part(preparer.store, part, wanted_in(table, part)))
+        list(read_part(preparer.store, part, labels_in(table, part)))

@@ -1,4 +1,4 @@
-"""What killed preparations left goes when it is old; nothing else ever does."""
+"""Vacuum of prepared images: old leftovers of killed preparations are removed, and nothing else."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ DAY = 86400.0
 
 
 class Aging(MemoryStore):
-    """A store whose clock the test turns, and in which somebody may come in between."""
+    """A store whose clock the test sets, with a hook before each call."""
 
     def __init__(self):
         self.now = 1000 * DAY
@@ -51,7 +51,7 @@ class Aging(MemoryStore):
 
 @pytest.fixture
 def preparer(tmp_path):
-    """Six photos, and a store for their tables."""
+    """Return a preparer of six photos, with a store for their tables."""
     for kind in ("daisy", "roses"):
         for number in range(3):
             put(tmp_path / "photos" / kind / f"{number}.jpg", photo(kind, number))
@@ -59,7 +59,7 @@ def preparer(tmp_path):
 
 
 def kill_one(preparer, *, writes=2):
-    """An update of one new photo that dies after so many writes: a note and a part. Its write id."""
+    """Run an update of one new photo that dies after some writes (a marker and a part), and return its write id."""
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     before = set(preparer.store.objects)
     preparer.store.die_after_writes(writes)
@@ -70,7 +70,7 @@ def kill_one(preparer, *, writes=2):
     return note.removeprefix("_writes/").removesuffix(".json")
 
 
-def test_a_dry_run_says_what_a_killed_preparation_left_and_removes_nothing(preparer):
+def test_a_dry_run_reports_leftovers_of_a_killed_preparation_and_removes_nothing(preparer):
     preparer.update()
     dead = kill_one(preparer)
     preparer.store.pass_days(8)
@@ -83,7 +83,7 @@ def test_a_dry_run_says_what_a_killed_preparation_left_and_removes_nothing(prepa
     assert preparer.store.objects == before
 
 
-def test_what_a_killed_preparation_left_goes_when_it_is_old_and_the_tables_stay_whole(preparer):
+def test_old_leftovers_of_a_killed_preparation_are_removed_and_tables_stay_whole(preparer):
     table = preparer.update().table
     dead = kill_one(preparer)
     preparer.store.pass_days(6)
@@ -98,7 +98,7 @@ def test_what_a_killed_preparation_left_goes_when_it_is_old_and_the_tables_stay_
     assert vacuum_prepared(preparer.store, dry_run=False).removed == ()
 
 
-def test_the_next_update_removes_it_by_itself_and_says_nothing_of_what_fails_at_that(preparer):
+def test_the_next_update_removes_old_leftovers_and_ignores_failures_of_that(preparer):
     preparer.update()
     dead = kill_one(preparer)
     preparer.store.pass_days(8)
@@ -113,7 +113,7 @@ def test_the_next_update_removes_it_by_itself_and_says_nothing_of_what_fails_at_
     assert len(rows_of(preparer.store, done.table)) == 8
 
 
-def test_an_update_that_finds_nothing_left_over_reads_no_table_but_its_base(preparer):
+def test_an_update_without_leftovers_reads_no_table_but_its_base(preparer):
     preparer.update()
     preparer.store.pass_days(8)
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
@@ -123,8 +123,8 @@ def test_an_update_that_finds_nothing_left_over_reads_no_table_but_its_base(prep
     assert len(read) == 1
 
 
-def test_an_attempt_that_lost_goes_and_those_that_its_table_names_stay(preparer):
-    """An executor was killed when it had put its part: the task was made again, by another name."""
+def test_parts_of_a_failed_attempt_are_removed_and_named_parts_stay(preparer):
+    """An executor is killed after it stored its part; the task is repeated under another name."""
     table = preparer.update().table
     part = min(table.parts)
     folder = part.split("/")[0]
@@ -137,7 +137,7 @@ def test_an_attempt_that_lost_goes_and_those_that_its_table_names_stay(preparer)
     assert len(rows_of(preparer.store, table)) == 6
 
 
-def test_a_preparation_that_is_at_work_loses_nothing_however_long_it_takes(preparer):
+def test_a_running_preparation_loses_nothing_however_long_it_takes(preparer):
     preparer.update()
     dead = kill_one(preparer)  # stands for one that goes on: its first part is old, its last is not
     preparer.store.pass_days(30)
@@ -147,7 +147,7 @@ def test_a_preparation_that_is_at_work_loses_nothing_however_long_it_takes(prepa
     assert report.kept["of a write that may still go on"] == 2  # the note and the first part
 
 
-def test_parts_of_a_table_that_nobody_points_at_stay(preparer):
+def test_parts_of_a_table_without_a_pointer_stay(preparer):
     preparer.update()
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     preparer.store.die_after_writes(3)  # dies between the table and the pointer
@@ -159,7 +159,7 @@ def test_parts_of_a_table_that_nobody_points_at_stay(preparer):
     assert len(rows_of(preparer.store, load_table(preparer.store, "hidden"))) == 7
 
 
-def test_nothing_is_removed_that_smalti_did_not_write(preparer):
+def test_objects_that_smalti_did_not_write_stay(preparer):
     preparer.update()
     dead = kill_one(preparer)
     foreign = [
@@ -179,7 +179,7 @@ def test_nothing_is_removed_that_smalti_did_not_write(preparer):
     assert report.kept["not of Smalti's making"] == len(foreign)
 
 
-def test_uploads_that_dead_executors_never_ended_are_aborted(preparer):
+def test_old_uploads_of_dead_executors_are_aborted(preparer):
     preparer.update()
     dead = kill_one(preparer)
     ours = preparer.store.begin_upload(f"{dead}/part-00001-0123abcd.parquet")
@@ -192,7 +192,7 @@ def test_uploads_that_dead_executors_never_ended_are_aborted(preparer):
     assert list(preparer.store.unfinished_uploads()) == [theirs, young]
 
 
-def test_a_note_stays_while_its_write_has_a_young_upload(preparer):
+def test_a_marker_stays_while_its_write_has_a_young_upload(preparer):
     preparer.update()
     dead = kill_one(preparer)
     preparer.store.pass_days(5)
@@ -202,7 +202,7 @@ def test_a_note_stays_while_its_write_has_a_young_upload(preparer):
     assert (report.removed, report.uploads) == ((), ())
 
 
-def test_an_upload_that_an_executor_never_ended_is_aborted_by_a_later_update(preparer):
+def test_an_unfinished_upload_is_aborted_by_a_later_update(preparer):
     table = preparer.update().table
     upload = preparer.store.begin_upload(f"{min(table.parts).split('/')[0]}/part-00001-0123abcd.parquet")
     preparer.store.pass_days(8)
@@ -227,7 +227,7 @@ def test_a_temporary_file_of_a_killed_preparation_is_removed_by_a_later_update(p
 
 
 def asleep(preparer, wake):
-    """An update that stands still for eight days when its part is put; `wake` is called before it goes on."""
+    """Run an update that pauses for eight days after its part is stored; `wake` is called before it resumes."""
 
     def prepare(paths, store):
         attempt = Attempt.new(0)
@@ -244,11 +244,13 @@ def update_by(preparer, prepare, name):
     return bring_table_up_to_date(preparer.store, list_images(str(preparer.source)), name, OPTIONS, prepare)
 
 
-def test_an_update_that_wakes_up_after_its_parts_were_removed_shows_nothing_and_says_why(preparer):
+def test_an_update_that_resumes_after_its_parts_were_removed_publishes_nothing_and_reports_why(preparer):
     before = preparer.update(name="before").table
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     prepare = asleep(preparer, lambda: vacuum_prepared(preparer.store, dry_run=False))
-    with pytest.raises(CommitConflict, match=r"took it for dead and removed its parts; nothing was shown\. Prepare"):
+    with pytest.raises(
+        CommitConflict, match=r"considered it dead and removed its parts; no table was published\. Prepare"
+    ):
         update_by(preparer, prepare, "late")
     assert load_table(preparer.store, "late") is None
     assert len(rows_of(preparer.store, before)) == 6
@@ -256,7 +258,7 @@ def test_an_update_that_wakes_up_after_its_parts_were_removed_shows_nothing_and_
 
 
 def hidden(preparer):
-    """A table with a part of its own, as its writer has it who stands still before he puts it; and his write id."""
+    """Return a table with a part of its own, before its paused writer stores it, and the write id."""
     preparer.update(name="before")
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     pointer = "_newest/" + preparer.store.below("_newest/")[0].removeprefix("_newest/")
@@ -269,8 +271,8 @@ def hidden(preparer):
     return table, own.split("/")[0]
 
 
-def test_a_table_that_comes_when_its_write_is_taken_for_dead_keeps_its_parts(preparer):
-    """The clean-up looks at the tables once more when it has said so."""
+def test_a_table_stored_while_its_write_is_marked_dead_keeps_its_parts(preparer):
+    """Vacuum reads the tables again after it has marked the write as dead."""
     table, write_id = hidden(preparer)
     preparer.store.meanwhile[b'"given_up": true'] = lambda: put_table(preparer.store, table)
     assert vacuum_prepared(preparer.store, dry_run=False).removed == ()
@@ -278,12 +280,12 @@ def test_a_table_that_comes_when_its_write_is_taken_for_dead_keeps_its_parts(pre
     assert not is_given_up(preparer.store, write_id), "nor is it taken for dead any more"
 
 
-def test_who_puts_a_table_when_its_write_is_taken_for_dead_is_told(preparer):
+def test_storing_a_table_after_its_write_was_marked_dead_is_a_conflict(preparer):
     table, write_id = hidden(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
 
     def wake_up():
-        with pytest.raises(CommitConflict, match="took it for dead"):
+        with pytest.raises(CommitConflict, match="considered it dead"):
             show_own(preparer.store, table, recipe, write_id)
 
     preparer.store.meanwhile[b'"given_up": true'] = wake_up
@@ -293,7 +295,7 @@ def test_who_puts_a_table_when_its_write_is_taken_for_dead_is_told(preparer):
     assert newest_table(preparer.store, recipe).name == "before"
 
 
-def test_a_clean_up_that_begins_right_after_the_table_was_put_removes_nothing_of_it(preparer):
+def test_a_vacuum_that_begins_right_after_the_table_was_stored_removes_nothing_of_it(preparer):
     table, write_id = hidden(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
     preparer.store.meanwhile[b"_tables/late.arrow"] = lambda: vacuum_prepared(preparer.store, dry_run=False)
@@ -302,17 +304,17 @@ def test_a_clean_up_that_begins_right_after_the_table_was_put_removes_nothing_of
     assert len(rows_of(preparer.store, table)) == 7
 
 
-def test_a_table_that_was_put_when_its_write_was_taken_for_dead_is_taken_away_again(preparer):
+def test_a_table_that_was_stored_when_its_write_was_marked_dead_is_deleted_again(preparer):
     table, write_id = hidden(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
     preparer.store.meanwhile[b"_tables/late.arrow"] = lambda: give_up(preparer.store, write_id)
-    with pytest.raises(CommitConflict, match="took it for dead"):
+    with pytest.raises(CommitConflict, match="considered it dead"):
         show_own(preparer.store, table, recipe, write_id)
     assert load_table(preparer.store, "late") is None
     assert newest_table(preparer.store, recipe).name == "before"
 
 
-def test_a_clean_up_that_dies_at_any_write_is_gone_on_with(preparer):
+def test_a_vacuum_that_dies_at_any_write_is_continued_by_the_next(preparer):
     table = preparer.update().table
     dead = kill_one(preparer)
     preparer.store.pass_days(8)
@@ -339,7 +341,7 @@ def test_a_clean_up_that_dies_at_any_write_is_gone_on_with(preparer):
 # ---------------------------------------------------------------------- what is refused
 
 
-def test_less_than_a_week_must_be_insisted_upon(preparer):
+def test_less_than_a_week_needs_unsafe_ttl(preparer):
     preparer.update()
     kill_one(preparer)
     preparer.store.pass_days(1)
@@ -348,7 +350,7 @@ def test_less_than_a_week_must_be_insisted_upon(preparer):
     assert len(vacuum_prepared(preparer.store, older_than="1h", unsafe_ttl=True, dry_run=False).removed) == 2
 
 
-def test_a_table_that_cannot_be_read_stops_it(preparer):
+def test_an_unreadable_table_stops_the_vacuum(preparer):
     preparer.update()
     kill_one(preparer)
     preparer.store.put("_tables/other.arrow", b"no table")
@@ -359,7 +361,7 @@ def test_a_table_that_cannot_be_read_stops_it(preparer):
     assert preparer.store.objects == before
 
 
-def test_a_place_without_prepared_tables_is_refused_and_nothing_is_put_there(tmp_path):
+def test_a_place_without_prepared_tables_is_refused_and_nothing_is_stored_there(tmp_path):
     with pytest.raises(StoreNotFound, match="holds no prepared tables: neither _tables nor _writes is there"):
         vacuum_prepared(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
@@ -369,7 +371,7 @@ def test_a_place_without_prepared_tables_is_refused_and_nothing_is_put_there(tmp
 
 
 @pytest.mark.process
-def test_after_a_real_sigkill_the_parts_are_there_until_they_are_old(tmp_path):
+def test_after_a_real_sigkill_the_parts_stay_until_they_are_old(tmp_path):
     for number in range(12):
         put(tmp_path / "photos" / "daisy" / f"{number}.jpg", photo("daisy", number))
     path = tmp_path / "tables"

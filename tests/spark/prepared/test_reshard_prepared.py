@@ -1,4 +1,4 @@
-"""What re-sharding prepared tables knows of the set, without Spark: the newest version is read once."""
+"""Re-sharding of prepared tables, without Spark: the newest version of the set is read once."""
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ def table(*digests):
 
 
 def publish_rows(root, made_of, write_id):
-    """A version of one sample that says that it holds the rows of this table."""
+    """Publish a version of one sample whose lineage is that of the rows of this table."""
     store, schema = LocalStore(root), Schema.from_columns({"path": "str"})
     uploader = ShardUploader(store, write_id, ShardBuilder(schema, ShardOptions()))
     uploader.write({"path": write_id})
@@ -32,7 +32,7 @@ def publish_rows(root, made_of, write_id):
     return publish(store, draft, mode="overwrite")
 
 
-def test_where_there_is_no_set_there_is_nothing_to_find(tmp_path):
+def test_without_a_set_no_version_is_found(tmp_path):
     target = look_at(tmp_path)
     assert (target.newest, target.version) == (None, 0)
     assert find_version(table("d0"), target, SHARDING) is None
@@ -47,7 +47,7 @@ def test_the_newest_version_is_taken_from_the_target_and_not_read_again(tmp_path
     assert find_version(table("d1"), elsewhere, SHARDING, write_id="aaaa") is target.newest
 
 
-def test_an_earlier_version_with_these_rows_is_gone_back_to(tmp_path):
+def test_an_earlier_version_with_these_rows_is_rolled_back_to(tmp_path):
     publish_rows(tmp_path, table("d0"), "aaaa")
     publish_rows(tmp_path, table("d1"), "bbbb")
     found = find_version(table("d0"), look_at(tmp_path), SHARDING)

@@ -1,4 +1,4 @@
-"""One wide table with the hard values of every type, made by Spark, stored, and read by us and by MosaicML."""
+"""One wide table with the hard values of every type, made by Spark, stored, and read by Smalti and MosaicML."""
 
 import datetime as dt
 from decimal import Decimal

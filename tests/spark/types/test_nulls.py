@@ -1,4 +1,4 @@
-"""Nulls and NaN, column by column: refused, marked, or replaced; never a value that nobody wrote."""
+"""Nulls and NaN, column by column: refused, masked, or replaced; never silently another value."""
 
 import datetime as dt
 from decimal import Decimal
@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from smalti.errors import SchemaError
 from smalti.spark.types.columns import plan_table
-from smalti.spark.types.nulls import arrow_type
+from smalti.spark.types.types import arrow_type
 from tests.format.columns import image_bytes
 from tests.spark.types.test_types import IMAGE
 from tests.spark.types.typed_rows import stored
@@ -72,7 +72,7 @@ def test_b2_a_null_that_is_marked_is_none_and_its_neighbours_are_as_without_it(n
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png"])
-def test_a_marked_image_file_has_a_picture_in_its_place_that_every_reader_opens(encoding):
+def test_a_masked_image_is_stored_as_a_placeholder_that_every_reader_opens(encoding):
     good = image_bytes(encoding.upper())
     found = stored(
         StructType().add("x", sql.BinaryType()), [pa.array([good, None])], columns={"x": encoding}, nulls="mask"
@@ -83,7 +83,7 @@ def test_a_marked_image_file_has_a_picture_in_its_place_that_every_reader_opens(
 
 
 @pytest.mark.parametrize("encoding", ["ndarray:float32:2", "ndarray", "json"])
-def test_marked_arrays_in_every_encoding(encoding):
+def test_masked_arrays_are_stored_in_every_encoding(encoding):
     kind = sql.ArrayType(sql.FloatType())
     array = pa.array([[1, 2], None], pa.list_(pa.float32()))
     found = stored(StructType().add("x", kind), [array], columns={"x": encoding}, nulls="mask")
@@ -108,14 +108,14 @@ def test_marked_arrays_in_every_encoding(encoding):
         ("struct", {"a": 2.0}, {"a": 2.0}),
     ],
 )
-def test_a_default_stands_in_for_a_null(name, default, given):
+def test_a_default_replaces_a_null(name, default, given):
     found = rows(name, [None, KINDS[name][1]], nulls={"x": {"default": default}})
     assert found.samples[0] == {"x": given}
     assert found.samples[1] == rows(name, [KINDS[name][1]]).samples[0]
     assert sorted(found.plan.encodings) == ["x"]
 
 
-def test_a_default_of_arrays_and_vectors():
+def test_arrays_and_vectors_have_defaults():
     assert rows("array", [None], nulls={"x": {"default": []}}).samples[0]["x"].shape == (0,)
     assert rows("vector", [None], nulls={"x": {"default": [1, 2]}}).samples[0]["x"].tolist() == [1.0, 2.0]
 
@@ -158,12 +158,12 @@ def test_a_default_that_does_not_fit_is_refused_before_a_row_is_read(name, defau
         {"y": "mask"},
     ],
 )
-def test_a_policy_that_is_none_is_refused(nulls):
+def test_an_unknown_policy_is_refused(nulls):
     with pytest.raises(SchemaError, match="`nulls`"):
         plan_table(StructType().add("x", sql.DoubleType()), None, nulls)
 
 
-def test_columns_that_are_not_named_have_no_null():
+def test_columns_that_are_not_named_refuse_nulls():
     schema = StructType().add("a", sql.LongType()).add("b", sql.LongType())
     with pytest.raises(SchemaError, match="column 'b', sample 1: a null"):
         stored(schema, [pa.array([1, None]), pa.array([1, None])], nulls={"a": "mask"})
@@ -241,7 +241,7 @@ def test_other_columns_of_a_batch_are_left_out():
         ({"nChannels": 2, "mode": 8, "data": b"1234"}, "expected one byte a channel"),
     ],
 )
-def test_an_image_that_is_none_is_refused_with_its_row(change, says):
+def test_an_invalid_image_is_refused_with_its_row(change, says):
     with pytest.raises(SchemaError, match=f"column 'x', sample 1: .*{says}"):
         rows("image", [PIXELS, PIXELS | change])
 
@@ -283,7 +283,7 @@ def test_images_are_arrays_in_sparks_order_of_channels_or_png_files():
         ),
     ],
 )
-def test_a_value_that_cannot_be_given_back_is_refused_with_its_row(kind, arrow, values, says):
+def test_a_value_that_cannot_be_read_back_is_refused_with_its_row(kind, arrow, values, says):
     with pytest.raises(SchemaError, match=rf"column 'x'.*sample 1: .*{says}"):
         stored(StructType().add("x", kind), [pa.array(values, arrow)])
 
@@ -297,7 +297,7 @@ def test_b8_text_that_is_no_utf8_is_refused_inside_json_too():
         stored(StructType().add("x", sql.ArrayType(sql.StringType())), [array])
 
 
-def test_units_that_a_transform_chose_are_made_sparks():
+def test_units_of_a_transforms_output_are_converted_to_sparks():
     schema = StructType().add("x", sql.TimestampType()).add("y", sql.DateType()).add("z", sql.DayTimeIntervalType())
     arrays = [
         pa.array([5], pa.timestamp("s", "UTC")),

@@ -36,12 +36,12 @@ INTEGERS = {
 
 
 def column(kind, arrow, values, **options):
-    """One column `x` of these values, stored and read in every way."""
+    """Store one column `x` of these values, and read it in every way."""
     return stored(sql.StructType().add("x", kind), [pa.array(values, arrow)], **options)
 
 
 def same(found, wanted):
-    """Whether both are the same value of the same type; NaN is itself, and zero has a sign."""
+    """Return whether both are the same value of the same type; NaN equals itself, and zero has a sign."""
     if isinstance(wanted, np.ndarray):
         return type(found) is np.ndarray and found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
     if type(found) is not type(wanted):
@@ -60,7 +60,7 @@ def same(found, wanted):
 
 
 def check(found, wanted, *, as_array=True):
-    """Every sample, and the batch."""
+    """Check every sample, and the batch."""
     assert [same(sample["x"], value) for sample, value in zip(found.samples, wanted, strict=True)] == [True] * len(
         wanted
     )
@@ -72,7 +72,7 @@ def check(found, wanted, *, as_array=True):
 @pytest.mark.parametrize("name", sorted(INTEGERS))
 @given(st.data())
 @FEW
-def test_integers(name, data):
+def test_integers_come_back(name, data):
     kind, arrow = INTEGERS[name]
     limits = np.iinfo(name)
     values = data.draw(st.lists(st.integers(int(limits.min), int(limits.max)), min_size=1))
@@ -91,7 +91,7 @@ def test_b5_every_byte_and_every_short_keeps_its_sign(name):
 @pytest.mark.parametrize("name", ["uint8", "uint16", "uint32", "uint64"])
 @given(st.data())
 @FEW
-def test_integers_that_are_stored_without_a_sign(name, data):
+def test_integers_come_back_from_unsigned_encodings(name, data):
     values = data.draw(st.lists(st.integers(0, min(int(np.iinfo(name).max), 2**63 - 1)), min_size=1))
     found = column(sql.LongType(), pa.int64(), values, columns={"x": name})
     check(found, [np.dtype(name).type(value) for value in values])
@@ -99,20 +99,20 @@ def test_integers_that_are_stored_without_a_sign(name, data):
 
 @FEW
 @given(st.lists(st.floats(), min_size=1), st.lists(FLOAT32, min_size=1))
-def test_floats_with_nan_infinities_and_both_zeros(doubles, singles):
+def test_floats_with_nan_infinities_and_both_zeros_come_back(doubles, singles):
     check(column(sql.DoubleType(), pa.float64(), doubles), [np.float64(value) for value in doubles])
     check(column(sql.FloatType(), pa.float32(), singles), [np.float32(value) for value in singles])
 
 
 @FEW
 @given(st.lists(st.booleans(), min_size=1))
-def test_truth_values(values):
+def test_booleans_come_back(values):
     check(column(sql.BooleanType(), pa.bool_(), values), [np.bool_(value) for value in values])
 
 
 @FEW
 @given(st.lists(DAYS, min_size=1))
-def test_dates(days):
+def test_dates_come_back(days):
     values = [dt.date(1970, 1, 1) + dt.timedelta(days=day) for day in days]
     check(column(sql.DateType(), pa.date32(), values), [np.datetime64(value.isoformat(), "D") for value in values])
 
@@ -130,7 +130,7 @@ def test_timestamps_are_the_same_moment_in_every_zone(micros, zone):
 
 @FEW
 @given(st.lists(SPANS, min_size=1), st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
-def test_spans_of_time(micros, months):
+def test_durations_come_back(micros, months):
     found = column(sql.DayTimeIntervalType(), pa.duration("us"), micros)
     check(found, [np.timedelta64(value, "us") for value in micros])
     # Spark has cast these to numbers of months: Arrow cannot carry them.
@@ -140,7 +140,7 @@ def test_spans_of_time(micros, months):
 
 @FEW
 @given(st.lists(TEXT, min_size=1), st.lists(st.binary(max_size=20), min_size=1))
-def test_b17_text_and_bytes(texts, blobs):
+def test_b17_text_and_bytes_come_back(texts, blobs):
     check(column(sql.StringType(), pa.string(), texts), texts, as_array=False)
     check(column(sql.VarcharType(12), pa.large_string(), texts), texts, as_array=False)
     check(column(sql.BinaryType(), pa.binary(), blobs), blobs, as_array=False)
@@ -166,7 +166,7 @@ def test_decimals_keep_their_scale(values):
 )
 @given(st.data())
 @FEW
-def test_b15_arrays_that_may_be_empty(kind, arrow, dtype, items, data):
+def test_b15_arrays_that_may_be_empty_come_back(kind, arrow, dtype, items, data):
     values = data.draw(st.lists(st.lists(items, max_size=5), min_size=1))
     wanted = [np.array(value, "int64" if "8[" in dtype else dtype).astype(dtype) for value in values]
     for contains_null in (False, True):
@@ -175,7 +175,7 @@ def test_b15_arrays_that_may_be_empty(kind, arrow, dtype, items, data):
 
 @FEW
 @given(st.data())
-def test_nested_arrays_of_even_lengths(data):
+def test_nested_arrays_of_even_lengths_come_back(data):
     rows, values = data.draw(st.integers(1, 5)), []
     for _ in range(rows):
         shape = data.draw(st.tuples(*[st.integers(0, 3)] * 3))
@@ -247,14 +247,14 @@ STRUCTS = st.fixed_dictionaries({name: st.none() | items for name, items in MAYB
 
 
 def for_arrow(value):
-    """The struct as Arrow takes it: numbers for times, pairs for maps."""
+    """Return the struct as Arrow takes it: numbers for times, pairs for maps."""
     pairs = {name: list(value[name].items()) for name in ("names", "counts") if value[name] is not None}
     inner = {"inner": {"z": list(value["inner"]["z"].items())}} if value["inner"] is not None else {}
     return value | pairs | inner
 
 
 def as_given(value):
-    """The struct as a reader is to get it."""
+    """Return the struct as a reader must get it."""
     wanted = {
         "day": days,
         "at": lambda number: np.datetime64(number, "us"),
@@ -268,8 +268,8 @@ def as_given(value):
 
 @FEW
 @given(st.lists(STRUCTS, min_size=1, max_size=3))
-def test_structs_maps_and_lists_of_anything(values):
-    """Also as slices, which begin in the middle of Arrow's buffers."""
+def test_structs_maps_and_lists_of_anything_come_back(values):
+    """The values are also stored as slices, which begin in the middle of Arrow's buffers."""
     array = pa.array(list(map(for_arrow, values)), NESTED_ARROW)
     for begin in range(len(values)):
         found = stored(sql.StructType().add("x", NESTED), [array[begin:]])
@@ -278,13 +278,13 @@ def test_structs_maps_and_lists_of_anything(values):
 
 @FEW
 @given(st.lists(st.lists(st.none() | TEXT, max_size=3), min_size=1))
-def test_arrays_of_text_with_nulls(values):
+def test_arrays_of_text_with_nulls_come_back(values):
     check(column(sql.ArrayType(sql.StringType()), pa.list_(pa.string()), values), values, as_array=False)
 
 
 @FEW
 @given(st.lists(st.lists(st.lists(st.none() | st.integers(-9, 9), max_size=3), max_size=3), min_size=1))
-def test_uneven_arrays_with_nulls_are_stored_as_json_when_asked_for(values):
+def test_uneven_arrays_with_nulls_can_be_stored_as_json(values):
     kind, arrow = sql.ArrayType(sql.ArrayType(sql.IntegerType())), pa.list_(pa.list_(pa.int32()))
     check(column(kind, arrow, values, columns={"x": "json"}), values, as_array=False)
 
@@ -296,7 +296,7 @@ VECTOR = pa.struct(
 
 @st.composite
 def vectors(draw):
-    """A vector as Spark hands it over, and all its numbers."""
+    """Draw a vector as Spark sends it, and all its numbers."""
     numbers = draw(st.lists(st.floats() | st.just(0.0), max_size=6))
     if draw(st.booleans()):
         return {"type": 1, "size": None, "indices": None, "values": numbers}, np.array(numbers, float)
@@ -308,7 +308,7 @@ def vectors(draw):
 
 @FEW
 @given(st.lists(vectors(), min_size=1))
-def test_vectors_dense_and_sparse(drawn):
+def test_dense_and_sparse_vectors_come_back(drawn):
     array = pa.array([vector for vector, _ in drawn], VECTOR)
     for begin in range(len(drawn)):
         found = stored(sql.StructType().add("x", VectorUDT()), [array[begin:]])

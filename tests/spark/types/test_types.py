@@ -1,4 +1,4 @@
-"""What each Spark type is stored as, and what is refused before a row is read."""
+"""The encoding of each Spark type, and types that are refused before a row is read."""
 
 import pytest
 from pyspark.ml.linalg import MatrixUDT, VectorUDT
@@ -84,7 +84,7 @@ def test_the_image_schema_is_an_array_of_pixels_and_where_it_came_from():
         plan(IMAGE, "jpeg")
 
 
-def test_a_mask_is_a_column_beside():
+def test_a_mask_is_a_column_of_its_own():
     found = plan(sql.LongType(), nulls="mask")
     assert found.encodings == {"x": "int64", "x__is_null": "uint8"}
     assert found.logical == {"x": {"type": "plain", "mask": True}}
@@ -118,14 +118,14 @@ def test_a_mask_whose_name_is_taken_is_refused(name):
         (listed(sql.BooleanType()), "ndarray:uint8:4"),
     ],
 )
-def test_an_encoding_that_is_asked_for_gives_its_own_values(kind, asked):
+def test_an_encoding_that_is_named_gives_its_own_values(kind, asked):
     found = plan(kind, asked)
     assert found.encodings == {"x": asked}
     assert found.logical == {}
 
 
 @pytest.mark.parametrize("kind", [PAIR, sql.MapType(sql.StringType(), sql.DateType()), listed(sql.StringType())])
-def test_json_that_is_asked_for_is_the_default(kind):
+def test_json_that_is_named_equals_the_default(kind):
     assert plan(kind, "json") == plan(kind)
 
 
@@ -139,7 +139,7 @@ class PointUDT(sql.UserDefinedType):
         return sql.ArrayType(sql.DoubleType())
 
 
-def test_every_advice_is_about_the_type():
+def test_a_refused_type_has_advice_that_fits_it():
     for kind, says in [
         (sql.NullType(), "has type void, which cannot be stored; a column of nothing"),
         (
@@ -160,7 +160,7 @@ def test_every_advice_is_about_the_type():
 
 
 @pytest.mark.parametrize("name", ["VariantType", "GeometryType"])
-def test_types_of_later_sparks_are_refused(name):
+def test_types_of_later_spark_releases_are_refused(name):
     if not hasattr(sql, name):
         pytest.skip(f"this Spark has no {name}")
     kind = sql.VariantType() if name == "VariantType" else sql.GeometryType(4326)
@@ -168,7 +168,7 @@ def test_types_of_later_sparks_are_refused(name):
         plan(kind)
 
 
-def test_times_of_day_are_spans_since_midnight():
+def test_times_of_day_are_nanoseconds_since_midnight():
     if not hasattr(sql, "TimeType"):
         pytest.skip("this Spark has no type for times of day")
     assert plan(sql.TimeType(6)).encodings == {"x": "int64"}
@@ -202,7 +202,7 @@ def test_an_unknown_encoding_is_refused(kind, asked):
         plan(kind, asked)
 
 
-def test_only_the_columns_asked_for_are_stored():
+def test_only_the_named_columns_are_stored():
     schema = StructType().add("a", sql.LongType()).add("b", sql.StringType()).add("c", sql.NullType())
     found = plan_table(schema, {"b": "str", "a": None})
     assert found.encodings == {"b": "str", "a": "int64"}
@@ -215,7 +215,7 @@ def test_a_missing_column_is_refused_with_those_there_are():
         plan_table(schema, {"labl": "int"})
 
 
-def test_b12_a_column_that_is_there_twice_is_refused():
+def test_b12_a_duplicate_column_is_refused():
     with pytest.raises(SchemaError, match="'x' more than once"):
         plan_table(StructType().add("x", sql.LongType()).add("x", sql.StringType()))
 

@@ -1,4 +1,4 @@
-"""Arrow batches as Spark hands them over, stored and read again, without Spark."""
+"""Arrow batches as Spark sends them, stored and read again, without Spark."""
 
 import json
 import pickle
@@ -19,15 +19,15 @@ class Stored:
 
     plan: object
     samples: list
-    """What our reader gives, one by one."""
+    """Samples of Smalti's reader, one by one."""
     batch: dict
-    """What it gives by column."""
+    """A batch of Smalti's reader, by column."""
     raw: list
-    """What is stored, one by one: what other readers give."""
+    """Stored values, one by one, as other readers return them."""
 
 
 def stored(schema, arrays, columns=None, nulls="reject"):
-    """The rows stored by a plan that has travelled to an executor and a manifest that has been a file."""
+    """Store the rows by a plan that was pickled and with logical types that were JSON, and read them again."""
     plan = pickle.loads(pickle.dumps(plan_table(schema, columns, nulls)))
     builder = ShardBuilder(Schema.from_columns(plan.encodings), ShardOptions(hashes=(), size_limit=None))
     builder.add_batch(plan.prepare(pa.RecordBatch.from_arrays(arrays, schema.fieldNames())))

@@ -1,4 +1,4 @@
-"""MosaicML's dataframe_to_mds and ours over the same frame; run as a program by test_peer_call."""
+"""MosaicML's and Smalti's dataframe_to_mds over the same frame; run as a program by test_peer_call."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ def pairs(frame, times):
 
 
 def shards(out):
-    """Every shard's bytes, in the order of the index."""
+    """Return the bytes of all shards, in the order of the index."""
     entries = json.loads((Path(out) / "index.json").read_bytes())["shards"]
     return [(Path(out) / entry["raw_data"]["basename"]).read_bytes() for entry in entries]
 

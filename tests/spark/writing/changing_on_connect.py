@@ -1,8 +1,8 @@
-"""A write on Spark Connect whose source files change meanwhile; run as a program by test_connect_files.
+"""A write on Spark Connect whose source files change while they are read; run as a program by test_connect_files.
 
 changing_on_connect <folder>
 
-Says a line for each case: what became of the write, and how many rows the set shows then.
+Prints the outcome of each case, and the number of rows of the set afterwards.
 """
 
 import sys
@@ -18,17 +18,17 @@ from smalti.spark import dataframe_to_mds
 from smalti.spark.lineage.source import list_files
 
 NAMES = [f"{number} %41 {{a}}[b].parquet" for number in range(4)]
-"""What is written otherwise in an address, and what a glob would read otherwise."""
+"""Names with characters that are escaped in addresses or special in globs."""
 
 
 def put_ids(path, first):
-    """A hundred ids; the files of all are equally long, so that they are told apart by their times."""
+    """Write a hundred ids; all files are equally long, so that only their times differ."""
     table = pa.table({"id": list(range(first, first + 100))})
     pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
 
 
 def changing(source, mark, change):
-    """A task's function: it reads all of its rows, and then the first task does it to a file of another."""
+    """Return a function for tasks: it reads all of its rows, and the first task then changes a file of another."""
 
     def work(batches):
         rows = list(batches)

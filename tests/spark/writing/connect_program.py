@@ -1,4 +1,4 @@
-"""Programs that start a Spark Connect server, which PySpark puts on one port for all: one at a time on this machine."""
+"""Programs that start a Spark Connect server; one at a time on a machine, because PySpark has one port for all."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ WAIT_SECONDS = 150.0
 
 
 def connect_turn():
-    """While inside, no other test starts such a server."""
+    """Hold a lock so that no other test starts such a server."""
     return turn_of("spark-connect", WAIT_SECONDS)
 
 
 def run_on_connect(module: str, folder: Path, seconds: float) -> tuple[list[str], str]:
-    """The lines that `python -m module folder` prints, and the end of what it says on stderr."""
+    """Run `python -m module folder`, and return the lines that it prints and the end of its stderr."""
     with connect_turn():
         done = subprocess.run(
             [sys.executable, "-m", module, str(folder)],

@@ -1,4 +1,4 @@
-"""A job whose driver, or one executor, is killed on the way; run as a program by test_fault_rows.
+"""A job whose driver or executor is killed; run as a program by test_fault_rows.
 
 killed_driver <master> <out> <write id> before|after|executor
 """
@@ -15,7 +15,7 @@ from smalti.storage import LocalStore
 
 
 def die_at_the_commit(when):
-    """SIGKILL right before, or right after, the put that makes the version."""
+    """Kill this process right before, or right after, the put that commits the version."""
     real = LocalStore.put_if_absent
 
     def put_if_absent(self, key, data):
@@ -30,12 +30,12 @@ def die_at_the_commit(when):
 
 
 def parent_of(pid):
-    """The process that started this one."""
+    """Return the parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def executor_of_this_worker():
-    """The JVM above this Python worker: the executor."""
+    """Return the JVM above this Python worker: the executor."""
     pid = os.getpid()
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = parent_of(pid)
@@ -43,12 +43,12 @@ def executor_of_this_worker():
 
 
 def has_both(out):
-    """Whether the first task is done, and the second has stored shards."""
+    """Return whether the first task is done, and the second has stored shards."""
     return Path(f"{out}.first-done").exists() and any(Path(out).rglob("00001-*/*.mds"))
 
 
 def frame(session, out):
-    """2,000 rows in two partitions; the executor of the second is killed when shards of both are stored."""
+    """Return 2,000 rows in two partitions; the executor of the second is killed when shards of both are stored."""
 
     def kill_once(batches):
         from pyspark import TaskContext
@@ -71,7 +71,7 @@ def frame(session, out):
 
 
 def main(master, out, write_id, when):
-    """Run the job; says how many rows were published."""
+    """Run the job, and print the number of rows that were published."""
     conf = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}  # those of the driver
     session = build_session(SparkOptions(master=master, driver_memory="512m", conf=conf))
     if when == "executor":

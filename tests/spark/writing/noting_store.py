@@ -1,4 +1,4 @@
-"""A folder that writes down what is put there, and how, in a file that all processes share."""
+"""A folder that logs its puts and syncs in a file that all processes share."""
 
 import os
 import signal

@@ -22,12 +22,12 @@ QUICK = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE = 60.0
 WAY_SECONDS = 240.0
-"""Of the program that goes the whole way; with the start of a cluster less than pytest waits for a test."""
+"""Time limit of the program; with the start of a cluster it is below pytest's limit for a test."""
 WITHOUT_TORCH = '''
 import sys
 
 class Refuse:
-    """Python as an executor has it where `smalti[spark]` is all that was installed."""
+    """An import hook that imitates an executor with nothing but `smalti[spark]` installed."""
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "transformers", "torchmetrics", "safetensors", "dagster"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -56,7 +56,7 @@ REFUSED = "SchemaError: Spark partition 0: column 'x'"
 
 
 def test_the_whole_way_works_on_spark_connect(flowers, tmp_path):
-    """Through a server; a typed error comes home."""
+    """A server runs the jobs; an error of a task arrives with its type."""
     with connect_turn():
         lines, errors = whole_way("connect", flowers, tmp_path / "out")
     assert lines[-5:-1] == [IMAGES, *OPTIONS, BATCHES], errors
@@ -65,7 +65,7 @@ def test_the_whole_way_works_on_spark_connect(flowers, tmp_path):
 
 @contextlib.contextmanager
 def cluster(folder):
-    """A master and a worker of Spark's standalone cluster, on ports of their own, ended with the block."""
+    """Run a master and a worker of Spark's standalone cluster, on free ports, inside the block."""
     env = {**os.environ, "JAVA_HOME": str(detect_java().home), "SPARK_LOCAL_IP": "127.0.0.1",
            "SPARK_HOME": str(SPARK_HOME), "SPARK_NO_DAEMONIZE": "1", "SPARK_LOG_DIR": str(folder),
            "SPARK_PID_DIR": str(folder), "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}  # fmt: skip
@@ -118,7 +118,7 @@ def end(process):
 
 
 def test_the_whole_way_works_on_a_standalone_cluster_whose_executors_have_no_torch(flowers, tmp_path):
-    """Executors in JVMs of their own, of a cluster that PySpark's own script starts and ends; a typed error arrives."""
+    """Executors have JVMs of their own, in a cluster of PySpark's own script; errors of tasks keep their type."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_TORCH)
     conf = {

@@ -9,7 +9,7 @@ from tests.spark.writing.connect_program import run_on_connect
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.process
-def test_a13_on_spark_connect_files_that_change_while_the_job_runs_end_it_and_the_version_before_stays(tmp_path):
+def test_a13_on_spark_connect_files_that_change_while_the_job_runs_fail_it_and_the_version_before_stays(tmp_path):
     said, errors = run_on_connect("tests.spark.writing.changing_on_connect", tmp_path, 240)
     assert len(said) == 10, errors
     assert said[:4] == ["nothing published", "nothing 400 rows", "came published", "came 400 rows"]
@@ -23,7 +23,7 @@ def test_a13_on_spark_connect_files_that_change_while_the_job_runs_end_it_and_th
     assert said[8:] == ["listed 4 True", "without files []"]
 
 
-def test_a_server_that_does_not_list_files_leaves_nothing_noted():
+def test_a_server_that_does_not_list_files_skips_the_check():
     from pyspark.errors import PySparkException
 
     class Refusing:

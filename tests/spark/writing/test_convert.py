@@ -21,15 +21,17 @@ from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared.store import read_prepared, write_prepared
 from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.task import WritePlan, collect_shards, write_shards
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore, open_store
+from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.photos import put
 
 pytestmark = pytest.mark.spark
 
 
 def read(out: Path, split: str | None = None) -> list[dict]:
-    """Every sample, in order, of an uncompressed set."""
+    """Return every sample, in order, of an uncompressed set."""
     samples = []
     for info in load_manifest(open_store(out)).select(split):
         shard = Shard.open(out / info.raw.basename, info)
@@ -118,7 +120,7 @@ def test_splits_are_folders_of_their_own(spark, tmp_path):
     assert all(shard.stored.basename.startswith(f"{shard.partition}/") for shard in manifest.shards)
 
 
-def test_names_with_dots_spaces_and_ticks_are_columns_like_others(spark, tmp_path):
+def test_names_with_dots_spaces_and_backticks_are_stored_like_others(spark, tmp_path):
     frame = spark.createDataFrame([(1, "x")], "`a.b` int, `odd ``name` string")
     dataframe_to_mds(frame, tmp_path, compression=None)
     assert read(tmp_path) == [{"a.b": 1, "odd `name": "x"}]
@@ -149,7 +151,7 @@ def test_create_append_and_overwrite(spark, tmp_path):
 
 
 def failing(spark, kind=RuntimeError):
-    """A frame whose evaluation is an error: proof that no row was read."""
+    """Return a frame whose evaluation fails, which proves that no row was read."""
 
     def fail(batches):
         raise kind("a row was read")
@@ -243,7 +245,7 @@ def test_no_rows_make_no_version(spark, tmp_path):
     assert_nothing_published(tmp_path)
 
 
-def test_an_error_of_the_users_own_function_is_not_dressed_up(spark, tmp_path):
+def test_an_error_of_the_users_function_is_raised_unchanged(spark, tmp_path):
     with pytest.raises(Exception, match="a row was read") as caught:
         dataframe_to_mds(failing(spark, ZeroDivisionError), tmp_path)
     assert type(caught.value).__name__ == "PythonException"
@@ -262,7 +264,7 @@ def test_a_target_that_cannot_be_written_is_a_typed_error(spark, tmp_path):
 
 @pytest.mark.process
 def test_an_executor_killed_in_the_middle_of_a_shard_leaves_nothing_in_the_version(spark, tmp_path):
-    """The first attempt at partition 1 dies by SIGKILL with shards uploaded; Spark tries again."""
+    """The first attempt at partition 1 is killed by SIGKILL after shards were uploaded; Spark tries again."""
     out, mark = tmp_path / "out", tmp_path / "killed"
 
     def kill_once(batches):
@@ -318,7 +320,7 @@ def batches(start=0):
 
 
 def test_two_attempts_of_one_task_that_both_finish_never_share_an_object(tmp_path):
-    """Speculation: whichever answer Spark takes, the version holds each row once."""
+    """With speculation, the version has each row once, whichever answer Spark takes."""
     store = LocalStore(tmp_path)
     write_id = new_write_id()
     answers = {}
@@ -340,7 +342,7 @@ def test_two_attempts_of_one_task_that_both_finish_never_share_an_object(tmp_pat
     assert len(files(tmp_path)) == 2 * len(shards)
 
 
-def test_a_paused_attempt_that_wakes_after_the_commit_changes_nothing(tmp_path):
+def test_a_paused_attempt_that_resumes_after_the_commit_changes_nothing(tmp_path):
     store, write_id = LocalStore(tmp_path), new_write_id()
     gate, paused = threading.Event(), threading.Event()
 
@@ -366,7 +368,7 @@ def test_a_paused_attempt_that_wakes_after_the_commit_changes_nothing(tmp_path):
     assert verify(store, deep=True).problems == ()
 
 
-def test_an_attempt_that_fails_takes_its_objects_with_it(tmp_path):
+def test_an_attempt_that_fails_deletes_its_objects(tmp_path):
     def breaks():
         yield from batches()
         raise SchemaError("the source broke", column="id")
@@ -376,8 +378,8 @@ def test_an_attempt_that_fails_takes_its_objects_with_it(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_shards_that_lie_on_another_machines_disk_are_missed_before_publishing(tmp_path):
-    """A local path on a cluster: every executor writes to its own disk, the driver sees none of it."""
+def test_shards_on_another_machines_disk_fail_the_write_before_publishing(tmp_path):
+    """A local path on a cluster: every executor writes to its own disk, which the driver does not see."""
     here, there, write_id = LocalStore(tmp_path / "driver"), LocalStore(tmp_path / "executor"), new_write_id()
     answer = write_shards(plan(there, write_id=write_id), batches(), Attempt(0, "aaaaaaaa"))
     draft = Draft(write_id, Schema.from_columns({"id": "int64"}), collect_shards([(Attempt(0, "aaaaaaaa"), answer)]))
@@ -407,7 +409,7 @@ def test_prepared_images_become_shards_with_their_splits(spark, flowers, tmp_pat
     assert all(folder.classes[int(sample["label"])] == sample["class_name"] for sample in samples)
 
 
-def test_the_frame_of_prepare_images_goes_straight_to_shards_under_its_policy(spark, flowers, tmp_path):
+def test_the_frame_of_prepare_images_is_written_by_its_policy(spark, flowers, tmp_path):
     put(flowers / "roses" / "broken.jpg", b"\xff\xd8\xff nonsense")
     folder = list_images(str(flowers))
     with pytest.raises(BadImageError, match=r"roses/broken\.jpg is not a usable image"):

@@ -1,4 +1,4 @@
-"""What the options of `dataframe_to_mds` make of the rows: packing, shuffles, transforms, writes that are repeated."""
+"""The options of `dataframe_to_mds`: packing, shuffles, transforms, repeated writes, progress."""
 
 import re
 from itertools import pairwise
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 def read(out: Path, name: str, split: str | None = None) -> list:
-    """One column of every sample, in order, of an uncompressed set."""
+    """Return one column of every sample, in order, of an uncompressed set."""
     values = []
     for info in load_manifest(open_store(out)).select(split):
         shard = Shard.open(out / info.raw.basename, info)
@@ -37,7 +37,7 @@ def numbers(out: Path, name: str = "id", split: str | None = None) -> list[int]:
 
 
 def failing(spark):
-    """A frame whose evaluation is an error: proof that no row was read."""
+    """Return a frame whose evaluation fails, which proves that no row was read."""
 
     def fail(batches):
         raise RuntimeError("a row was read")
@@ -62,7 +62,7 @@ def test_partitions_of_few_rows_make_one_shard_and_nothing_is_left_over(spark, t
 
 
 def test_large_tails_are_joined_by_a_second_pass_of_tasks(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.spark.writing.packing._ON_DRIVER_BYTES", 0)
+    monkeypatch.setattr("smalti.spark.writing.packing._MAX_DRIVER_BYTES", 0)
     manifest = dataframe_to_mds(spark.range(0, 50, 1, 5), tmp_path, compression=None, size_limit=512, hashes=())
     assert numbers(tmp_path) == list(range(50))
     assert [shard.samples for shard in manifest.shards] == [20, 20, 10]  # 343 bytes of room, 12 for a sample
@@ -72,8 +72,8 @@ def test_large_tails_are_joined_by_a_second_pass_of_tasks(spark, tmp_path, monke
 # ---------------------------------------------------------------- order
 
 
-def test_a_shuffle_is_a_permutation_by_the_seed_whatever_the_partitions_were(spark, tmp_path):
-    """The same rows in other partitions and another order come out the same; another seed does not."""
+def test_a_shuffle_depends_on_the_seed_and_not_on_the_partitions(spark, tmp_path):
+    """The same rows in other partitions and another order give the same shards; another seed does not."""
     frame = spark.range(0, 300, 1, 2).withColumn("m", F.expr("map('k', id)")).withColumn("x", F.lit(None).cast("int"))
     again = frame.orderBy(F.desc("id")).repartition(5)
     options = {"compression": None, "columns": {"id": None, "m": "json"}, "target_shards": 3}
@@ -86,7 +86,7 @@ def test_a_shuffle_is_a_permutation_by_the_seed_whatever_the_partitions_were(spa
     assert 110 < ups < 190, "in an order by chance, about half of the steps go up"
 
 
-def test_target_shards_makes_so_many_of_about_one_size(spark, tmp_path):
+def test_target_shards_makes_as_many_shards_of_about_equal_size(spark, tmp_path):
     manifest = dataframe_to_mds(spark.range(0, 2000, 1, 2), tmp_path, target_shards=4, compression=None)
     sizes = [shard.samples for shard in manifest.shards]
     assert len(sizes) == 4
@@ -101,14 +101,14 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"twice": twice, "text": twice.cast(pa.string())})
 
 
-def test_a_transforms_columns_are_learnt_from_the_first_rows(spark, tmp_path):
+def test_the_columns_of_a_transform_are_learnt_from_the_first_rows(spark, tmp_path):
     manifest = dataframe_to_mds(spark.range(0, 50, 1, 3), tmp_path, transform=doubled, compression=None)
     assert manifest.schema.columns() == {"text": "str", "twice": "int64"}
     assert numbers(tmp_path, "twice") == list(range(0, 100, 2))
     assert read(tmp_path, "text")[:3] == ["0", "2", "4"]
 
 
-def test_named_encodings_need_no_run_beforehand_and_choose_among_its_columns(spark, tmp_path):
+def test_named_encodings_need_no_trial_run_and_choose_among_the_columns(spark, tmp_path):
     calls = tmp_path / "calls"
 
     def split(frame: pd.DataFrame):
@@ -161,7 +161,7 @@ def test_equal_calls_over_equal_files_are_one_write_and_other_options_another(sp
         dataframe_to_mds(spark.read.parquet(place), out)
 
 
-def test_rows_that_were_replaced_since_are_written_again(spark, tmp_path):
+def test_rows_that_were_replaced_in_between_are_written_again(spark, tmp_path):
     place, out = str(tmp_path / "table"), tmp_path / "out"
     spark.range(0, 30, 1, 2).write.parquet(place)
     dataframe_to_mds(spark.read.parquet(place), out, mode="overwrite")
@@ -206,13 +206,13 @@ def test_the_row_hash_does_not_depend_on_partitions_and_order(spark, tmp_path):
         ({"nulls": {"nope": "mask"}}, "nope"),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_a_row_is_read(spark, tmp_path, options, says):
+def test_unusable_options_are_refused_before_a_row_is_read(spark, tmp_path, options, says):
     with pytest.raises((ValueError, TypeError), match=says):
         dataframe_to_mds(failing(spark), tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_door_has_the_defaults_of_its_options():
+def test_the_function_has_the_defaults_of_its_options():
     import inspect
 
     parameters = inspect.signature(dataframe.dataframe_to_mds).parameters
@@ -223,7 +223,7 @@ def test_the_door_has_the_defaults_of_its_options():
 # ---------------------------------------------------------------- progress
 
 
-def test_progress_is_shown_when_asked_for_and_only_on_terminals_else(spark, tmp_path, capsys, monkeypatch):
+def test_progress_is_shown_always_on_request_and_otherwise_on_terminals(spark, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("smalti.spark.writing.progress._SILENT_SECONDS", 0.05)
     monkeypatch.setattr("smalti.progress.LOG_SECONDS", 0.05)
 

@@ -33,7 +33,7 @@ def run(master, out, write_id, when):
 
 
 def test_a6_after_a_driver_that_was_killed_before_its_commit_nothing_is_visible_and_a_rerun_is_whole(spark, tmp_path):
-    """The rerun writes anew; what the dead one left lies below the same write id, where vacuum finds it."""
+    """The rerun writes again; leftovers of the first run are below the same write id, where vacuum finds them."""
     out, write_id = tmp_path / "out", new_write_id()
     assert run("local[2]", out, write_id, "before").returncode == -9
     left = files(out)
@@ -50,7 +50,7 @@ def test_a6_after_a_driver_that_was_killed_before_its_commit_nothing_is_visible_
 
 
 def test_a7_after_a_driver_that_was_killed_right_after_its_commit_a_rerun_returns_that_version(spark, tmp_path):
-    """Whoever scheduled the job does not know, and runs it again: no row is read, nothing is written."""
+    """A scheduler that does not know of the commit runs the job again: no row is read, nothing is written."""
     out, write_id = tmp_path / "out", new_write_id()
     assert run("local[2]", out, write_id, "after").returncode == -9
     there = files(out)
@@ -61,8 +61,8 @@ def test_a7_after_a_driver_that_was_killed_right_after_its_commit_a_rerun_return
     assert len(history(open_store(out))) == 1
 
 
-def test_a15_an_executor_that_is_lost_takes_no_row_with_it(tmp_path):
-    """A JVM of its own is killed with a task half done; what other tasks had stored stays, and counts once."""
+def test_a15_a_lost_executor_loses_no_row(tmp_path):
+    """An executor's JVM is killed during a task; shards that other tasks had stored stay, and count once."""
     out = tmp_path / "out"
     done = run("local-cluster[2,1,1024]", out, new_write_id(), "executor")
     assert done.stdout.splitlines()[-1:] == ["2000 rows"], done.stderr[-2000:]
@@ -73,8 +73,8 @@ def test_a15_an_executor_that_is_lost_takes_no_row_with_it(tmp_path):
     assert verify(open_store(out)).ok
 
 
-def test_a12_rows_that_are_others_at_every_attempt_are_those_of_one_attempt(spark, tmp_path):
-    """The task of the second partition dies once, and draws other numbers the second time."""
+def test_a12_rows_that_differ_at_every_attempt_are_those_of_one_attempt(spark, tmp_path):
+    """The task of the second partition dies once, and draws other numbers at the second attempt."""
     out, mark = tmp_path / "out", tmp_path / "killed"
 
     def draw(batches):
@@ -102,11 +102,11 @@ def test_a12_rows_that_are_others_at_every_attempt_are_those_of_one_attempt(spar
 
 
 def _stored(sample):
-    """A sample as MDS stores it: the size of what is not fixed, then the columns."""
+    """Return a sample as MDS stores it: the sizes of columns without a fixed size, then the columns."""
     return (8).to_bytes(4, "little") + bytes(sample["drawn"]) + int(sample["id"]).to_bytes(8, "little")
 
 
-def test_a13_files_that_come_while_the_job_runs_are_not_in_the_version_and_its_lineage_says_which_are(spark, tmp_path):
+def test_a13_files_added_while_the_job_runs_are_not_in_the_version_and_its_lineage_lists_the_others(spark, tmp_path):
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     for number in range(2):
@@ -131,8 +131,8 @@ def test_a13_files_that_come_while_the_job_runs_are_not_in_the_version_and_its_l
 
 
 @pytest.mark.parametrize("change", ["replaced", "removed"])
-def test_a13_files_that_change_while_the_job_runs_end_it_and_the_version_before_stays(spark, tmp_path, change):
-    """The first task does it to every file but its own; two others at least are not open yet."""
+def test_a13_files_that_change_while_the_job_runs_fail_it_and_the_version_before_stays(spark, tmp_path, change):
+    """The first task changes every file but its own; at least two others are not open yet."""
     source, out, mark = tmp_path / "source", tmp_path / "out", tmp_path / "changed"
     source.mkdir()
     for number in range(6):
@@ -169,14 +169,14 @@ def test_a13_files_that_change_while_the_job_runs_end_it_and_the_version_before_
 
 
 def put_ids(path, first):
-    """A hundred ids; the files of all are equally long, so that Spark does not see by their length which it reads."""
+    """Write a hundred ids; all files are equally long, so that Spark cannot distinguish them by their length."""
     table = pa.table({"id": list(range(first, first + 100))})
     pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["same", "drawn"])
-def test_a12_a_shuffle_that_is_computed_again_loses_no_row_and_doubles_none(spark, tmp_path, drawn):
-    """Its files are lost when a task has read them. Where rows then go elsewhere, Spark ends the job."""
+def test_a12_a_shuffle_that_is_computed_again_loses_no_row_and_duplicates_none(spark, tmp_path, drawn):
+    """Shuffle files are lost after a task has read them. If rows would then move, Spark fails the job."""
     out, mark = tmp_path / "out", tmp_path / "lost"
 
     def to_keys(batches):

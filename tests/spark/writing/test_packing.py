@@ -1,4 +1,4 @@
-"""Small last shards of neighbouring tasks become one: which, in what order, and what if it fails half way."""
+"""Joining of small last shards of neighbouring tasks: which are joined, in what order, and failures."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,34 +9,42 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing import packing
-from smalti.spark.writing.packing import delete_all, find_runs, in_order, join_in_task, join_shards, joined_keys
-from smalti.spark.writing.task import Part, WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import (
+    Packed,
+    TaskShards,
+    collect_parts,
+    delete_all,
+    find_runs,
+    join_in_task,
+    join_runs,
+    join_shards,
+)
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 HEAD = 170
 """Bytes of a shard of SCHEMA with limit 1000, without samples: a count, one offset, and its JSON of 162 characters."""
-ROOM = 512 - 169
-"""For samples in a shard with limit 512, whose JSON is one character shorter."""
+MAX_SAMPLE_BYTES = 512 - 169
+"""Bytes for samples in a shard with limit 512, whose JSON is one character shorter."""
 
 
 def plan(store, *, size_limit=512, partition_by=None, compression=None):
     return WritePlan(store, new_write_id(), SCHEMA, ShardOptions(compression, (), size_limit), partition_by)
 
 
-def part(task, num_bytes, *, split=None, count=1):
-    """What a task wrote: full shards, and a last one of so many bytes."""
-    return Part(split, task, count, ShardInfo(SCHEMA, 1, FileInfo("x.mds", num_bytes), size_limit=1000), "")
+def part(task, num_bytes, *, split=None, count=1, size_limit=1000):
+    """Return the shards of a task: `count`, the last of which has `num_bytes` bytes."""
+    return TaskShards(split, task, count, ShardInfo(SCHEMA, 1, FileInfo("x.mds", num_bytes), size_limit=size_limit), "")
 
 
-def runs_of(parts, size_limit=1000):
-    return [[part.task for part in run] for run in find_runs(parts, SCHEMA, plan(MemoryStore(), size_limit=size_limit))]
+def runs_of(parts):
+    return [[part.task for part in run] for run in find_runs(parts)]
 
 
 def written(store, rows_of_tasks, **options):
-    """Shards of tasks with so many rows each, of numbers that count on; the plan, and the pieces in order."""
+    """Write shards of tasks with these numbers of rows, of consecutive ids; return the plan, and the parts in order."""
     made, answers, start = plan(store, **options), [], 0
     for task, rows in enumerate(rows_of_tasks):
         columns = {"id": pa.array(range(start, start + rows), pa.int64())}
@@ -49,9 +57,10 @@ def written(store, rows_of_tasks, **options):
 
 
 def joined(made, parts):
-    """The shards of the version, and the runs that were joined in it."""
-    runs = find_runs(parts, SCHEMA, made)
-    return list(in_order(parts, runs, packing.pack(None, made, runs))), runs
+    """Return the shards of the version, as a list and packed."""
+    runs = find_runs(parts)
+    packed = Packed(parts, runs, join_runs(None, made, runs))
+    return list(packed.shards), packed
 
 
 def ids(folder, shards):
@@ -63,11 +72,11 @@ def ids(folder, shards):
     return found
 
 
-# ---------------------------------------------------------------- which
+# ---------------------------------------------------------------- which shards are joined
 
 
-def test_the_head_is_counted(tmp_path):
-    """A shard of one 8 byte number is its head, 4 bytes of offset and 8 of number."""
+def test_the_bytes_of_an_empty_shard_are_counted(tmp_path):
+    """A shard of one 8 byte number has its head, 4 bytes of offset and 8 bytes of number."""
     _, (only,) = written(LocalStore(tmp_path), [1], size_limit=1000)
     assert only.tail.raw.num_bytes == HEAD + 4 + 8
 
@@ -80,7 +89,7 @@ def test_last_shards_that_follow_each_other_are_joined_as_far_as_the_limit_allow
     assert runs_of([part(0, HEAD + exact), part(1, HEAD + exact + 1)]) == []
 
 
-def test_full_shards_in_between_keep_them_apart_so_that_rows_keep_their_order():
+def test_full_shards_in_between_prevent_a_join_so_that_rows_keep_their_order():
     assert runs_of([part(0, 300), part(1, 300, count=2), part(2, 300), part(3, 300, count=3)]) == [[1, 2]]
 
 
@@ -91,7 +100,7 @@ def test_splits_are_not_mixed():
 
 
 def test_without_a_size_limit_nothing_is_joined():
-    assert runs_of([part(0, 300), part(1, 300)], size_limit=None) == []
+    assert runs_of([part(0, 300, size_limit=None), part(1, 300, size_limit=None)]) == []
 
 
 @pytest.mark.parametrize("rows_of_tasks", [[1] * 200, [3, 0, 40, 1, 1, 90, 2], [25, 26, 27] * 5, [1000], [60] * 20])
@@ -100,12 +109,14 @@ def test_shards_are_on_average_more_than_half_full_however_rows_are_partitioned(
     shards, _ = joined(made, parts)
     assert ids(tmp_path, shards) == list(range(sum(rows_of_tasks)))
     content = [info.raw.num_bytes - 169 for info in shards]
-    assert max(content) <= ROOM
+    assert max(content) <= MAX_SAMPLE_BYTES
     if len(content) > 1:
-        assert sum(content) / len(content) > (ROOM - 12) / 2  # a further sample of 12 bytes would not have fitted
+        assert (
+            sum(content) / len(content) > (MAX_SAMPLE_BYTES - 12) / 2
+        )  # a further sample of 12 bytes would not have fitted
 
 
-# ---------------------------------------------------------------- how
+# ---------------------------------------------------------------- how they are joined
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -113,13 +124,13 @@ def test_two_hundred_tasks_with_three_rows_make_one_shard(tmp_path, compression)
     store = LocalStore(tmp_path)
     rows = [1 if task in (0, 77, 199) else 0 for task in range(200)]
     made, parts = written(store, rows, compression=compression)
-    (info,), runs = joined(made, parts)
+    (info,), packed = joined(made, parts)
     assert info.samples == 3
-    delete_all(store, joined_keys(runs))
+    delete_all(store, packed.unused_keys())
     assert [item.key for item in store.list()] == [info.stored.basename]
 
 
-def test_splits_are_joined_each_in_its_folder(tmp_path):
+def test_shards_of_each_split_are_joined_in_its_folder(tmp_path):
     made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
     (even, odd), _ = joined(made, parts)
     assert (even.partition, odd.partition) == ("even", "odd")
@@ -128,20 +139,20 @@ def test_splits_are_joined_each_in_its_folder(tmp_path):
     assert ids(tmp_path, [odd]) == [1, 3, 5, 7, 9, 11]
 
 
-def test_joined_by_a_task_they_are_the_same_as_joined_by_the_driver(tmp_path):
+def test_shards_joined_by_a_task_equal_those_joined_by_the_driver(tmp_path):
     made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
-    runs = find_runs(parts, SCHEMA, made)
+    runs = find_runs(parts)
     texts = [pack_shards([part.tail for part in run]) for run in runs]
     answer = join_in_task(made, iter([pa.RecordBatch.from_pydict({"place": [0, 1], "shards": texts})]), Attempt.new(0))
     by_task = [unpack_shards(text, where="here")[0] for _, text in answer["joined"]]
-    by_driver = packing.pack(None, made, runs)
+    by_driver = join_runs(None, made, runs)
     assert [info.partition for info in by_task] == ["even", "odd"]
     for one, other in zip(by_task, by_driver, strict=True):
         assert one.raw.basename != other.raw.basename
         assert (tmp_path / one.raw.basename).read_bytes() == (tmp_path / other.raw.basename).read_bytes()
 
 
-def test_a_second_attempt_finds_everything_that_the_first_one_read(tmp_path):
+def test_a_second_attempt_can_read_everything_that_the_first_one_read(tmp_path):
     """Nothing is deleted before the version is published, so a joining task can be tried again."""
     made, parts = written(LocalStore(tmp_path), [4, 4])
     infos = [part.tail for part in parts]
@@ -150,7 +161,7 @@ def test_a_second_attempt_finds_everything_that_the_first_one_read(tmp_path):
     assert ids(tmp_path, [second]) == list(range(8))
 
 
-def test_a_shard_that_is_gone_ends_it_and_leaves_nothing_new(tmp_path):
+def test_a_missing_shard_fails_the_join_and_leaves_nothing_new(tmp_path):
     store = LocalStore(tmp_path)
     made, parts = written(store, [4, 4, 4])
     store.delete(parts[2].tail.raw.basename)
@@ -160,13 +171,13 @@ def test_a_shard_that_is_gone_ends_it_and_leaves_nothing_new(tmp_path):
     assert sorted(item.key for item in store.list()) == before
 
 
-def test_a_store_that_deletes_nothing_does_no_harm(tmp_path):
+def test_failures_to_delete_joined_shards_are_ignored(tmp_path):
     class Keeps(LocalStore):
         def delete(self, key):
             raise StoreError(f"{key} stays")
 
     store = Keeps(tmp_path)
     made, parts = written(store, [4, 4])
-    _, runs = joined(made, parts)
-    delete_all(store, joined_keys(runs))
+    _, packed = joined(made, parts)
+    delete_all(store, packed.unused_keys())
     assert len(list(store.list())) == 3

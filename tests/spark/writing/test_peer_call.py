@@ -1,4 +1,4 @@
-"""MosaicML's call: its arguments, its answer, its samples; and none of its half-written sets."""
+"""MosaicML's call: its arguments, result and samples, but never a half-written set."""
 
 import json
 import os
@@ -69,13 +69,13 @@ def test_the_rows_may_be_given_under_either_name(spark, tmp_path):
         (lambda: None, "none was given"),
     ],
 )
-def test_rows_that_are_not_sparks_are_refused_with_the_line_to_write(spark, tmp_path, make, says):
+def test_rows_that_are_no_spark_frame_are_refused_with_the_call_that_makes_one(spark, tmp_path, make, says):
     with pytest.raises(TypeError, match=says):
         dataframe_to_mds(make(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lines_to_write_for_a_pandas_frame_work(spark, tmp_path):
+def test_the_advised_calls_for_a_pandas_frame_work(spark, tmp_path):
     frame = pd.DataFrame({"x": [1, 2]})
     assert dataframe_to_mds(spark.createDataFrame(frame), tmp_path / "spark").rows == 2
     with MDSWriter(out=tmp_path / "alone", columns={"x": "int64"}) as writer:
@@ -83,7 +83,7 @@ def test_the_lines_to_write_for_a_pandas_frame_work(spark, tmp_path):
     assert len(read(tmp_path / "alone")) == 2
 
 
-def test_zstd_is_its_default_and_columns_are_found_by_type(spark, tmp_path):
+def test_zstd_is_the_default_and_columns_are_planned_by_type(spark, tmp_path):
     dataframe_to_mds(spark.range(3), True, {"out": str(tmp_path / "out")})
     manifest = load_manifest(open_store(tmp_path / "out"))
     assert manifest.shards[0].compression == "zstd"
@@ -132,7 +132,7 @@ def test_without_merging_each_partition_is_a_folder_that_can_be_merged(spark, tm
     assert [int(sample["id"]) for sample in read(out)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_set_that_is_there_is_replaced_only_when_told_so_and_by_a_version(spark, tmp_path):
+def test_an_existing_set_is_replaced_only_with_exist_ok_and_by_a_version(spark, tmp_path):
     kwargs = {"out": str(tmp_path), "compression": None}
     dataframe_to_mds(spark.range(3), mds_kwargs=kwargs)
     with pytest.raises(DatasetExists) as caught:
@@ -146,7 +146,7 @@ def test_a_set_that_is_there_is_replaced_only_when_told_so_and_by_a_version(spar
 
 
 @pytest.mark.parametrize(("keep_local", "kept"), [(True, 3), (False, 0)])
-def test_a_local_copy_is_left_where_it_is_asked_for(spark, tmp_path, keep_local, kept):
+def test_a_local_copy_is_made_with_keep_local(spark, tmp_path, keep_local, kept):
     local, remote = tmp_path / "local", f"file://{tmp_path}/remote"
     kwargs = {"out": (str(local), remote), "compression": None, "keep_local": keep_local}
     assert dataframe_to_mds(spark.range(3), mds_kwargs=kwargs) == (str(local), remote)
@@ -156,7 +156,7 @@ def test_a_local_copy_is_left_where_it_is_asked_for(spark, tmp_path, keep_local,
     assert len(list(local.rglob("*.mds"))) == (1 if kept else 0)
 
 
-def test_no_rows_are_its_value_error(spark, tmp_path):
+def test_no_rows_are_a_value_error(spark, tmp_path):
     with pytest.raises(ValueError, match="no rows") as caught:
         dataframe_to_mds(spark.range(0), mds_kwargs={"out": str(tmp_path)})
     assert isinstance(caught.value, SchemaError)
@@ -184,7 +184,7 @@ def test_no_rows_are_its_value_error(spark, tmp_path):
         ((), {"mds_kwargs": {"out": "x", "compression": "rar"}}, "rar"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused(spark, tmp_path, monkeypatch, args, kwargs, says):
+def test_meaningless_arguments_are_refused(spark, tmp_path, monkeypatch, args, kwargs, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ValueError, StoreError), match=says):
         dataframe_to_mds(spark.range(3), *args, **kwargs)
@@ -201,14 +201,14 @@ def test_arguments_that_mean_nothing_are_refused(spark, tmp_path, monkeypatch, a
         (Path("/data/set"), ("/data/set", "")),
     ],
 )
-def test_places_are_told_as_local_and_remote(out, places):
+def test_places_are_parsed_as_local_and_remote(out, places):
     assert _places(out) == places
 
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_beside_mosaicml_itself_the_same_calls_make_the_same_shards(tmp_path):
-    """Both functions in one process over the same frame, with and without a function of the user's."""
+def test_mosaicml_itself_makes_the_same_shards_by_the_same_calls(tmp_path):
+    """Both functions run in one process over the same frame, with and without a function of the user."""
     beside = Path(sys.prefix) / "peer"
     if not beside.is_dir():
         pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")

@@ -15,7 +15,7 @@ from smalti.testing import MemoryStore
 
 
 class Stream(io.StringIO):
-    """An error stream."""
+    """An error stream, which may be a terminal."""
 
     def __init__(self, *, is_terminal):
         super().__init__()
@@ -52,7 +52,7 @@ def watched(stream, counts):
     return reporter
 
 
-def test_a_log_has_a_line_for_each_state(at_once):
+def test_a_log_gets_a_line_for_each_state(at_once):
     stream = Stream(is_terminal=False)
     watched(stream, [TaskCount(), TaskCount(0, 4), TaskCount(3, 4)])
     assert stream.text().splitlines()[:3] == [
@@ -62,7 +62,7 @@ def test_a_log_has_a_line_for_each_state(at_once):
     ]
 
 
-def test_a_terminal_has_one_line_that_changes_and_is_left_at_the_end(at_once):
+def test_a_terminal_gets_one_line_that_is_updated_and_ended(at_once):
     stream = Stream(is_terminal=True)
     reporter = watched(stream, [TaskCount(10, 400), TaskCount(1, 4)])
     reporter.close()
@@ -70,14 +70,14 @@ def test_a_terminal_has_one_line_that_changes_and_is_left_at_the_end(at_once):
     assert text == "\rs3://b/set: 10 of 400 tasks done, 0 s\rs3://b/set: 1 of 4 tasks done, 0 s   \n"
 
 
-def test_the_last_line_says_what_was_published(at_once):
+def test_the_last_line_reports_what_was_published(at_once):
     stream = Stream(is_terminal=False)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
     Reporter("s3://b/set", TaskCount, stream).finish(manifest, [])
     assert stream.text() == "s3://b/set: version 1, 0 rows in 0 shards of 0.0 MB, 0 s\n"
 
 
-def test_what_is_done_before_three_seconds_shows_nothing():
+def test_a_write_of_less_than_three_seconds_shows_nothing():
     stream = Stream(is_terminal=True)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
     reporter = Reporter("s3://b/set", TaskCount, stream)

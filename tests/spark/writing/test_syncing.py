@@ -1,4 +1,4 @@
-"""What is published is on disk: by the task that wrote it, or by the driver on the same machine before it publishes."""
+"""Published shards are on disk: synced by their task, or before publishing by a driver on the same machine."""
 
 import os
 from dataclasses import replace
@@ -11,8 +11,9 @@ from smalti.errors import StoreError
 from smalti.format import Schema, ShardOptions
 from smalti.spark import dataframe_to_mds
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import unsynced_keys
-from smalti.spark.writing.task import WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import Packed, collect_parts
+from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.task import write_shards
 from smalti.storage.store import Disk
 from smalti.testing import MemoryStore
 from tests.spark.writing.noting_store import HERE, NotingStore
@@ -27,18 +28,23 @@ def noting(tmp_path, **options):
 
 
 def task(store, disk, attempt="aaaaaaaa"):
-    """One attempt at 100 numbers of 8 bytes and 4 of offset, in shards of at most 512 bytes."""
+    """Run one attempt at 100 numbers of 8 bytes and 4 of offset, in shards of at most 512 bytes."""
     plan = WritePlan(store, "w", SCHEMA, ShardOptions(None, (), 512), disk=disk)
     batch = pa.RecordBatch.from_pydict({"id": np.arange(100)})
     return Attempt(0, attempt), write_shards(plan, iter([batch]), Attempt(0, attempt))
 
 
+def unsynced_keys(answer):
+    """Return the objects that the driver must sync after this answer."""
+    return list(Packed(collect_parts([answer]), [], []).unsynced_keys())
+
+
 def names(number):
-    """The first shards of the attempt."""
+    """Return the names of the first shards of the attempt."""
     return [f"w/00000-aaaaaaaa/shard.{place:05d}.mds" for place in range(number)]
 
 
-def test_a_task_on_the_drivers_disk_leaves_its_shards_to_it_and_says_so(tmp_path):
+def test_a_task_on_the_drivers_disk_leaves_syncing_to_the_driver(tmp_path):
     store = noting(tmp_path)
     answer = task(store, HERE)
     # A shard of 512 bytes has room for 28 numbers: its head takes 169 of them.
@@ -50,8 +56,8 @@ def test_a_task_on_the_drivers_disk_leaves_its_shards_to_it_and_says_so(tmp_path
 @pytest.mark.parametrize(
     "disk", [None, replace(HERE, boot_id="another"), replace(HERE, device=7), replace(HERE, inode=7)]
 )
-def test_a_task_that_does_not_see_the_drivers_disk_syncs_all_by_itself(tmp_path, disk):
-    """None is a driver that cannot tell; else another machine, or the same path on another disk of this one."""
+def test_a_task_that_does_not_see_the_drivers_disk_syncs_its_shards(tmp_path, disk):
+    """None is a driver with no known disk; the others are another machine, or another disk of this one."""
     store = noting(tmp_path)
     answer = task(store, disk)
     assert sorted(store.keys("put")) == names(4)
@@ -59,19 +65,19 @@ def test_a_task_that_does_not_see_the_drivers_disk_syncs_all_by_itself(tmp_path,
     assert "is_synced" not in answer[1]
 
 
-def test_a_task_whose_store_is_no_disk_leaves_nothing():
+def test_a_task_whose_store_is_no_disk_leaves_nothing_to_sync():
     answer = task(MemoryStore(), Disk("this kernel", 1, 2))
     assert "is_synced" not in answer[1]
 
 
-def test_only_the_attempts_that_count_are_synced_and_an_answer_that_does_not_say_was_synced(tmp_path):
+def test_only_successful_attempts_are_synced_and_answers_without_a_flag_count_as_synced(tmp_path):
     store = noting(tmp_path)
     first, second = task(store, HERE, "aaaaaaaa"), task(store, HERE, "bbbbbbbb")
-    assert list(unsynced_keys(collect_parts([second]), [])) == [name.replace("a" * 8, "b" * 8) for name in names(4)]
-    assert list(unsynced_keys(collect_parts([(first[0], {"shards": first[1]["shards"]})]), [])) == []
+    assert unsynced_keys(second) == [name.replace("a" * 8, "b" * 8) for name in names(4)]
+    assert unsynced_keys((first[0], {"shards": first[1]["shards"]})) == []
 
 
-def test_nothing_is_published_before_every_shard_of_it_is_on_disk(spark, tmp_path):
+def test_a_version_is_published_after_all_its_shards_are_on_disk(spark, tmp_path):
     store = noting(tmp_path)
     made = dataframe_to_mds(spark.range(0, 200, 1, 2), store, compression=None, size_limit=512)
     calls = store.lines()
@@ -86,7 +92,7 @@ def test_nothing_is_published_before_every_shard_of_it_is_on_disk(spark, tmp_pat
 
 
 def test_shards_that_were_joined_into_others_are_not_synced(spark, tmp_path):
-    """Four tasks with three rows each make one shard, which the driver puts as ever."""
+    """Four tasks with three rows each make one shard, which the driver puts and syncs."""
     store = noting(tmp_path)
     made = dataframe_to_mds(spark.range(0, 12, 1, 4), store, compression=None)
     assert len(store.keys("put_unsynced")) == 4
@@ -94,7 +100,7 @@ def test_shards_that_were_joined_into_others_are_not_synced(spark, tmp_path):
     assert store.keys("put") == [shard.raw.basename for shard in made.shards]
 
 
-def test_what_a_killed_attempt_stored_is_not_synced(spark, tmp_path):
+def test_shards_of_a_killed_attempt_are_not_synced(spark, tmp_path):
     store = noting(tmp_path, killed=tmp_path / "killed")
     made = dataframe_to_mds(spark.range(0, 100, 1, 1), store, compression=None, size_limit=512)
     assert store.killed.exists()
@@ -103,7 +109,7 @@ def test_what_a_killed_attempt_stored_is_not_synced(spark, tmp_path):
     assert made.rows == 100
 
 
-def test_a_disk_that_fails_at_the_end_publishes_nothing_and_no_shard_stays(spark, tmp_path):
+def test_a_failed_sync_publishes_nothing_and_leaves_no_shard(spark, tmp_path):
     store = noting(tmp_path, fails=True)
     with pytest.raises(StoreError, match="Input/output error"):
         dataframe_to_mds(spark.range(0, 200, 1, 2), store, compression=None, size_limit=512)

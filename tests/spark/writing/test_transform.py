@@ -1,4 +1,4 @@
-"""Functions between Spark's batches and the shards: their forms, and what becomes of what they give."""
+"""Transforms: their forms, their output, and their errors."""
 
 import collections.abc
 import typing
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
-from smalti.spark.writing.transform import Transform, TransformRun, transform_of
+from smalti.spark.writing.transform import Transform, TransformRun, as_transform
 
 
 def batches(*sizes, start=0):
@@ -19,7 +19,7 @@ def batches(*sizes, start=0):
 
 
 def ran(transform, given, schema=None):
-    return list(TransformRun(transform_of(transform), "Spark partition 3", schema).batches(given))
+    return list(TransformRun(as_transform(transform), "Spark partition 3", schema).batches(given))
 
 
 def rows(found):
@@ -77,21 +77,21 @@ class Callable:
         (Transform(plain, "pandas"), "pandas"),
     ],
 )
-def test_the_annotation_of_the_first_parameter_says_the_form(function, form):
-    transform = transform_of(function)
+def test_the_annotation_of_the_first_parameter_decides_the_form(function, form):
+    transform = as_transform(function)
     assert transform.form == form
     (batch,) = ran(transform, batches(2))
     assert batch.to_pydict() == {"x": [0, 1]}
 
 
-def test_what_is_no_function_over_batches_is_refused():
+def test_other_objects_than_functions_over_batches_are_refused():
     def over_rows(row: dict):
         return row
 
     with pytest.raises(ValueError, match=r"annotated as dict; expected pyarrow\.RecordBatch"):
-        transform_of(over_rows)
+        as_transform(over_rows)
     with pytest.raises(TypeError, match="expected a function"):
-        transform_of("x * 2")
+        as_transform("x * 2")
     with pytest.raises(ValueError, match=r"`form`: expected one of arrow, .*found 'rows'"):
         Transform(plain, "rows")
 
@@ -99,7 +99,7 @@ def test_what_is_no_function_over_batches_is_refused():
 # ---------------------------------------------------------------- what it gives
 
 
-def test_a_function_may_give_fewer_rows_more_rows_and_tables():
+def test_a_function_may_return_fewer_rows_more_rows_and_tables():
     def odd_twice(batch):
         odd = batch.filter(pa.compute.equal(pa.compute.bit_wise_and(batch["x"], 1), 1))
         return pa.Table.from_batches([odd, odd])
@@ -107,7 +107,7 @@ def test_a_function_may_give_fewer_rows_more_rows_and_tables():
     assert rows(ran(odd_twice, batches(2, 1, 3))) == [{"x": 1}, {"x": 1}, {"x": 3}, {"x": 5}, {"x": 3}, {"x": 5}]
 
 
-def test_an_iterator_may_join_batches():
+def test_an_iterator_function_may_join_batches():
     def all_at_once(given: Iterator[pa.RecordBatch]):
         yield pa.Table.from_batches(list(given)).combine_chunks()
 
@@ -152,7 +152,7 @@ def test_columns_that_change_are_refused_with_rows_and_partition():
 
 
 @pytest.mark.parametrize("given", [None, 7, {"x": [1]}, pd.DataFrame({"x": [1]})])
-def test_what_is_no_batch_is_refused(given):
+def test_a_result_that_is_no_batch_is_refused(given):
     with pytest.raises(SchemaError, match="expected a pyarrow RecordBatch or Table"):
         ran(lambda batch: given, batches(1))
 
@@ -194,7 +194,7 @@ def test_an_error_of_smaltis_own_keeps_its_type():
 
 
 @pytest.mark.parametrize("function", [arrow, arrow_iterator, pandas, pandas_iterator])
-def test_an_error_of_what_comes_before_is_not_the_transforms(function):
+def test_an_error_of_the_input_is_not_blamed_on_the_transform(function):
     def breaks():
         yield from batches(2)
         raise OSError("the source broke")

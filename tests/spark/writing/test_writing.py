@@ -1,22 +1,29 @@
-"""What tasks answer, and what the driver makes of it; without Spark."""
+"""Answers of tasks, and the columns that the driver takes from them; without Spark."""
 
 import pyarrow as pa
 import pytest
 
-from smalti.catalog import new_write_id
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.task import WritePlan, collect_columns, collect_parts, plan_arrow, write_shards
+from smalti.spark.writing.packing import collect_parts
+from smalti.spark.writing.plan import WritePlan, collect_columns, plan_output
+from smalti.spark.writing.task import write_shards
 from smalti.spark.writing.transform import Transform
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
 
 
 def answers_of(store, function, columns, tasks=2):
-    """The answers of tasks with the rows 0 1, 2 3, ... through the transform, with `columns` as asked for."""
+    """Return the answers of tasks with the rows 0 1, 2 3, ... through the transform, with `columns` as requested."""
     plan = WritePlan(
-        store, new_write_id(), None, ShardOptions(None), reads=("id",), asked=columns, transform=Transform(function)
+        store,
+        "w",
+        None,
+        ShardOptions(None),
+        inputs=("id",),
+        requested=columns,
+        transform=Transform(function),
     )
     answers = []
     for task in range(tasks):
@@ -36,19 +43,19 @@ def test_columns_that_tasks_find_for_themselves_must_agree():
     assert caught.value.column == "x"
 
 
-def test_columns_that_agree_are_those_of_the_set():
+def test_columns_that_tasks_agree_on_are_those_of_the_set():
     answers = answers_of(MemoryStore(), lambda batch: batch.rename_columns(["x"]), {"x": "uint8"})
     assert collect_columns(answers) == ({"x": "uint8"}, {})
     assert [part.tail.samples for part in collect_parts(answers)] == [2, 2]
 
 
-def test_tasks_without_rows_have_no_say():
+def test_tasks_without_rows_decide_no_columns():
     answers = answers_of(MemoryStore(), lambda batch: batch.slice(0, 0), {"x": "uint8"})
     assert collect_columns(answers) is None
     assert collect_parts(answers) == []
 
 
-def test_a_column_that_is_asked_for_and_not_given_is_named(tmp_path):
+def test_a_requested_column_missing_from_the_output_is_named(tmp_path):
     with pytest.raises(SchemaError, match=r"Spark partition 0: .*'label'"):
         answers_of(LocalStore(tmp_path), lambda batch: batch, {"label": "int"}, tasks=1)
     assert list(tmp_path.rglob("*.mds")) == []
@@ -57,4 +64,4 @@ def test_a_column_that_is_asked_for_and_not_given_is_named(tmp_path):
 def test_a_type_that_spark_does_not_know_is_refused_with_the_columns():
     schema = pa.schema([("when", pa.month_day_nano_interval())])
     with pytest.raises(SchemaError, match=r"gave the columns when \(month_day_nano_interval\), one of which"):
-        plan_arrow(schema, None, "reject")
+        plan_output(schema, WritePlan(MemoryStore(), "", None, ShardOptions(None)))

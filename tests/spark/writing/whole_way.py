@@ -1,4 +1,4 @@
-"""Folder to shards on the kind of session that the first argument names; run as a program by test_clusters."""
+"""From a folder to shards on the session that the first argument names; run as a program by test_clusters."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def images(session, source, out):
 
 
 def options(session, out):
-    """A learnt transform after a shuffle, small tails joined; and MosaicML's call, with a function of the user's."""
+    """Write with a learnt transform after a shuffle, and by MosaicML's call with a function of the user."""
 
     def halved(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"half": pa.compute.divide(batch["id"], 2)})
@@ -54,7 +54,7 @@ def options(session, out):
 
 
 def largest_batch(session):
-    """A frame of 40 MB in one partition; batches are of 2 MiB, and a row more."""
+    """Check that a frame of 40 MB in one partition comes in batches of 2 MiB and a row."""
 
     def largest(batches, attempt):
         return {"bytes": max(batch.nbytes for batch in batches)}

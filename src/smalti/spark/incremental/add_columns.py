@@ -1,12 +1,11 @@
-"""Columns added to a shard set without writing its shards anew: a second set of shards, aligned with them.
+"""Columns added to a shard set without rewriting its shards: a second shard for each, with the new columns.
 
-    1. the newest version is looked at, and stays what is built on;
-    2. for every shard one more is written, with the new columns of the same samples in the same order;
-    3. a version is published that shows the same shards, and these beside them; if nobody published meanwhile.
+    1. the newest version becomes the base of the new one;
+    2. for every shard a column shard is written, with the new columns of the same samples in the same order;
+    3. a version with the same shards and the column shards is published, unless another writer published in between.
 
-Readers of Smalti get the columns joined; MosaicML's reader gets the set as it was.
-
-Shards written beside others: one for each, with as many samples, in this process or in Spark's tasks.
+Readers of Smalti get the columns joined; MosaicML's reader gets the set without them. The values come from a function,
+which runs in this process or in Spark's tasks, or from a DataFrame with sample ids.
 """
 
 import functools
@@ -31,9 +30,8 @@ from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.frames import require_frame
 from smalti.spark.incremental.reshard import publish_from
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Attempt, map_in_arrow, run_tasks
-from smalti.spark.types.columns import ColumnPlan, plan_table
+from smalti.spark.tasks import Attempt, map_in_arrow, run_on_rows, run_tasks
+from smalti.spark.types.columns import TablePlan, plan_table
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 
@@ -41,27 +39,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE_ID = "sample_id"
-_BATCH = 1024
-_MOST_TASKS = 256
+"""Column of a DataFrame of values with the id of each sample."""
+_BATCH_SAMPLES = 1024  # of one call of a function
+_MAX_TASKS = 256
 
-Found = dict[int, ShardInfo]
-"""The place of a shard, and what was written beside it."""
+ColumnShards = dict[int, ShardInfo]
+"""Column shard of each shard, by the shard's place in the version."""
 
 
 @dataclass(frozen=True)
 class AlignedPlan:
-    """What every task must know; travels to the executors."""
+    """The plan of the column shards, as every task gets it; picklable."""
 
     store: Store
     write_id: str
     schema: Schema | None
-    """Of the new shards; None until the DataFrame's columns were looked at."""
+    """Columns of the column shards; None until they are planned by the DataFrame's types."""
     options: ShardOptions
-    columns: ColumnPlan | None = None
-    """How Spark's columns become those; None for what a function gives."""
+    columns: TablePlan | None = None
+    """Plan of the DataFrame's columns; None for the output of a function."""
 
     def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
-        """For the shard beside the one in this place."""
+        """Return an uploader of the column shard of the shard in this place."""
         if self.schema is None:
             raise SchemaError("the columns to add are not known yet")
         prefix = f"{self.write_id}/{place:08d}-{attempt.attempt}"
@@ -71,7 +70,7 @@ class AlignedPlan:
 
 @dataclass(frozen=True)
 class Computed:
-    """A function of samples, and how samples are read for it."""
+    """A function that computes columns, and the reading of samples for it."""
 
     store: Store
     columns: Mapping[str, str]
@@ -79,38 +78,38 @@ class Computed:
     function: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
 
     def batches(self, info: ShardInfo) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The values for a shard's samples: how many, and by column."""
+        """Yield the values for a shard's samples by column, after their number."""
         if self.function is None:
             raise SchemaError("there is no function to compute columns with")
         types = parse_logical(self.logical, self.columns)
         with open_checked(self.store, info) as shard:
-            for begin in range(0, info.samples, _BATCH):
-                rows = np.arange(begin, min(begin + _BATCH, info.samples))
+            for begin in range(0, info.samples, _BATCH_SAMPLES):
+                rows = np.arange(begin, min(begin + _BATCH_SAMPLES, info.samples))
                 stored = shard.batch(rows)
                 yield len(rows), self.function(stored if types is None else types.batch(stored))
 
 
 def write_computed(
     spark: "SparkSession | None", plan: AlignedPlan, computed: Computed, shards: Sequence[ShardInfo]
-) -> Found:
-    """What a function makes of the samples of each shard, beside it.
+) -> ColumnShards:
+    """Write a column shard for each shard, with the values that a function computes from its samples.
 
     Raises:
-        SchemaError: the function gives other columns, or another number of values.
+        SchemaError: The function returns other columns, or another number of values.
     """
     if spark is None:
         attempt = Attempt.new(0)
         return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
     rows = [(place, _emit(info)) for place, info in enumerate(shards)]
-    frame = make_frame(spark, rows, "place int, shard string")
-    frame = frame.repartitionByRange(min(len(rows), _MOST_TASKS), "place")
-    return _collected(run_tasks(frame, functools.partial(compute_shards, plan, computed)))
+    work = functools.partial(compute_shards, plan, computed)
+    num_tasks = min(len(rows), _MAX_TASKS)
+    return _collected(run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks))
 
 
 def compute_shards(
     plan: AlignedPlan, computed: Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
-    """What each task does: a shard beside each of its own."""
+    """Write the column shards of the shards that a task's rows name."""
     found = []
     for row in (row for batch in batches for row in batch.to_pylist()):
         info = _computed_shard(plan, computed, row["place"], _parse(row["shard"]), attempt)
@@ -148,11 +147,11 @@ def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo
 
 def write_keyed(
     df: "DataFrame", columns: Mapping[str, str | None], plan: AlignedPlan, shards: Sequence[ShardInfo]
-) -> tuple[AlignedPlan, dict[str, Any], Found]:
-    """The values of a DataFrame, beside the shards of the samples that it names; the plan and logical types too.
+) -> tuple[AlignedPlan, dict[str, Any], ColumnShards]:
+    """Write column shards with the values of a DataFrame; return the completed plan, logical types, and the shards.
 
     Raises:
-        SchemaError: a column cannot be stored, or a sample has no values or has them twice.
+        SchemaError: A column cannot be stored, or a sample has no values or has them twice.
     """
     from pyspark.sql import functions
 
@@ -170,7 +169,7 @@ def write_keyed(
     ends = np.cumsum(np.array([info.samples for info in shards], np.int64))
     kinds = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
-    placed = placed.repartition(min(len(shards), _MOST_TASKS), "place").sortWithinPartitions("place", "sample")
+    placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
     markers.begin(plan.store, plan.write_id)
     found = _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))
@@ -178,10 +177,10 @@ def write_keyed(
 
 
 def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows with the place of their sample's shard.
+    """Yield the rows with the place of their sample's shard.
 
     Raises:
-        SchemaError: a row names no sample of the set.
+        SchemaError: A row names no sample of the set.
     """
     for batch in batches:
         ids = batch.column("sample")
@@ -200,7 +199,7 @@ def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 def write_placed(
     plan: AlignedPlan, ends: Any, splits: Sequence[str | None], batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
-    """What each task does: sorted rows into the shards of their places."""
+    """Write sorted rows to the column shards of their places."""
     if plan.columns is None:
         raise SchemaError("the columns to add are not known yet")
     found: list[list[Any]] = []
@@ -227,7 +226,7 @@ def write_placed(
 
 
 def _by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batches cut where the place changes."""
+    """Yield the batches, cut where the place changes, with their places."""
     for batch in batches:
         places = batch.column("place").to_numpy(zero_copy_only=False)
         cuts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
@@ -253,7 +252,7 @@ def _finish(found: list[list[Any]], place: int, uploader: ShardUploader | None, 
     found.append([place, written.to_json()])
 
 
-def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> Found:
+def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> ColumnShards:
     entries = ((attempt, place, entry) for attempt, answer in answers for place, entry in answer["shards"])
     return {
         place: ShardInfo.from_json(entry, where=f"answer of task {attempt.name}") for attempt, place, entry in entries
@@ -270,7 +269,7 @@ def _parse(text: str) -> ShardInfo:
 
 
 Values = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""From a batch of samples by column to a batch of the new columns: a sequence of as many values for each."""
+"""A function from a batch of samples by column to the new columns: for each a sequence of as many values."""
 
 
 def add_columns(
@@ -283,24 +282,23 @@ def add_columns(
     hashes: tuple[str, ...] = ("xxh3_64",),
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """A version with further columns beside the shards of the newest one, which are not written again. Blocks.
+    """Publish a version with further columns; the shards of the newest version are reused. Blocks.
 
     Args:
-        out: the root of the set: a path or URL.
-        columns: name to encoding of the new columns; of a DataFrame's, None for that of its Spark type.
-        values: a function from a batch of samples, by column as `StreamingDataset` gives them, to a batch of the new
-            columns; or a DataFrame with these columns and `sample_id`, a number from 0 for each sample of the set, each
-            once.
-        spark: a session whose executors run the function; without one it runs here.
-        compression: of the new shard files.
-        hashes: their checksums.
-        storage_options: credentials and endpoint of the store.
+        out: Root of the set: a path or URL.
+        columns: New columns, name to encoding; with a DataFrame, None is the default encoding of the Spark type.
+        values: A function from a batch of samples, by column as `StreamingDataset` returns them, to a batch of the new
+            columns; or a DataFrame with these columns and `sample_id`, which has each sample id of the set once.
+        spark: Session whose executors run the function; without one it runs in this process.
+        compression: Compression of the new shard files.
+        hashes: Checksums of the new shard files.
+        storage_options: Credentials and endpoint of the store.
 
     Raises:
-        StoreNotFound: there is no version to add to.
-        SchemaError: a column is there already or cannot be stored, a sample has no values, or has them twice.
+        StoreNotFound: There is no version to add to.
+        SchemaError: A column exists already or cannot be stored, a sample has no values, or has them twice.
         TypeError: `values` is neither a function nor a DataFrame of Spark.
-        CommitConflict: somebody else published meanwhile; nothing of ours is visible.
+        CommitConflict: Another writer published in between; this call published nothing.
     """
     if not callable(values):
         require_frame(values, "`values`, where it is no function,")
@@ -326,17 +324,17 @@ def add_columns(
 def drop_columns(
     out: str | Path, names: Sequence[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Manifest:
-    """A version without columns that `add_columns` added; earlier versions keep them. Blocks.
+    """Publish a version without columns that `add_columns` added; earlier versions keep them. Blocks.
 
     Args:
-        out: the root of the set: a path or URL.
-        names: all columns of one or several calls of `add_columns`.
-        storage_options: credentials and endpoint of the store.
+        out: Root of the set: a path or URL.
+        names: All columns of one or several calls of `add_columns`.
+        storage_options: Credentials and endpoint of the store.
 
     Raises:
-        StoreNotFound: there is no version.
-        SchemaError: a column was not added so, or only together with others that are not named.
-        CommitConflict: somebody else published meanwhile.
+        StoreNotFound: There is no version.
+        SchemaError: A column was not added by `add_columns`, or only together with others that are not named.
+        CommitConflict: Another writer published in between.
     """
     store = open_store(out, storage_options)
     base = _newest(store)
@@ -358,7 +356,7 @@ def drop_columns(
                 column=rest[0],
             )
     kept = [each for each in base.sidecars if not set(names) & set(each.get("columns", ()))]
-    return _published(store, base, kept, new_write_id(), "drop_columns")
+    return _publish_with(store, base, kept, new_write_id(), "drop_columns")
 
 
 def _newest(store: Store) -> Manifest:
@@ -369,13 +367,13 @@ def _newest(store: Store) -> Manifest:
 
 
 def _base(store: Store, columns: Mapping[str, str | None]) -> Manifest:
-    """The newest version, if it can take these columns."""
+    """Return the newest version, after checking that these columns can be added to it."""
     base = _newest(store)
-    there = {*base.schema.names, *(name for entry in columns_of(base.sidecars) for name in entry.columns)}
-    taken = [name for name in columns if name in there]
+    existing = {*base.schema.names, *(name for entry in columns_of(base.sidecars) for name in entry.columns)}
+    taken = [name for name in columns if name in existing]
     if taken or not columns:
         what = f"{store.url} has a column {taken[0]!r} already" if taken else "`columns` names no column"
-        raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(there))}")
+        raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(existing))}")
     if any(shard.samples == 0 for shard in base.shards):
         raise SchemaError(f"version {base.version} of {store.url} has an empty shard, beside which nothing can lie")
     return base
@@ -390,7 +388,7 @@ def _encodings(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
-    """The new shards, each in the place of its neighbour."""
+    """Return the column shards in the order of their shards."""
     missing = [place for place in range(len(shards)) if place not in found]
     if missing:
         begin = sum(shard.samples for shard in shards[: missing[0]])
@@ -411,10 +409,10 @@ def _entry(store: Store, plan: AlignedPlan, added: Sequence[ShardInfo], logical:
 
 
 def _publish(store: Store, base: Manifest, entry: ColumnsEntry, write_id: str) -> Manifest:
-    return _published(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
+    return _publish_with(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
 
 
-def _published(
+def _publish_with(
     store: Store, base: Manifest, sidecars: Sequence[Mapping[str, Any]], write_id: str, operation: str
 ) -> Manifest:
     """The version that shows the same shards, with these things beside them."""

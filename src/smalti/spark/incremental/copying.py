@@ -1,4 +1,4 @@
-"""Samples of shards that stay, copied out of shards that go; on executors where there is much of them."""
+"""Samples of unchanged files, copied out of shards that are replaced; on executors if they are many."""
 
 import functools
 import json
@@ -12,63 +12,62 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.format import ShardBuilder, ShardInfo
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.task import WritePlan
+from smalti.spark.tasks import Answers, Attempt, run_on_rows
+from smalti.spark.writing.plan import WritePlan
 from smalti.writer import ShardUploader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ON_DRIVER_BYTES = 32 << 20  # a Spark job takes longer than copying these here
-_TASK_BYTES = 1 << 28
+_MAX_DRIVER_BYTES = 32 << 20  # copied on the driver, which is faster than a Spark job
+_TASK_BYTES = 1 << 28  # of shards to read per task
 
 
 @dataclass(frozen=True)
 class Surviving:
-    """A shard that goes, and what stays of it."""
+    """A shard that is replaced, and its samples that are kept."""
 
     info: ShardInfo
     kept: Sequence[tuple[int, int]]
-    """Half-open ranges of its samples, rising; none of them may stay."""
+    """Half-open ranges of samples, ascending; may be empty."""
 
     def emit(self) -> str:
-        """As text, for a task."""
+        """Return the shard as text, for a task."""
         return json.dumps([pack_shards([self.info]), [list(each) for each in self.kept]])
 
     @classmethod
     def parse(cls, text: str) -> "Surviving":
-        """What `emit` gave."""
+        """Return the shard of a text from `emit`."""
         packed, kept = json.loads(text)
         (info,) = unpack_shards(packed, where="a shard to be copied")
         return cls(info, [(begin, end) for begin, end in kept])
 
 
 def copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[Surviving]) -> Answers:
-    """New shards with the samples that stay, in the order of `shards` within each split; blocks.
+    """Write new shards with the kept samples, in the order of `shards` within each split; blocks.
 
     Returns:
-        By task: entries as `write_shards` answers them, and as `dropped` the sum of the hashes of what went.
+        By task: entries of shards as `write_shards` answers them, and as `dropped` the row hash of the other samples.
 
     Raises:
-        FormatError: a shard is damaged.
-        StoreError: one cannot be read, or the new one not be stored.
+        FormatError: A shard is damaged.
+        StoreError: A shard cannot be read, or a new one cannot be stored.
     """
     if not shards:
         return []
     total = sum(each.info.raw.num_bytes for each in shards)
     rows = [(place, each.emit()) for place, each in enumerate(shards)]
-    if total <= _ON_DRIVER_BYTES:
+    if total <= _MAX_DRIVER_BYTES:
         batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
         attempt = Attempt.new(0)
         return [(attempt, copy_samples(plan, iter([batch]), attempt))]
-    frame = make_frame(spark, rows, "place int, shard string")
-    frame = frame.repartitionByRange(min(len(rows), -(-total // _TASK_BYTES)), "place").sortWithinPartitions("place")
-    return run_tasks(frame, functools.partial(copy_samples, plan))
+    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
+    work = functools.partial(copy_samples, plan)
+    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks)
 
 
 def copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-    """What each task does: what stays of its shards into new ones, by split."""
+    """Copy the kept samples of a task's shards into new ones, by split."""
     uploaders: dict[str | None, ShardUploader] = {}
     dropped = 0
     try:

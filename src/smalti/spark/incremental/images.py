@@ -1,4 +1,4 @@
-"""A shard set kept up to date with a folder of images: what `prepare_images` makes of new and changed files alone."""
+"""A shard set kept up to date with a folder of images: `prepare_images` runs on new and changed files only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smalti.catalog import Manifest
 from smalti.sources.image_folder import ImageFolder
 from smalti.sources.splits import TRAIN, VALIDATION
-from smalti.spark.incremental.reshard import reshard_files
-from smalti.spark.incremental.source_table import SourceFile
+from smalti.spark.incremental.reshard import SourceFile, reshard_files
 from smalti.spark.prepare import PrepareOptions, prepare_images, validation_files
 from smalti.storage.redact import redact
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
-_RECIPE = "prepare_images 1"  # another number when the same file and options would give another row
+_RECIPE = "prepare_images 1"  # increase the number when the same file and options would give another row
 
 
-def reshard_images(  # noqa: PLR0913  the public door: these names are the documented interface
+def reshard_images(  # noqa: PLR0913  these names are the documented interface
     spark: "SparkSession",
     folder: ImageFolder,
     out: str | Path,
@@ -33,29 +32,29 @@ def reshard_images(  # noqa: PLR0913  the public door: these names are the docum
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """The version that holds exactly the images of this folder; only new and changed ones are prepared. Blocks.
+    """Publish a version that holds exactly the images of this folder; prepare only new and changed ones. Blocks.
 
-    A file whose label or split changes, because a class or other files of its class came or went, counts as changed.
+    A file whose label or split changes, because a class or files of its class were added or removed, counts as changed.
 
     Args:
-        spark: the session.
-        folder: from `list_images`, of now.
-        out: the root of the set: a path or URL that all executors can write to.
-        options: as for `prepare_images`; other ones convert everything.
-        columns: name to encoding, of the columns of `prepare_images` to store, `path` among them; by default image,
-            label and path.
-        compression: of shard files; none by default, because JPEG does not get smaller.
-        hashes: checksums of shard files.
-        size_limit: largest shard before compression.
-        metadata: kept in the manifest, beside the names of the classes.
-        storage_options: credentials and endpoint of the store.
+        spark: The session.
+        folder: Current result of `list_images`.
+        out: Root of the set: a path or URL that all executors can write to.
+        options: As for `prepare_images`; other options than before convert all files.
+        columns: Columns of `prepare_images` to store, name to encoding, `path` among them; by default image, label and
+            path.
+        compression: Compression of shard files; none by default, because JPEG does not get smaller.
+        hashes: Checksums of shard files.
+        size_limit: Largest shard before compression.
+        metadata: Kept in the manifest, together with the names of the classes.
+        storage_options: Credentials and endpoint of the store.
 
     Returns:
         The new version, or the newest one if nothing changed.
 
     Raises:
-        BadImageError: the policy is `fail`, and a new or changed file is no image.
-        Otherwise: as for `reshard_files`.
+        BadImageError: The policy is `fail`, and a new or changed file is no image.
+        Otherwise: As for `reshard_files`.
     """
     chosen = options or PrepareOptions()
 
@@ -63,7 +62,7 @@ def reshard_images(  # noqa: PLR0913  the public door: these names are the docum
         return prepare_images(session, folder, chosen, only=paths)
 
     recipe = asdict(chosen)
-    del recipe["num_partitions"]  # it moves rows, and changes none
+    del recipe["num_partitions"]  # changes the order of rows only
     return reshard_files(
         spark,
         source_files(folder, chosen),
@@ -82,7 +81,7 @@ def reshard_images(  # noqa: PLR0913  the public door: these names are the docum
 
 
 def source_files(folder: ImageFolder, options: PrepareOptions) -> list[SourceFile]:
-    """The files with everything that their rows depend on: content, label and split."""
+    """Return the files, with fingerprints of everything that their rows depend on: content, label and split."""
     validation = validation_files(folder, options)
     return [
         SourceFile(

@@ -1,18 +1,17 @@
 """A shard set kept up to date with its source files: only new and changed files are converted.
 
-    1. the newest version tells what it was made of: each file's fingerprint, and the shards that hold its samples;
-    2. shards with samples of nothing but unchanged files are kept as they are, by name;
-    3. what stays of the other shards is copied out of them without being decoded;
-    4. new and changed files are converted, and one new version with exactly the rows of a full conversion is published,
-       if nobody published meanwhile.
+    1. the newest version lists its source files: the fingerprint of each, and the shards that hold its samples;
+    2. shards that have samples of unchanged files only are reused;
+    3. samples of unchanged files in other shards are copied, without decoding;
+    4. new and changed files are converted, and a version with exactly the rows of a full conversion is published,
+       unless another writer published in between.
 
-Nothing to do gives the version that there is. A compaction carries over what is known of files. Rows that somebody
-appended are of no file: they are not in the new version, and their shards are not read. Another recipe, or a version
-that does not tell its files, means that everything is converted.
-
-Publishing what was made from one version, as long as the newest one shows the same.
+If nothing changed, the newest version is returned. Compaction keeps the list of files. Rows that were appended belong
+to no file: the new version does not have them, and their shards are not read. With another recipe, or if the newest
+version has no list of files, all files are converted.
 """
 
+import base64
 import functools
 import hashlib
 import json
@@ -30,6 +29,7 @@ from smalti.catalog.additions.source_files import (
     SampleRun,
     SourceRecord,
     SourceTable,
+    ipc_file,
     read_source_record,
     split_runs,
     store_sources,
@@ -41,99 +41,98 @@ from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.format.sizes import parse_size_limit
 from smalti.spark.incremental.copying import Surviving, copy_surviving
-from smalti.spark.incremental.source_table import RunRecorder, SourceFile, unpack_runs
 from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.job import arrange, draft_plan
 from smalti.spark.writing.options import WriteOptions
-from smalti.spark.writing.packing import delete_all, find_runs, in_order, joined_keys, pack
-from smalti.spark.writing.routing import by_split, without_bad_images
-from smalti.spark.writing.task import Part, WritePlan, collect_parts, write_shards
+from smalti.spark.writing.packing import (
+    Packed,
+    TaskShards,
+    collect_parts,
+    delete_all,
+    find_runs,
+    join_runs,
+)
+from smalti.spark.writing.plan import WritePlan, plan_write, select_inputs
+from smalti.spark.writing.task import by_split, write_shards
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) -> Manifest:
-    """The new version that holds the draft's shards, made from `base`.
-
-    Versions that show the same as `base` may have come in between: a vacuum makes such ones.
-
-    Raises:
-        CommitConflict: the newest version shows something else; nothing of ours is visible.
-        Otherwise: as for `catalog.publish`.
-    """
-    newest = check_target(store, "overwrite", write_id=draft.write_id).header
-    shown = (base.digest, list(base.sidecars), dict(base.logical))
-    same = newest is not None and (newest.digest, list(newest.sidecars), dict(newest.logical)) == shown
-    based_on = newest.version if newest is not None and same else base.version
-    return replace_content(store, draft, based_on=based_on, operation=operation)
-
+_MAX_SMALL_SHARDS = 8  # of a split; more small shards than this are copied into full ones
+_SMALL_SHARE = 4  # a shard below this fraction of the size limit is small
+_RECIPE_VERSION = 1  # increase it when the same options would give other rows
 
 Prepare = Callable[["SparkSession", Sequence[str]], "DataFrame"]
-_MOST_SMALL = 8
-"""Small shards of a split that are put up with before they are copied into full ones."""
-_SMALL_SHARE = 4
-"""A shard is small below this part of the size limit."""
-_RECIPE = 1  # raise it when the same options would give other rows
+"""Return the rows of the files with these paths."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that rows are made of."""
+
+    path: str
+    """Name of the file, as in the path column of its rows."""
+    fingerprint: str
+    """Text that changes with its rows: size and time or ETag, and everything else they depend on, such as its label."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How files become rows and shards; another one converts everything."""
+    """Everything that decides how files become rows and shards; a change of it converts all files."""
 
     prepare: Any
-    """What the caller says about its function: options, a version of its code; JSON."""
+    """`recipe` of the caller: options of its function, a version of its code; JSON."""
     path_column: str
     options: WriteOptions
 
     @property
     def digest(self) -> str:
-        """Equal for equal recipes; hex."""
+        """Hex digits; equal for equal recipes."""
         chosen = asdict(self.options)
         names = ("columns", "nulls", "compression", "hashes", "size_limit", "partition_by")
-        facts = [_RECIPE, self.prepare, self.path_column, {name: repr(chosen[name]) for name in names}]
+        facts = [_RECIPE_VERSION, self.prepare, self.path_column, {name: repr(chosen[name]) for name in names}]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Base:
-    """The version that is built on."""
+    """The version on which the new one is based."""
 
     manifest: Manifest | None
-    """None where there is no set yet."""
-    told: SourceRecord | None
-    """None where it is not known what it was made of, or it was made by another recipe."""
+    """Manifest of the version; None if there is no set yet."""
+    listed: SourceRecord | None
+    """Source files of the version; None if it has no list of them, or was made by another recipe."""
 
     @property
     def sources(self) -> SourceTable | None:
-        """Which files its rows came from, those aside that somebody appended."""
-        return None if self.told is None else self.told.table
+        """Source files of its rows, apart from appended rows."""
+        return None if self.listed is None else self.listed.table
 
     @property
     def own_shards(self) -> list[ShardInfo]:
-        """Its shards with rows of source files; none where nothing is known."""
-        if self.manifest is None or self.told is None:
+        """Shards with rows of source files; none if the files are unknown."""
+        if self.manifest is None or self.listed is None:
             return []
-        return [shard for shard in self.manifest.shards if self.told.table.covers(shard)]
+        return [shard for shard in self.manifest.shards if self.listed.table.covers(shard)]
 
     @property
     def row_hash(self) -> str:
-        """Of the samples of these shards; empty if it is not known."""
-        if self.manifest is None or self.told is None:
+        """Row hash of the samples of these shards; empty if unknown."""
+        if self.manifest is None or self.listed is None:
             return ""
-        if self.told.row_hash is not None:
-            return self.told.row_hash
+        if self.listed.row_hash is not None:
+            return self.listed.row_hash
         return self.manifest.row_hash if len(self.own_shards) == len(self.manifest.shards) else ""
 
-    def holds(self, wanted: Mapping[str, str]) -> bool:
-        """Whether it has the rows of exactly these files."""
-        if self.manifest is None or self.told is None or self.told.table.fingerprints != wanted:
+    def holds(self, fingerprints: Mapping[str, str]) -> bool:
+        """Return whether the version has the rows of exactly these files."""
+        if self.manifest is None or self.listed is None or self.listed.table.fingerprints != fingerprints:
             return False
-        return all(map(self.told.table.covers, self.manifest.shards))
+        return all(map(self.listed.table.covers, self.manifest.shards))
 
 
-def reshard_files(  # noqa: PLR0913  the public door: these names are the documented interface
+def reshard_files(  # noqa: PLR0913  these names are the documented interface
     spark: "SparkSession",
     files: Sequence[SourceFile],
     out: str | Path,
@@ -151,34 +150,34 @@ def reshard_files(  # noqa: PLR0913  the public door: these names are the docume
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """The version that holds the rows of exactly these files; only new and changed ones are converted. Blocks.
+    """Publish a version that holds the rows of exactly these files; convert only new and changed ones. Blocks.
 
     Args:
-        spark: the session.
-        files: all files that the set is to hold, each with a fingerprint.
-        out: a path or URL that all executors and this process can write to.
-        prepare: called with the session and the paths to convert; a DataFrame with their rows, which depend on nothing
-            but the file and `recipe`. Rows may come in any order; a file may give none.
-        recipe: whatever else decides the rows (options, a version of the code), as JSON: when it changes, all files
-            are converted.
-        path_column: the column of that frame, and of the set, that holds the path of each row's file.
-        columns: as for `dataframe_to_mds`, as are those that follow; `path_column` must be among them.
-        nulls: what becomes of nulls.
-        compression: of shard files.
-        hashes: checksums of shard files.
-        size_limit: largest shard before compression.
-        partition_by: a column whose values become splits.
-        lineage: kept in the manifest, beside the number and digest of the files.
-        metadata: kept in the manifest.
-        storage_options: credentials and endpoint of the store.
+        spark: The session.
+        files: All files that the set is to hold, each with a fingerprint.
+        out: Path or URL that all executors and this process can write to.
+        prepare: Called with the session and the paths to convert; returns a DataFrame with their rows, which must
+            depend on nothing but the file and `recipe`. Rows may come in any order; a file may have none.
+        recipe: Everything else that decides the rows (options, a version of the code), as JSON; when it changes, all
+            files are converted.
+        path_column: Column of that frame, and of the set, with the path of each row's file.
+        columns: As for `dataframe_to_mds`, as are the following; `path_column` must be among them.
+        nulls: What is done with nulls.
+        compression: Compression of shard files.
+        hashes: Checksums of shard files.
+        size_limit: Largest shard before compression.
+        partition_by: Column whose values become splits.
+        lineage: Kept in the manifest, together with number and digest of the files.
+        metadata: Kept in the manifest.
+        storage_options: Credentials and endpoint of the store.
 
     Returns:
         The new version, or the newest one if nothing changed.
 
     Raises:
-        SchemaError: a column cannot be stored, there are no rows at all, or columns were added beside the shards.
-        CommitConflict: somebody else published meanwhile; nothing of ours is visible.
-        Otherwise: as for `dataframe_to_mds`.
+        SchemaError: A column cannot be stored, there are no rows at all, or the set has columns of `add_columns`.
+        CommitConflict: Another writer published in between; this call published nothing.
+        Otherwise: As for `dataframe_to_mds`.
     """
     options = WriteOptions(
         columns=columns,
@@ -193,45 +192,46 @@ def reshard_files(  # noqa: PLR0913  the public door: these names are the docume
         storage_options=storage_options,
     )
     check_json("recipe", {"recipe": recipe})
-    store, how = open_store(out, storage_options), Recipe(recipe, path_column, options)
-    return bring_up_to_date(store, how, files, Work(spark, prepare, convert_by_tasks))
+    store = open_store(out, storage_options)
+    conversion = Conversion(spark, prepare, convert_by_tasks)
+    return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
 
 
-def convert_by_tasks(frame: "DataFrame", plan: WritePlan, how: Recipe) -> Answers:
-    """The rows of a frame as shards in the store, on Spark's executors."""
-    return run_tasks(arrange(frame, plan), functools.partial(convert_files, plan, how.path_column))
+def convert_by_tasks(frame: "DataFrame", plan: WritePlan, recipe: Recipe) -> Answers:
+    """Write the rows of a frame as shards, on Spark's executors."""
+    return run_tasks(select_inputs(frame, plan), functools.partial(convert_files, plan, recipe.path_column))
 
 
 @dataclass(frozen=True)
-class Work:
-    """How files become shards."""
+class Conversion:
+    """The functions that make rows of files, and shards of rows."""
 
     spark: "SparkSession"
     prepare: Prepare
     convert: Callable[["DataFrame", WritePlan, Recipe], Answers]
 
 
-def bring_up_to_date(store: Store, how: Recipe, files: Sequence[SourceFile], work: Work) -> Manifest:
-    """What `reshard_files` does, and documents."""
-    wanted = _by_path(files)
-    base = find_base(store, how)
-    if base.manifest is not None and base.holds(wanted):
+def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: Conversion) -> Manifest:
+    """Do what `reshard_files` documents, with any conversion."""
+    fingerprints = _fingerprints(files)
+    base = find_base(store, recipe)
+    if base.manifest is not None and base.holds(fingerprints):
         return base.manifest
-    return _Resharding(store, how, base, wanted).run(work)
+    return _Resharding(store, recipe, base, fingerprints).run(conversion)
 
 
-def _by_path(files: Sequence[SourceFile]) -> dict[str, str]:
-    wanted = {file.path: file.fingerprint for file in files}
-    if len(wanted) != len(files):
-        raise ValueError(f"`files` names {len(files) - len(wanted)} paths more than once")
-    return wanted
+def _fingerprints(files: Sequence[SourceFile]) -> dict[str, str]:
+    fingerprints = {file.path: file.fingerprint for file in files}
+    if len(fingerprints) != len(files):
+        raise ValueError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
+    return fingerprints
 
 
-def find_base(store: Store, how: Recipe) -> Base:
-    """The newest version, and what it says of the files that it was made of.
+def find_base(store: Store, recipe: Recipe) -> Base:
+    """Return the newest version, and its source files.
 
     Raises:
-        SchemaError: it has columns beside its shards, which a re-sharded one would lack.
+        SchemaError: It has columns of `add_columns`, which the new version would lack.
     """
     header = check_target(store, "overwrite").header
     if header is None:
@@ -244,77 +244,76 @@ def find_base(store: Store, how: Recipe) -> Base:
             columns=added,
         )
     manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
-    if entry is None or entry.get("recipe") != how.digest:
+    if entry is None or entry.get("recipe") != recipe.digest:
         return Base(manifest, None)
     return Base(manifest, read_source_record(store, entry, manifest.shards))
 
 
 @dataclass(frozen=True)
 class _Resharding:
-    """One run."""
+    """One run of `reshard_files`."""
 
     store: Store
-    how: Recipe
+    recipe: Recipe
     base: Base
-    wanted: Mapping[str, str]
+    fingerprints: Mapping[str, str]
 
-    def run(self, work: Work) -> Manifest:
+    def run(self, conversion: Conversion) -> Manifest:
         """Convert, copy, publish."""
         before = self.base.sources.fingerprints if self.base.sources is not None else {}
-        gone = {path for path, mark in before.items() if self.wanted.get(path) != mark}
-        fresh = [path for path, mark in self.wanted.items() if before.get(path) != mark]
+        gone = {path for path, mark in before.items() if self.fingerprints.get(path) != mark}
+        fresh = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
         kept, surviving = self._divide(gone)
-        frame = work.prepare(work.spark, fresh) if fresh else None
+        frame = conversion.prepare(conversion.spark, fresh) if fresh else None
         write_id = new_write_id()
         drafted = self._plan(frame) if frame is not None else None
-        plan = replace(drafted or WritePlan(self.store, "", None, self.how.options.shard_options), write_id=write_id)
+        plan = replace(drafted or WritePlan(self.store, "", None, self.recipe.options.shard_options), write_id=write_id)
         markers.begin(self.store, write_id)
-        copied = copy_surviving(work.spark, plan, surviving)
-        converted = work.convert(frame, plan, self.how) if frame is not None else []
+        copied = copy_surviving(conversion.spark, plan, surviving)
+        converted = conversion.convert(frame, plan, self.recipe) if frame is not None else []
         _check_paths(converted, fresh)
         parts = _parts(copied, converted)
         schema = self._schema(plan, parts, kept)
-        joins = find_runs(parts, schema, plan)
-        shards = list(in_order(parts, joins, pack(work.spark, plan, joins)))
-        runs = self._runs(gone, kept, surviving, converted, shards)
+        joins = find_runs(parts)
+        packed = Packed(parts, joins, join_runs(conversion.spark, plan, joins))
+        runs = self._runs(gone, kept, surviving, converted, packed.shards)
         row_hash = self._row_hash(copied, converted)
-        told = SourceRecord(SourceTable(self.wanted, runs), self.how.digest, row_hash)
+        sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe.digest, row_hash)
         draft = Draft(
             write_id,
             schema,
-            sorted([*kept, *shards], key=lambda shard: shard.partition or ""),
-            lineage={**self._lineage(), **dict(self.how.options.lineage or {})},
-            metadata=dict(self.how.options.metadata or {}),
+            sorted([*kept, *packed.shards], key=lambda shard: shard.partition or ""),
+            lineage={**self._lineage(), **dict(self.recipe.options.lineage or {})},
+            metadata=dict(self.recipe.options.metadata or {}),
             logical=self._logical(plan),
             row_hash=row_hash,
-            sidecars=(store_sources(self.store, told, write_id),),
+            sidecars=(store_sources(self.store, sources, write_id),),
         )
         manifest = self._publish(draft)
-        delete_all(self.store, joined_keys(joins))
+        delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
 
     def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[Surviving]]:
-        """The shards that stay, and those of which only a part does; none of those of which nothing is known."""
+        """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown."""
         if self.base.sources is None:
             return [], []
         shards, runs = self.base.own_shards, self.base.sources.runs
-        torn = self.base.sources.shards_with(gone)
-        torn |= _small(shards, torn, parse_size_limit(self.how.options.size_limit))
-        kept = [shard for shard in shards if shard.raw.basename not in torn]
-        going = [shard for shard in shards if shard.raw.basename in torn]
-        return kept, [Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in going]
+        touched = self.base.sources.shards_with(gone)
+        touched |= _small(shards, touched, parse_size_limit(self.recipe.options.size_limit))
+        kept = [shard for shard in shards if shard.raw.basename not in touched]
+        replaced = [shard for shard in shards if shard.raw.basename in touched]
+        return kept, [Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
 
     def _plan(self, frame: "DataFrame") -> WritePlan:
-        plan = draft_plan(frame, self.store, self.how.options)
-        if plan.schema is None or plan.schema.columns().get(self.how.path_column) != "str":
+        plan = plan_write(frame, self.store, self.recipe.options)
+        if plan.schema is None or plan.schema.columns().get(self.recipe.path_column) != "str":
             raise SchemaError(
-                f"the set must hold the path of each row's file in column {self.how.path_column!r}, as `str`",
-                column=self.how.path_column,
+                f"the set must hold the path of each row's file in column {self.recipe.path_column!r}, as `str`",
+                column=self.recipe.path_column,
             )
         base = self.base.manifest if self.base.sources is not None else None
-        logical = dict(plan.columns.logical) if plan.columns is not None else {}
-        if base is not None and (base.schema, dict(base.logical)) != (plan.schema, logical):
+        if base is not None and (base.schema, dict(base.logical)) != (plan.schema, dict(plan.logical)):
             raise SchemaError(
                 f"`prepare` gives other columns than those of version {base.version}, {base.schema.columns()}, by the "
                 f"same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
@@ -323,8 +322,8 @@ class _Resharding:
             )
         return plan
 
-    def _schema(self, plan: WritePlan, parts: Sequence[Part], kept: Sequence[ShardInfo]) -> Schema:
-        """The columns; those of the shards that stay are the same, or the recipe would be another."""
+    def _schema(self, plan: WritePlan, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
+        """Return the columns of the version; kept shards have the same, because the recipe has not changed."""
         if not parts and not kept:
             raise SchemaError("no file gives a row; nothing was published")
         if plan.schema is not None:
@@ -333,7 +332,7 @@ class _Resharding:
 
     def _logical(self, plan: WritePlan) -> dict[str, Any]:
         if plan.columns is not None:
-            return dict(plan.columns.logical)
+            return dict(plan.logical)
         return dict(self.base.manifest.logical) if self.base.manifest is not None else {}
 
     def _runs(
@@ -344,12 +343,12 @@ class _Resharding:
         converted: Answers,
         shards: Sequence[ShardInfo],
     ) -> dict[str, list[SampleRun]]:
-        """Whose samples each shard holds, the new ones too."""
+        """Return the runs of rows of each file in each shard of the new version."""
         before = self.base.sources.runs if self.base.sources is not None else {}
         found = {shard.raw.basename: list(before[shard.raw.basename]) for shard in kept}
         for split in sorted({shard.partition for shard in shards}, key=str):
-            torn = (before[each.info.raw.basename] for each in surviving if each.info.partition == split)
-            copied = ((run for run in runs if run.path not in gone) for runs in torn)
+            touched = (before[each.info.raw.basename] for each in surviving if each.info.partition == split)
+            copied = ((run for run in runs if run.path not in gone) for runs in touched)
             fresh = (unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
             own = [shard for shard in shards if shard.partition == split]
             found |= split_runs(chain(*copied, *fresh), own)
@@ -366,9 +365,9 @@ class _Resharding:
 
     def _lineage(self) -> dict[str, Any]:
         digest = hashlib.sha256()
-        for path, mark in sorted(self.wanted.items()):
+        for path, mark in sorted(self.fingerprints.items()):
             digest.update(f"{path}\0{mark}\n".encode("utf-8", "surrogateescape"))
-        return {"sources": [{"format": "files", "files": len(self.wanted), "digest": digest.hexdigest()}]}
+        return {"sources": [{"format": "files", "files": len(self.fingerprints), "digest": digest.hexdigest()}]}
 
     def _publish(self, draft: Draft) -> Manifest:
         if self.base.manifest is None:
@@ -379,28 +378,28 @@ class _Resharding:
 def convert_files(
     plan: WritePlan, path_column: str, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
-    """What each task does: as `write_shards`, and whose rows they were, by split."""
+    """Write the rows of a partition as `write_shards` does, and answer with the files of the rows too, by split."""
     recorders: dict[str | None, RunRecorder] = {}
 
-    def watched() -> Iterator[pa.RecordBatch]:
+    def recorded() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            named = pa.RecordBatch.from_arrays(batch.columns, list(plan.needed()))
-            for split, part in by_split(without_bad_images(named, plan.bad_images), plan.partition_by):
-                recorders.setdefault(split, RunRecorder()).add(part.column(path_column))
+            for usable in plan.usable_rows(iter([batch])):
+                for split, part in by_split(usable, plan.partition_by):
+                    recorders.setdefault(split, RunRecorder()).add(part.column(path_column))
             yield batch
 
-    answer = write_shards(plan, watched(), attempt)
+    answer = write_shards(plan, recorded(), attempt)
     return {**answer, "runs": [[split, recorder.pack()] for split, recorder in recorders.items()]}
 
 
-def _parts(copied: Answers, converted: Answers) -> list[Part]:
-    """What all tasks wrote, by split: first what was copied, then what was converted."""
-    behind = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
-    return sorted([*collect_parts(copied), *behind], key=lambda part: (part.split or "", part.task))
+def _parts(copied: Answers, converted: Answers) -> list[TaskShards]:
+    """Return the shards of all tasks, by split: first copied, then converted ones."""
+    appended = (replace(part, task=part.task + len(copied)) for part in collect_parts(converted))
+    return sorted([*collect_parts(copied), *appended], key=lambda part: (part.split or "", part.task))
 
 
-def _check_paths(converted: Answers, asked: Sequence[str]) -> None:
-    known = set(asked)
+def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
+    known = set(requested)
     for _, answer in converted:
         for run in chain.from_iterable(unpack_runs(text) for _, text in answer["runs"]):
             if run.path not in known:
@@ -410,19 +409,19 @@ def _check_paths(converted: Answers, asked: Sequence[str]) -> None:
                 )
 
 
-def _small(shards: Sequence[ShardInfo], torn: set[str], limit: int | None) -> set[str]:
-    """Shards that are copied into full ones although nothing of them goes: many runs leave many small ones."""
+def _small(shards: Sequence[ShardInfo], touched: set[str], limit: int | None) -> set[str]:
+    """Return small shards that are copied into full ones, if there are many: every call may leave small ones."""
     if limit is None:
         return set()
     found: dict[str | None, list[str]] = {}
     for shard in shards:
-        if shard.raw.num_bytes < limit // _SMALL_SHARE and shard.raw.basename not in torn:
+        if shard.raw.num_bytes < limit // _SMALL_SHARE and shard.raw.basename not in touched:
             found.setdefault(shard.partition, []).append(shard.raw.basename)
-    return {name for names in found.values() if len(names) > _MOST_SMALL for name in names}
+    return {name for names in found.values() if len(names) > _MAX_SMALL_SHARDS for name in names}
 
 
 def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
-    """The samples of a shard that are of none of these files, as rising ranges."""
+    """Return the samples of a shard that are of none of these files, as ascending half-open ranges."""
     ranges: list[tuple[int, int]] = []
     end = 0
     for run in runs:
@@ -434,3 +433,54 @@ def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
         else:
             ranges.append((begin, end))
     return ranges
+
+
+class RunRecorder:
+    """A recorder of the files of the rows that a task writes, as runs of rows of one file."""
+
+    def __init__(self) -> None:
+        """Create a recorder without rows."""
+        self._paths: list[str] = []
+        self._rows: list[int] = []
+
+    def add(self, paths: "pa.Array[Any]") -> None:
+        """Record rows, by the values of their path column.
+
+        Raises:
+            SchemaError: A value is null or no text.
+        """
+        if paths.null_count or not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
+            raise SchemaError(f"the path column must hold the file of every row, as text; found {paths.type} or a null")
+        for path in paths.to_pylist():
+            if self._paths and self._paths[-1] == path:
+                self._rows[-1] += 1
+            else:
+                self._paths.append(path)
+                self._rows.append(1)
+
+    def pack(self) -> str:
+        """Return the runs as text for a task's answer."""
+        table = pa.table({"path": pa.array(self._paths, pa.string()), "rows": pa.array(self._rows, pa.int64())})
+        return base64.b64encode(ipc_file(table)).decode()
+
+
+def unpack_runs(text: str) -> Iterator[SampleRun]:
+    """Yield the runs of a text from `RunRecorder.pack`."""
+    table = pa.ipc.open_file(pa.py_buffer(base64.b64decode(text))).read_all()
+    return map(SampleRun, table.column("path").to_pylist(), table.column("rows").to_pylist())
+
+
+def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) -> Manifest:
+    """Publish the draft, which is based on `base`, if the newest version has the same content as `base`.
+
+    Versions with equal content, such as those of a vacuum, may have been published in between.
+
+    Raises:
+        CommitConflict: The newest version has other content; nothing was published.
+        Otherwise: As for `catalog.publish`.
+    """
+    newest = check_target(store, "overwrite", write_id=draft.write_id).header
+    shown = (base.digest, list(base.sidecars), dict(base.logical))
+    same = newest is not None and (newest.digest, list(newest.sidecars), dict(newest.logical)) == shown
+    based_on = newest.version if newest is not None and same else base.version
+    return replace_content(store, draft, based_on=based_on, operation=operation)

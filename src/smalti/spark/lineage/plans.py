@@ -1,7 +1,7 @@
-"""Whether two DataFrames are the same rows: a digest of Spark's analysed plan, or None where that cannot be told.
+"""A digest of Spark's analysed plan: DataFrames with equal digests and equal sources have the same rows.
 
-Only plans that are known to give the same rows from the same files have one: of relational operators and Spark's own
-deterministic expressions. Functions of the user are opaque, and data that came from memory is not looked at.
+Only plans that are known to give the same rows from the same files have a digest: those of relational operators and
+Spark's own deterministic expressions. Functions of the user are opaque, and data from memory is not compared.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Not among them: what keeps one of several equal rows, whichever comes first (Deduplicate, Window, Limit, Sample).
+# Excluded: operators that keep the first of several rows, whose order may vary (Deduplicate, Window, Limit, Sample).
 _OPERATORS = frozenset(
     f"org.apache.spark.sql.catalyst.plans.logical.{name}"
     for name in (
@@ -22,7 +22,7 @@ _SOURCES = frozenset(
     f"org.apache.spark.sql.execution.datasources.{name}" for name in ("LogicalRelation", "v2.DataSourceV2Relation")
 )
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-_OPAQUE = re.compile(
+_NONDETERMINISTIC = re.compile(
     r"UDF|UDAF|UDTF|Udf|Invoke|NewInstance|Lambda|Current|^Now$|LocalTimestamp|Rand|Uuid|Shuffle|Subquery|Exists|"
     r"ListQuery|First|Last|AnyValue|Mode$|Collect|Sample|Input|Partition[Ii][Dd]|MonotonicallyIncreasingID|Outer|"
     r"Java|Scala|Variable|Session|Secret|HyperLogLog|Sketch"
@@ -31,15 +31,15 @@ _EXPRESSION_ID = re.compile(r"#\d+")
 
 
 def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping[str, Any]) -> str | None:
-    """A digest that plans share when they are equal but for the numbers that Spark gave their columns.
+    """Return a digest that two plans share if they are equal apart from the numbers that Spark gave their columns.
 
     Args:
-        nodes: The plan as `TreeNode.toJSON` tells it.
-        text: The same as a tree of text, which tells of casts what JSON does not.
-        about: What else decides the rows: session settings, Spark's version.
+        nodes: The plan as parsed from `TreeNode.toJSON`.
+        text: The plan as Spark's tree of text, which has details of casts that the JSON lacks.
+        about: Everything else that decides the rows: session settings, Spark's version.
 
     Returns:
-        Hex; None for a plan that has an operator or expression which may give other rows the next time.
+        Hex digits; None for a plan with an operator or expression that may give other rows the next time.
     """
     if not all(map(_is_known, _classes(nodes))) or not all(map(_is_plain, _literals(nodes))):
         return None
@@ -70,17 +70,17 @@ def _literals(nodes: Any) -> Iterator[Mapping[str, Any]]:
 def _is_known(name: str) -> bool:
     if name in _OPERATORS or name in _SOURCES:
         return True
-    return name.startswith(_EXPRESSIONS) and not _OPAQUE.search(name.rsplit(".", 1)[-1])
+    return name.startswith(_EXPRESSIONS) and not _NONDETERMINISTIC.search(name.rsplit(".", 1)[-1])
 
 
 def _is_plain(literal: Mapping[str, Any]) -> bool:
-    """Whether the text of the literal is its value: bytes, arrays and the like show where they lie in memory."""
+    """Return whether the text of a literal is its value: that of bytes and arrays is a memory address."""
     kind = literal.get("dataType")
     return isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
 
 
 def _numbered(value: Any, numbers: dict[str, int]) -> Any:
-    """The same with columns numbered in order of appearance: Spark counts them over everything that a session did."""
+    """Return a plan with columns numbered in order of appearance; Spark numbers them over the whole session."""
     if isinstance(value, Mapping):
         if str(value.get("product-class", "")).endswith(".ExprId"):
             return numbers.setdefault(str(value["id"]), len(numbers))

@@ -1,7 +1,7 @@
-"""Which version of a Delta or Iceberg table lies in a folder, from the table's own log; for when Spark does not tell.
+"""The newest version of a Delta or Iceberg table in a folder, read from the table's own log, for Spark Connect.
 
-Needs neither Delta nor Iceberg. What it gives is the newest version, which a query of an older one does not read; and
-nothing where the folder alone cannot tell which that is, because a catalog elsewhere knows it.
+Needs neither Delta nor Iceberg. A query of an older version reads other rows than the newest one. There is no result if
+the folder alone does not determine the newest version, because an external catalog does.
 """
 
 import gzip
@@ -18,23 +18,23 @@ from smalti.storage import Store, open_store
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})(?:\.checkpoint(?:\.\d+\.\d+|\.[0-9a-f-]{36})?\.(?:parquet|json)|\.json)")
 _STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/(\d{20})\.[^/]+\.json")
-"""A commit that a catalog counts before it lies beside the others, or that lost and never will."""
+"""A commit that a catalog may count already, although it is not in the log yet; or one that failed."""
 _METADATA = re.compile(r"metadata/(?:v(\d+)|(\d+)-[0-9a-f-]+)(?:\.gz\.metadata\.json|\.metadata\.json(?:\.gz)?)")
 _HINT = "metadata/version-hint.text"
-_LEVELS = 8
-"""How many folders above the files are looked at: as many as a table has partition columns."""
+_MAX_LEVELS = 8
+"""Number of folders above the files that are searched for a table; each partition column adds one."""
 
 
 def table_above(files: Sequence[str]) -> Store | None:
-    """The folder of the Delta or Iceberg table that holds these files; only folders of this machine are looked at.
+    """Return the folder of the Delta or Iceberg table that holds these files; None unless it is on this machine.
 
     Args:
-        files: Addresses as Spark gives them, such as `file:///tables/t/day=1/part-0.parquet`.
+        files: Addresses in Spark's form, such as `file:///tables/t/day=1/part-0.parquet`.
     """
     first = urlsplit(files[0])
     if first.scheme not in ("", "file"):
         return None
-    for folder in list(Path(unquote(first.path)).parents)[:_LEVELS]:
+    for folder in list(Path(unquote(first.path)).parents)[:_MAX_LEVELS]:
         if (folder / "_delta_log").is_dir():
             return open_store(folder)
         if folder.name == "data" and (folder.parent / "metadata").is_dir():
@@ -43,7 +43,7 @@ def table_above(files: Sequence[str]) -> Store | None:
 
 
 def delta_version(table: Store) -> int | None:
-    """The newest version of a Delta table; None if the folder holds none, or if only its catalog knows which it is."""
+    """Return the newest version of a Delta table; None if there is no table, or only a catalog knows the version."""
     keys = [item.key for item in table.list("_delta_log")]
     newest, staged = (
         max((int(match.group(1)) for key in keys if (match := name.fullmatch(key))), default=-1)
@@ -53,10 +53,10 @@ def delta_version(table: Store) -> int | None:
 
 
 def iceberg_snapshot(table: Store) -> str | None:
-    """The current snapshot of an Iceberg table.
+    """Return the current snapshot of an Iceberg table.
 
-    None if the folder holds no table, one without rows, or several: the name of one that was renamed can be given to
-    another, which then lies in the same folder. None, too, if the newest metadata cannot be read, or there are two.
+    None if the folder holds no table, a table without rows, or several tables: after a table was renamed, a new one of
+    its former name shares its folder. None, too, if the newest metadata cannot be read, or two files have its number.
     """
     numbered: dict[int, list[str]] = {}
     is_hadoop = False
@@ -69,14 +69,14 @@ def iceberg_snapshot(table: Store) -> str | None:
         return None
     keys = numbered[_newest(table, numbered) if is_hadoop else max(numbered)]
     newest = _metadata(table, keys[0])
-    if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _strangers(newest, numbered)):
+    if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _unlisted(newest, numbered)):
         return None
     snapshot = newest.get("current-snapshot-id")
     return None if snapshot in (None, -1) else str(snapshot)
 
 
 def _newest(table: Store, numbered: dict[int, list[str]]) -> int:
-    """The number of the current metadata of a table without a catalog: Iceberg goes on from the hint, which may lag."""
+    """Return the number of the current metadata of a table without a catalog; the hint may lag behind it."""
     try:
         version = int(table.get(_HINT))
     except (StoreNotFound, ValueError):
@@ -88,8 +88,11 @@ def _newest(table: Store, numbered: dict[int, list[str]]) -> int:
     return version
 
 
-def _strangers(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[str]:
-    """Metadata that the newest does not name as its own past, some of it: it forgets all but the last hundred."""
+def _unlisted(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[str]:
+    """Return a sample of the metadata files that the newest one does not list as its past.
+
+    They may be of another table, or older than the hundred entries that the list keeps.
+    """
     past = {str(entry.get("metadata-file", "")).rpartition("/")[2] for entry in newest.get("metadata-log", [])}
     unknown = [keys for _, keys in sorted(numbered.items()) if not {key.rpartition("/")[2] for key in keys} <= past]
     doubled = [key for keys in unknown if len(keys) > 1 for key in keys]
@@ -97,13 +100,13 @@ def _strangers(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[s
 
 
 def _is_of(newest: dict[str, Any], table: Store, key: str) -> bool:
-    """Whether this is metadata of the same table, and not of another in its folder."""
+    """Return whether a metadata file is of the same table as the newest one, not of another in its folder."""
     found = _metadata(table, key)
     return found is not None and found.get("table-uuid") == newest.get("table-uuid")
 
 
 def _metadata(table: Store, key: str) -> dict[str, Any] | None:
-    """What a metadata file says; None for one that is gone or damaged, as while it is written."""
+    """Return the content of a metadata file; None if it is gone or damaged, as while it is being written."""
     try:
         data = table.get(key)
         found = json.loads(gzip.decompress(data) if ".gz" in key else data)

@@ -1,6 +1,6 @@
-"""Taking over what `write_prepared` wrote as a `PreparedTable`, so that nothing of it is prepared again.
+"""The adoption of a data set of `write_prepared` as a `PreparedTable`, so that no image is prepared again.
 
-The parts stay where they are; they are read once for the digests of their images, and no image is decoded.
+The parts stay in place; they are read once for the digests of their images, and no image is decoded.
 """
 
 import json
@@ -32,18 +32,18 @@ def adopt_prepared(
     options: PrepareOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PreparedTable | None:
-    """The table of what `write_prepared` left in the folder `below` of `path`; None if there is nothing. Blocks.
+    """Make a table of the data set of `write_prepared` in the folder `below` of `path`; None if there is none. Blocks.
 
     Args:
-        folder: the images, as they were listed then.
-        path: as for `update_prepared`, which builds on this table from now on.
-        below: the folder, relative to `path`.
-        name: of the table.
-        options: those of then.
-        storage_options: credentials and endpoint of the store at `path`.
+        folder: The images, as they were listed when the data set was written.
+        path: As for `update_prepared`, which builds on this table from now on.
+        below: The folder, relative to `path`.
+        name: Name of the table.
+        options: Options of `prepare_images` by which the data set was written.
+        storage_options: Credentials and endpoint of the store at `path`.
 
     Raises:
-        FormatError: what lies there is of other files.
+        FormatError: The data set is of other files.
     """
     store, options = open_store(path, storage_options), options or PrepareOptions()
     try:

@@ -1,4 +1,4 @@
-"""What tasks tell of the Parquet parts that they wrote: which file's image is in which part, and its digest."""
+"""The Parquet parts that tasks write: the part and digest of each image, and the joining of small parts."""
 
 import base64
 import hashlib
@@ -12,46 +12,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog.additions.source_files import ipc_file
-from smalti.spark.prepared.rows import read_part, wanted_in
+from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.store import part_writer, write_part
 from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
-from smalti.spark.tasks import Answers, Attempt, Work
+from smalti.spark.tasks import Answers, Attempt, TaskFunction
 from smalti.storage import Store
 
 ROW = pa.schema([FILES.field(name) for name in ("path", "digest", "part", "reason")])
-"""What became of a file."""
+"""The result for one file: digest and part of its image, or the reason why it has none."""
 _SMALL_ROWS = 32  # a part with fewer rows in use, a quarter of a full one, is small
-_MOST_SMALL = 8  # small parts that are put up with before they are copied together
+_MAX_SMALL_PARTS = 8  # more small parts than this are copied into one
 
 
-def recording_writer(store: Store) -> Work:
-    """What each task does: as `part_writer`, and its answer tells the digests of the images."""
+def recording_writer(store: Store) -> TaskFunction:
+    """Return the work of a task: that of `part_writer`, with the digests of the images in its answer."""
     inner = part_writer(store)
 
     def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-        seen: list[dict[str, str]] = []
+        digests: list[dict[str, str]] = []
 
-        def watched() -> Iterator[pa.RecordBatch]:
+        def recorded() -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                seen.extend(digests_of(batch))
+                digests.extend(digests_of(batch))
                 yield batch
 
-        answer = inner(watched(), attempt)
-        digests = pa.Table.from_pylist(seen, pa.schema(list(ROW)[:2]))
-        return {**answer, "digests": base64.b64encode(ipc_file(digests)).decode()}
+        answer = inner(recorded(), attempt)
+        table = pa.Table.from_pylist(digests, pa.schema(list(ROW)[:2]))
+        return {**answer, "digests": base64.b64encode(ipc_file(table)).decode()}
 
     return work
 
 
 def digests_of(batch: pa.RecordBatch) -> Iterator[dict[str, str]]:
-    """Path and sha256 of the image, of the rows that have an image."""
+    """Yield path and sha256 of the image, of each row that has an image."""
     for path, image in zip(batch.column("path").to_pylist(), batch.column("image"), strict=True):
         if image.is_valid:
             yield {"path": path, "digest": hashlib.sha256(image.as_buffer()).hexdigest()}
 
 
 def rows_written(answers: Answers, folder: str) -> tuple[pa.Table, dict[str, PreparedPart]]:
-    """What became of the files, as rows of `ROW`, and the parts by key; the parts lie in `folder`."""
+    """Return the results for all files, as rows of `ROW`, and the parts in `folder` by key."""
     parts: dict[str, PreparedPart] = {}
     refused = [{"path": path, "reason": reason} for _, answer in answers for path, reason in answer["bad"]]
     tables = [pa.Table.from_pylist(refused, ROW)]
@@ -67,13 +67,13 @@ def rows_written(answers: Answers, folder: str) -> tuple[pa.Table, dict[str, Pre
 
 
 def join_small(store: Store, table: PreparedTable, folder: str) -> PreparedTable:
-    """The table with its small parts copied into one where they are many; else many runs would leave many parts."""
+    """Return the table with its small parts copied into one, if they are many; every update adds parts."""
     counted = table.good.column("part").value_counts().to_pylist()
     small = sorted(row["values"] for row in counted if row["counts"] < _SMALL_ROWS)
-    if len(small) <= _MOST_SMALL:
+    if len(small) <= _MAX_SMALL_PARTS:
         return table
     key = f"{folder}/part-joined.parquet"
-    batches = (batch for part in small for batch in read_part(store, part, wanted_in(table, part)))
+    batches = (batch for part in small for batch in read_part(store, part, labels_in(table, part)))
     with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as scratch:
         file = Path(scratch) / "part.parquet"
         joined = PreparedPart(write_part(file, batches), file.stat().st_size)

@@ -1,4 +1,4 @@
-"""A shard set kept up to date with prepared images: only rows that are new or changed are written into shards."""
+"""Shard sets of prepared images: only new and changed rows are written into shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,42 +17,42 @@ from smalti.storage import open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RECIPE = "prepared 1"  # another number when the same table would give other rows
+_RECIPE = "prepared 1"  # increase the number when the same table would give other rows
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How rows become shards."""
+    """Options by which rows become shards."""
 
     columns: Mapping[str, str | None]
-    """Name to encoding, of the table's columns to store; `path` among them."""
+    """Columns of the table to store, name to encoding; `path` is required."""
     compression: str | None = None
-    """Of shard files; none by default, because JPEG does not get smaller."""
+    """Compression of shard files; none by default, because JPEG does not get smaller."""
     hashes: tuple[str, ...] = ("xxh3_64",)
     """Checksums of shard files."""
     size_limit: int | str | None = 1 << 26
     """Largest shard before compression."""
 
     def lineage(self, table: PreparedTable) -> dict[str, Any]:
-        """What a version says of itself that holds the rows of this table in such shards."""
-        how = {**vars(self), "columns": dict(self.columns), "hashes": list(self.hashes)}
-        return {"rows": table.digest, "sharding": how}
+        """Return the lineage of a version that holds the rows of this table in such shards."""
+        options = {**vars(self), "columns": dict(self.columns), "hashes": list(self.hashes)}
+        return {"rows": table.digest, "sharding": options}
 
 
 @dataclass(frozen=True)
 class Resharded:
-    """What `reshard_prepared` made, and how much of it was there."""
+    """The result of `reshard_prepared`."""
 
     manifest: Manifest
     converted: int
     """Images that were written from the prepared table."""
     kept_shards: int
-    """Shards of the version before that are in this one too, by name."""
+    """Number of shards of the version before that this version reuses."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A shard set that is to hold the rows of a prepared table, as it was when it was looked at."""
+    """A shard set that is to hold the rows of a prepared table, and its newest version when `look_at` read it."""
 
     url: str | Path
     """The root of the set: a path or URL that all executors can write to."""
@@ -68,10 +68,10 @@ class Target:
 
 
 def look_at(url: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Target:
-    """The set at this place as it is now, for the two functions below: both build on its newest version.
+    """Return the set at this place with its newest version, for `find_version` and `reshard_prepared`.
 
     Raises:
-        IndexFileError: the newest version cannot be trusted.
+        IndexFileError: The newest version is damaged.
     """
     try:
         newest = load_manifest(open_store(url, storage_options))
@@ -81,33 +81,34 @@ def look_at(url: str | Path, *, storage_options: Mapping[str, Any] | None = None
 
 
 def find_version(table: PreparedTable, target: Target, sharding: Sharding, *, write_id: str = "") -> Manifest | None:
-    """The newest version that holds the rows of this table in such shards; None if there is none. Needs no Spark.
+    """Return the newest version that holds the rows of this table in such shards; None if there is none.
 
-    If others came after it, it is rolled back to: the same shards and digest under a new number.
+    If it is not the newest version of all, it is rolled back to: the same shards and digest under a new number. Needs
+    no Spark.
 
     Args:
-        table: from `update_prepared`.
-        target: from `look_at`.
-        sharding: how its rows are to lie in shards.
-        write_id: a version that was written under this id will do too.
+        table: Table from `update_prepared`.
+        target: Set from `look_at`.
+        sharding: Options by which its rows are stored.
+        write_id: A version that was written under this id is accepted too.
 
     Raises:
-        CatalogError: as for `rollback`.
+        CatalogError: As for `rollback`.
     """
-    wanted, newest = sharding.lineage(table), target.newest
+    expected, newest = sharding.lineage(table), target.newest
 
-    def is_wanted(version: Manifest | Header) -> bool:
-        same = all(version.lineage.get(name) == fact for name, fact in wanted.items())
+    def matches(version: Manifest | Header) -> bool:
+        same = all(version.lineage.get(name) == fact for name, fact in expected.items())
         return same or (bool(write_id) and version.write_id == write_id)
 
-    if newest is None or is_wanted(newest):
+    if newest is None or matches(newest):
         return newest
     if not newest.version:  # a plain MDS set
         return None
     store = open_store(target.url, target.storage_options)
     last = read_header(store, newest.version)
     for header in headers_before(store, last):
-        if header.version not in last.expired and is_wanted(header):
+        if header.version not in last.expired and matches(header):
             return rollback(store, header.version)
     return None
 
@@ -122,22 +123,22 @@ def reshard_prepared(
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Resharded:
-    """The version that holds exactly the rows of a prepared table; only new and changed ones are written. Blocks.
+    """Publish a version that holds exactly the rows of a prepared table; write only new and changed rows. Blocks.
 
     Args:
-        spark: the session.
-        table: from `update_prepared`.
-        target: from `look_at`.
-        sharding: how rows become shards; another way writes all of them again.
-        rewrite: write all of them again now.
-        lineage: kept in the manifest.
-        metadata: kept in the manifest.
+        spark: The session.
+        table: Table from `update_prepared`.
+        target: Set from `look_at`.
+        sharding: Options by which rows become shards; other options than before write all rows again.
+        rewrite: True writes all rows again.
+        lineage: Kept in the manifest.
+        metadata: Kept in the manifest.
 
     Raises:
-        As `reshard_files`.
+        Otherwise: As for `reshard_files`.
     """
     newest, converted = target.newest, 0
-    # What was written before a rewrite is not built on; what came after it is.
+    # Versions of another generation, written before the last rewrite, are not reused.
     generation = new_write_id() if rewrite else str(newest.lineage.get("generation", "")) if newest else ""
 
     def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":

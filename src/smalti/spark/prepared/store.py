@@ -1,7 +1,7 @@
-"""Prepared images kept as Parquet, on any store, written whole or not at all; needs no Hadoop connector.
+"""Prepared images as Parquet files in any store, replaced atomically; needs no Hadoop connector.
 
-<path>/_prepared.json              names the current parts and what is in them; put last, replaced in one step
-<path>/<write id>/part-….parquet   immutable; the current write's and the one before it are kept for running readers
+<path>/_prepared.json              names the current parts and their content; stored last, replaced in one step
+<path>/<write id>/part-….parquet   immutable; those of the current write and of the one before, for running readers
 """
 
 import contextlib
@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from smalti.errors import BadImageError, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.spark.prepare import bad_images, policy_of
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Attempt, Work, map_in_arrow, run_tasks
+from smalti.spark.tasks import Attempt, TaskFunction, make_frame, map_in_arrow, run_tasks
 from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -33,16 +32,16 @@ _READ_ROWS = 256
 
 @dataclass(frozen=True)
 class PreparedReport:
-    """What `write_prepared` wrote."""
+    """The content of a data set of `write_prepared`."""
 
     path: str
     """Address of the data set."""
     parquet: str
-    """Address of the folder with the current Parquet files, for readers that know nothing of Smalti."""
+    """Address of the folder with the current Parquet files, for other readers of Parquet."""
     rows: int
-    """Usable images."""
+    """Number of usable images."""
     num_bytes: int
-    """Of the Parquet files."""
+    """Bytes of the Parquet files."""
     counts: Mapping[str, Mapping[str, int]]
     """Split to class to number of images."""
     bad: tuple[tuple[str, str], ...]
@@ -52,17 +51,17 @@ class PreparedReport:
 def write_prepared(
     df: "DataFrame", path: str | Path, *, storage_options: Mapping[str, Any] | None = None
 ) -> PreparedReport:
-    """Write the frame of `prepare_images` as Parquet, in one pass; readers see all of it or what was there before.
+    """Write the frame of `prepare_images` as Parquet, in one pass; readers see all of it or the previous write.
 
     Args:
-        df: from `prepare_images`; further columns may have been added.
-        path: a local folder or any address that `open_store` takes.
-        storage_options: credentials and endpoint of that store.
+        df: Frame of `prepare_images`; it may have further columns.
+        path: A local folder or any address that `open_store` accepts.
+        storage_options: Credentials and endpoint of that store.
 
     Raises:
-        BadImageError: the policy is `fail` and there are bad images, all of them named; or no image is usable.
-        SchemaError: another kind of frame.
-        StoreError: an image cannot be read, or the result not be written.
+        BadImageError: The policy is `fail` and there are bad images, which are all named; or no image is usable.
+        SchemaError: The frame is not of `prepare_images`.
+        StoreError: An image cannot be read, or the result cannot be written.
     """
     policy = policy_of(df.schema)
     if policy is None:
@@ -96,10 +95,10 @@ def write_prepared(
 
 
 def load_report(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> PreparedReport:
-    """What lies at a path that `write_prepared` wrote.
+    """Return the content of a data set of `write_prepared`.
 
     Raises:
-        StoreNotFound: nothing was written there.
+        StoreNotFound: Nothing was written there.
     """
     store = open_store(path, storage_options)
     return _report(store, _require(store))
@@ -108,10 +107,10 @@ def load_report(path: str | Path, *, storage_options: Mapping[str, Any] | None =
 def read_prepared(
     spark: "SparkSession", path: str | Path, *, storage_options: Mapping[str, Any] | None = None
 ) -> "DataFrame":
-    """The rows that `write_prepared` wrote, one partition per Parquet file, in the same order on every machine.
+    """Return the rows that `write_prepared` wrote, one partition per Parquet file, in the same order everywhere; lazy.
 
     Raises:
-        StoreNotFound: nothing was written there.
+        StoreNotFound: Nothing was written there.
     """
     from pyspark.sql.types import StructType
 
@@ -164,14 +163,14 @@ def _merge(counts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]
 
 
 def delete_folder(store: Store, name: str) -> None:
-    """Best effort: what stays behind is named by nothing, and the caller has something more important to say."""
+    """Delete all objects of a folder. Best effort: nothing names what remains, and errors are ignored."""
     with contextlib.suppress(StoreError):
         for item in store.list(name):
             store.delete(item.key)
 
 
-def part_writer(store: Store) -> Work:
-    """What each task does: its good rows into one Parquet file, its bad ones into the answer."""
+def part_writer(store: Store) -> TaskFunction:
+    """Return the work of a task: write good rows to one Parquet file, and answer with the bad ones."""
 
     def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
         tally: dict[str, Counter[str]] = {}
@@ -207,7 +206,7 @@ def _good_rows(
 
 
 def write_part(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
-    """The rows as one Parquet file, and how many they were; no file where there are none."""
+    """Write the rows to one Parquet file, and return their number; without rows there is no file."""
     rows = 0
     first = next(batches, None)
     if first is None:
@@ -225,10 +224,10 @@ def write_part(file: Path, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def local_part(store: Store, part: str, folder: Path) -> Path:
-    """A part as a file here: itself where the store is a folder, else fetched into `folder`.
+    """Return a part as a local file: the object itself if the store is a folder, else a copy in `folder`.
 
     Raises:
-        StoreNotFound: it is gone.
+        StoreNotFound: The part is gone.
     """
     file = store.local_path(part)
     if file is None:
@@ -241,7 +240,7 @@ def local_part(store: Store, part: str, folder: Path) -> Path:
 
 
 def _part_reader(store: Store) -> Any:
-    """What each task does to read: the Parquet files that its rows name."""
+    """Return the function that a task runs: it reads the Parquet files that its rows name."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sorted((row["place"], row["key"]) for batch in batches for row in batch.to_pylist())

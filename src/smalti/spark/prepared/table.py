@@ -1,12 +1,12 @@
-"""Prepared images, file by file: which row lies in which Parquet part, so that a run prepares only what changed.
+"""The table of prepared images: the Parquet part of each file's row, so that an update prepares only changed files.
 
-<path>/_tables/<name>.arrow       every file: its size and mark, label, split, its row's digest and part; put once, last
+<path>/_tables/<name>.arrow       all files: fingerprint, label, split, digest and part of the row; stored once, last
 <path>/_newest/<recipe>.json      names the newest table of a recipe and the one before it
-<path>/_writes/<write id>.json    says whose the parts below a write id are, before the first is put; stays as they do
-<path>/<write id>/part-….parquet  immutable; rows that the table does not name are passed over
+<path>/_writes/<write id>.json    marker of a write, stored before its first part; stays as long as its parts
+<path>/<write id>/part-….parquet  immutable; rows that the table does not name are skipped
 
-Label and split are the table's and not the part's: when a class comes, or the share that is held out moves, no image is
-decoded again. What makes and replaces tables is in `prepared_update`, what reads rows in `prepared_rows`.
+Label and split are kept in the table and not in the part: no image is decoded again when a class is added or the share
+that is held out changes. Tables are made and replaced in `update`; rows are read in `rows`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from smalti.catalog.additions.source_files import ipc_file
 from smalti.errors import FormatError, StoreNotFound
-from smalti.spark.incremental.source_table import SourceFile
+from smalti.spark.incremental.reshard import SourceFile
 from smalti.storage import Store, open_store
 
 FILES = pa.schema(
@@ -45,22 +45,22 @@ class PreparedPart:
     """One Parquet file."""
 
     rows: int
-    """All rows in it, those too that the table does not name."""
+    """Number of all rows in it, including those that the table does not name."""
     num_bytes: int
 
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """All images of a folder as it was at one moment, and where their rows are."""
+    """All images of a folder at one moment, and the parts with their rows."""
 
     url: str
     """Address of the data set."""
     name: str
-    """Of this state of it."""
+    """Name of this state of the data set."""
     files: pa.Table
-    """A row per file, in order of path; the columns of `FILES`."""
+    """One row per file, in order of path, with the columns of `FILES`."""
     parts: Mapping[str, PreparedPart]
-    """By key below `url`."""
+    """Parts by key below `url`."""
 
     @cached_property
     def good(self) -> pa.Table:
@@ -69,7 +69,7 @@ class PreparedTable:
 
     @property
     def rows(self) -> int:
-        """Usable images."""
+        """Number of usable images."""
         return int(self.good.num_rows)
 
     @property
@@ -94,19 +94,19 @@ class PreparedTable:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of all rows, in whatever order and parts; hex."""
+        """sha256 of all rows, independent of their order and parts; hex."""
         digest = hashlib.sha256()
         for file in self.source_files():
             digest.update(f"{file.path}\0{file.fingerprint}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
     def source_files(self) -> list[SourceFile]:
-        """The usable images for `reshard_files`; a file that was touched, but gives the same row, is unchanged."""
+        """Return the usable images for `reshard_files`; a new file with the same row counts as unchanged."""
         columns = [self.good.column(name).to_pylist() for name in ("path", "digest", "label", "split")]
         return [SourceFile(path, f"{row} {label} {split}") for path, row, label, split in zip(*columns, strict=True)]
 
     def emit(self) -> bytes:
-        """The Arrow file."""
+        """Return the table as an Arrow file."""
         facts = {"name": self.name, "parts": {key: [part.rows, part.num_bytes] for key, part in self.parts.items()}}
         return ipc_file(self.files.replace_schema_metadata({_FACTS: json.dumps(facts)}))
 
@@ -114,16 +114,16 @@ class PreparedTable:
 def find_table(
     path: str | Path, name: str, *, storage_options: Mapping[str, Any] | None = None
 ) -> PreparedTable | None:
-    """The table of this name, or None if there is none.
+    """Return the table of this name; None if there is none.
 
     Raises:
-        FormatError: what is there is no table of prepared images.
+        FormatError: The object of this name is no table of prepared images.
     """
     return load_table(open_store(path, storage_options), name)
 
 
 def load_table(store: Store, name: str) -> PreparedTable | None:
-    """As `find_table`, in a store."""
+    """Return the table of this name in a store, as `find_table` does."""
     key = table_key(name)
     try:
         data = store.get(key)
@@ -148,5 +148,5 @@ def load_table(store: Store, name: str) -> PreparedTable | None:
 
 
 def table_key(name: str) -> str:
-    """Where a table lies."""
+    """Return the key of a table."""
     return f"_tables/{name}.arrow"

@@ -1,13 +1,13 @@
-"""Bringing prepared images up to date with their folder: only new and changed files are read and decoded.
+"""The update of prepared images to the state of their folder: only new and changed files are read and decoded.
 
-    1. the newest table of the same source and options tells what is prepared already;
+    1. the newest table of the same source and options lists what is prepared already;
     2. new and changed files are prepared on Spark into parts of their own;
-    3. parts of which little is left are copied together, without decoding;
-    4. the new table is put, then named as the newest; parts that neither it nor the one before needs are removed;
-    5. so are parts that others left who were killed long ago (`prepared_vacuum`).
+    3. parts with few rows in use are joined, without decoding;
+    4. the new table is stored, then made the newest; parts that neither it nor the one before needs are removed;
+    5. parts that killed updates left long ago are removed too (`vacuum`).
 
-Whoever is killed leaves the old table as it was, and at worst parts that no table names, beside a note of whose they
-are (`prepared_writes`).
+A killed update leaves the old table as it was, and at worst parts that no table names, with a marker that assigns them
+to their write (`writes`).
 """
 
 import hashlib
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Prepare = Callable[[Sequence[str], Store], Answers]
-"""Prepares the files with these paths into parts in a store; answers as `recording_writer`."""
-_RECIPE = 1  # raise it when the same file and options would give another image
+"""Prepare the files with these paths into parts in a store; answers as `recording_writer`."""
+_RECIPE = 1  # increase it when the same file and options would give another image
 
 
 @dataclass(frozen=True)
 class PreparedUpdate:
-    """What `update_prepared` made, and how much of it was there."""
+    """The result of `update_prepared`."""
 
     table: PreparedTable
     prepared: int
-    """Files that were read and decoded: new and changed ones."""
+    """Number of files that were read and decoded: new and changed ones."""
     kept: int
-    """Files that were not read."""
+    """Number of files that were not read."""
     removed: int
-    """Files of the table before that are gone."""
+    """Number of files of the table before that are gone."""
 
 
 def update_prepared(
@@ -65,24 +65,24 @@ def update_prepared(
     options: PrepareOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PreparedUpdate:
-    """The table of exactly the images of this folder; only new and changed files are prepared. Blocks.
+    """Make the table of exactly the images of this folder; prepare only new and changed files. Blocks.
 
-    A file of which only label or split changed is not prepared again; neither is any when no other options differ than
-    `validation_fraction`, `on_bad_image`, `seed` and `num_partitions`.
+    A file whose label or split alone changed is not prepared again. Other values of `validation_fraction`,
+    `on_bad_image`, `seed` and `num_partitions` prepare no file again.
 
     Args:
-        spark: the session.
-        folder: from `list_images`, of now.
-        path: a local folder or any address that `open_store` takes; holds tables of many folders and options.
-        name: of the new table, a part of a key: a digest of the folder and the options.
-        options: as for `prepare_images`.
-        storage_options: credentials and endpoint of the store at `path`.
+        spark: The session.
+        folder: Current result of `list_images`.
+        path: A local folder or any address that `open_store` accepts; holds tables of many folders and options.
+        name: Name of the new table, which is part of a key: a digest of the folder and the options.
+        options: As for `prepare_images`.
+        storage_options: Credentials and endpoint of the store at `path`.
 
     Raises:
-        BadImageError: the policy is `fail` and files are no images, all of them named, also those that an earlier
-            update left out; or none is usable. The table before stays the newest.
-        StoreError: an image cannot be read, or the result not be written.
-        CommitConflict: the update stood still for days, and another one removed its parts; nothing was shown.
+        BadImageError: The policy is `fail` and files are no images; all are named, also those that an earlier update
+            left out. Or no file is usable. The table before stays the newest.
+        StoreError: An image cannot be read, or the result cannot be written.
+        CommitConflict: The update paused for days, and another one removed its parts; no table was published.
     """
     options = options or PrepareOptions()
 
@@ -95,35 +95,38 @@ def update_prepared(
 def bring_table_up_to_date(
     store: Store, folder: ImageFolder, name: str, options: PrepareOptions, prepare: Prepare
 ) -> PreparedUpdate:
-    """What `update_prepared` does, and documents."""
+    """Do what `update_prepared` documents, with any function that prepares files."""
     recipe, write_id = recipe_of(folder, options), new_write_id()
     base = newest_table(store, recipe)
-    marks = {file.path: _mark(file) for file in folder.files}
-    rows, parts = _unchanged(base, marks) if base is not None else ROW.empty_table(), dict(base.parts if base else {})
-    fresh = sorted(marks.keys() - set(rows.column("path").to_pylist()))
+    fingerprints = {file.path: _fingerprint(file) for file in folder.files}
+    rows, parts = (
+        _unchanged(base, fingerprints) if base is not None else ROW.empty_table(),
+        dict(base.parts if base else {}),
+    )
+    fresh = sorted(fingerprints.keys() - set(rows.column("path").to_pylist()))
     begin(store, write_id)
     try:
         answers = prepare(fresh, store.child(write_id)) if fresh else []
-        _check_policy(answers, rows, options, of=len(marks))
+        _check_policy(answers, rows, options, of=len(fingerprints))
         added, new_parts = rows_written(answers, write_id)
         table = table_of(store, name, folder, options, pa.concat_tables([rows, added]), {**parts, **new_parts})
         if not table.rows:
-            raise bad_images(list(table.bad), of=len(marks))
+            raise bad_images(list(table.bad), of=len(fingerprints))
         table = join_small(store, table, write_id)
     except BaseException:
-        delete_folder(store, write_id)  # the note stays: a task that nobody waits for may put a part yet
+        delete_folder(store, write_id)  # the marker stays: an orphaned task may still put a part
         raise
     show_own(store, table, recipe, write_id)
     sweep_after_update(store, known={*table.parts, *parts})
-    gone = 0 if base is None else len(set(base.files.column("path").to_pylist()) - marks.keys())
-    return PreparedUpdate(table, prepared=len(fresh), kept=len(marks) - len(fresh), removed=gone)
+    gone = 0 if base is None else len(set(base.files.column("path").to_pylist()) - fingerprints.keys())
+    return PreparedUpdate(table, prepared=len(fresh), kept=len(fingerprints) - len(fresh), removed=gone)
 
 
 def show_own(store: Store, table: PreparedTable, recipe: str, write_id: str) -> None:
-    """Put the table and make it the newest, unless a clean-up took this write for dead meanwhile.
+    """Store the table and make it the newest, unless vacuum has marked this write as dead.
 
     Raises:
-        CommitConflict: one did; nothing is shown.
+        CommitConflict: It has; no table is published.
     """
     if not any(part.startswith(f"{write_id}/") for part in table.parts):
         end(store, write_id)
@@ -132,7 +135,7 @@ def show_own(store: Store, table: PreparedTable, recipe: str, write_id: str) -> 
     check_own(store, write_id)
     put_table(store, table)
     try:
-        check_own(store, write_id)  # a clean-up that has begun since the first look sees the table
+        check_own(store, write_id)  # a vacuum that starts after this check sees the table
     except CommitConflict:
         store.delete(table_key(table.name))
         raise
@@ -147,11 +150,11 @@ def show_again(
     options: PrepareOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PreparedTable | None:
-    """The table of this name if it is there: the next update builds on it. Needs no Spark.
+    """Make the table of this name the newest again, and return it; None if there is none. Needs no Spark.
 
     Raises:
-        BadImageError: the policy is `fail`, and files of the table are no images.
-        FormatError: what is there is no table of prepared images.
+        BadImageError: The policy is `fail`, and files of the table are no images.
+        FormatError: The object of this name is no table of prepared images.
     """
     store, options = open_store(path, storage_options), options or PrepareOptions()
     table = load_table(store, name)
@@ -163,9 +166,9 @@ def show_again(
 
 
 def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
-    """Return a name of everything that decides the image which a file becomes, and whose files they are.
+    """Return a digest of the folder and of the options that decide which image a file becomes.
 
-    `on_bad_image` is no part of it: a table says of every file whether it is an image, whatever is done about it.
+    `on_bad_image` is not among them: a table lists bad images under either policy.
     """
     facts = [_RECIPE, redact(folder.source), options.size, options.quality]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
@@ -179,11 +182,11 @@ def table_of(
     rows: pa.Table,
     parts: Mapping[str, PreparedPart],
 ) -> PreparedTable:
-    """The table of a folder from what became of its files (`ROW`); parts that none of them is in are left out."""
+    """Return the table of a folder from the results for its files (`ROW`), without parts that have none of them."""
     validation = validation_files(folder, options)
     files = {
         "path": [file.path for file in folder.files],
-        "fingerprint": [_mark(file) for file in folder.files],
+        "fingerprint": [_fingerprint(file) for file in folder.files],
         "label": pa.array([file.label for file in folder.files], pa.int32()),
         "class_name": [folder.classes[file.label] for file in folder.files],
         "split": [VALIDATION if file.path in validation else TRAIN for file in folder.files],
@@ -193,20 +196,20 @@ def table_of(
     return PreparedTable(store.url, name, whole.combine_chunks(), {key: parts[key] for key in used})
 
 
-def _mark(file: ImageFile) -> str:
-    """What tells that a file's content changed."""
+def _fingerprint(file: ImageFile) -> str:
+    """Return a text that changes with the file's content."""
     return f"{file.num_bytes} {file.modified}"
 
 
-def _unchanged(base: PreparedTable, marks: Mapping[str, str]) -> pa.Table:
-    """What became of the files that are as they were."""
+def _unchanged(base: PreparedTable, fingerprints: Mapping[str, str]) -> pa.Table:
+    """Return the results for the files that have not changed."""
     paths, known = (base.files.column(name).to_pylist() for name in ("path", "fingerprint"))
-    same = [marks.get(path) == mark for path, mark in zip(paths, known, strict=True)]
+    same = [fingerprints.get(path) == mark for path, mark in zip(paths, known, strict=True)]
     return base.files.filter(pa.array(same, pa.bool_())).select(ROW.names)
 
 
 def _check_policy(answers: Answers, unchanged: pa.Table, options: PrepareOptions, *, of: int) -> None:
-    """Raise an error that names every bad file, prepared now or left out earlier, where the policy is `fail`."""
+    """Raise an error that names every bad file, found now or earlier, if the policy is `fail`."""
     if options.on_bad_image != "fail":
         return
     known = unchanged.filter(pc.is_valid(unchanged.column("reason")))

@@ -1,11 +1,11 @@
-"""Removing Parquet parts that killed preparations left beside prepared tables, and nothing else.
+"""Vacuum of prepared images: removes Parquet parts that killed preparations left, and nothing else.
 
-1. What time it is, and how old an object is, the store says: an object put now is listed with everything else.
-2. A part may go if the write below which it lies is Smalti's, no table names it, and everything of that write, its
-   marker too, is older than the limit. Tables, pointers and what others put there stay.
-3. Before anything of a write goes of which no table names a part, its marker says so; then the tables are looked at
-   once more. An update that was asleep all that time and wakes up sees the marker, or its table is seen.
-4. Markers go last, so that a clean-up that dies is gone on with by the next one.
+1. The store's own clock is used: ages are relative to a probe that is stored now and listed with all other objects.
+2. A part is removed if its write is Smalti's, no table names it, and all objects of that write, including its marker,
+   are older than the limit. Tables, pointers and objects of other programs stay.
+3. Before the objects of a write without a named part are removed, the write is marked as dead, and the tables are read
+   again. A paused update that resumes sees the marker, or its table is seen.
+4. Markers are removed last, so that the next vacuum completes one that dies.
 """
 
 import re
@@ -27,7 +27,7 @@ _PART = re.compile(r"part-(?:\d{5,}-[0-9a-f]{8}|joined)\.parquet", re.ASCII)
 _TABLE = re.compile(r"_tables/([^/]+)\.arrow")
 _POINTER = re.compile(r"_newest/[^/]+\.json")
 _PROBE = re.compile(rf"{WRITES}/probe-[0-9a-f]{{16}}")
-_GOING = frozenset((Why.ORPHAN, Why.LEFTOVER))
+_REMOVED = frozenset((Why.ORPHAN, Why.LEFTOVER))
 
 
 def vacuum_prepared(
@@ -38,25 +38,25 @@ def vacuum_prepared(
     unsafe_ttl: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VacuumReport:
-    """Remove parts that dead preparations left at a path of `update_prepared`; by default only say what would go.
+    """Remove parts that dead preparations left at a path of `update_prepared`; by default only report them.
 
     Every update does this itself at its end, with the default limit.
 
-    Never removed: what a table names, what is younger than `older_than` or of a write of which anything is, and what
-    Smalti did not write.
+    Never removed: parts that a table names, writes with an object younger than `older_than`, and objects that Smalti
+    did not write.
 
     Args:
-        path: that of `update_prepared`. A small object is put there and removed, to read the store's clock.
-        older_than: seconds, or text such as "7d", "36h".
-        dry_run: only report.
-        unsafe_ttl: allow less than seven days: what a preparation that is still at work has put may then go.
-        storage_options: credentials and endpoint of the store.
+        path: The path of `update_prepared`. A small object is stored there and removed, to read the store's clock.
+        older_than: Seconds, or text such as "7d", "36h".
+        dry_run: True only reports.
+        unsafe_ttl: True permits less than seven days: parts of a running preparation may then be removed.
+        storage_options: Credentials and endpoint of the store.
 
     Raises:
-        StoreNotFound: there are no prepared tables.
-        CatalogError: the store tells no times, or `older_than` cannot be used.
-        FormatError: a table cannot be read, so that it cannot be told what it needs; nothing was removed.
-        StoreError: the store failed; call again, and it goes on.
+        StoreNotFound: There are no prepared tables.
+        CatalogError: The store has no modification times, or `older_than` is unusable.
+        FormatError: A table cannot be read, so that the parts it needs are unknown; nothing was removed.
+        StoreError: The store failed; a further call continues.
     """
     store = open_store(path, storage_options)
     limit = checked_limit(older_than, whose="preparation", unsafe_ttl=unsafe_ttl)
@@ -65,38 +65,38 @@ def vacuum_prepared(
             f"{store.url} holds no prepared tables: neither _tables nor {WRITES} is there; check the address",
             url=store.url,
         )
-    return _vacuumed(_There.of(store, limit), dry_run=dry_run)
+    return _vacuum(_Listing.of(store, limit), dry_run=dry_run)
 
 
 def sweep_after_update(store: Store, known: Iterable[str]) -> None:
-    """As `vacuum_prepared` for good; best effort, for a caller who has something more important to say.
+    """Do what `vacuum_prepared` does, with removal. Best effort: errors are ignored, as the update itself succeeded.
 
     Args:
-        store: the root.
-        known: parts that tables name, of which the caller knows: where there are no others, no table is read.
+        store: The root.
+        known: Parts that the caller knows to be named by tables; if there are no others, no table is read.
     """
     with suppress(SmaltiError):
-        there = _There.of(store, LEAST_SECONDS)
-        if there.leftovers(frozenset(known)).doomed or there.old_uploads():
-            _vacuumed(there, dry_run=False)
+        listing = _Listing.of(store, LEAST_SECONDS)
+        if listing.leftovers(frozenset(known)).doomed or listing.old_uploads():
+            _vacuum(listing, dry_run=False)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What may go, parts before markers, and how many objects stay for which reason."""
+class _Leftovers:
+    """The objects to remove, parts before markers, and the number of objects that stay, by reason."""
 
     doomed: tuple[Doomed, ...]
     kept: Mapping[Why, int]
 
     @property
     def writes(self) -> set[str]:
-        """Write ids of which everything goes."""
+        """Write ids of which everything is removed."""
         return {found for each in self.doomed if (found := write_id_of(each.key)) is not None}
 
 
 @dataclass(frozen=True)
-class _There:
-    """What lies at the root, listed before any table is read."""
+class _Listing:
+    """The objects below the root, listed before any table is read."""
 
     store: Store
     objects: Sequence[ObjectInfo]
@@ -104,30 +104,30 @@ class _There:
     writes: frozenset[str]
     """Write ids of Smalti's preparations, by their markers."""
     given_up: frozenset[str]
-    """Those that an earlier clean-up took for dead, and did not come to the end of."""
+    """Write ids that an interrupted vacuum had marked as dead."""
     unfinished: Sequence[UnfinishedUpload] | None = ()
-    """Uploads that were not ended; None where the store does not list them."""
+    """Uploads that were not completed; None if the store does not list them."""
 
     @classmethod
-    def of(cls, store: Store, limit: float) -> "_There":
+    def of(cls, store: Store, limit: float) -> "_Listing":
         objects, now = _listed(store)
         cutoff = now - limit
         markers = {info.key: info for info in objects if write_id_of(info.key) is not None}
         writes = frozenset(name for key in markers if (name := write_id_of(key)) is not None)
-        # Only where a part is old and the marker is young can it be that it says so: few are read.
+        # A marker that was changed to dead is younger than the parts of its write; few markers are, and are read.
         old = {_owner(info.key, writes) for info in objects if info.key not in markers and time_of(info) < cutoff}
-        doubtful = [name for name in sorted(writes & old) if time_of(markers[marker_key(name)]) >= cutoff]
-        given_up = frozenset(name for name in doubtful if is_given_up(store, name))
+        suspects = [name for name in sorted(writes & old) if time_of(markers[marker_key(name)]) >= cutoff]
+        given_up = frozenset(name for name in suspects if is_given_up(store, name))
         return cls(store, objects, cutoff, writes, given_up, _unfinished(store))
 
     def named(self) -> frozenset[str]:
-        """Every part that a table names, by the tables that are there now."""
+        """Return the parts that tables name, reading the tables again."""
         names = [found[1] for info in self.store.list("_tables") if (found := _TABLE.fullmatch(info.key))]
         tables = (load_table(self.store, name) for name in names)
         return frozenset(part for table in tables if table is not None for part in table.parts)
 
-    def leftovers(self, live: frozenset[str]) -> _Found:
-        """What may go, if these are the parts that tables name: pure."""
+    def leftovers(self, live: frozenset[str]) -> _Leftovers:
+        """Return the objects to remove if tables name these parts; pure."""
         young = [info.key for info in self.objects if self._is_young(info)]
         young += [upload.key for upload in self.unfinished or () if upload.begun >= self.cutoff]
         busy = {_owner(key, self.writes) for key in young} - self.given_up
@@ -135,23 +135,23 @@ class _There:
         staying = {
             _owner(info.key, self.writes)
             for info, why in zip(self.objects, reasons, strict=True)
-            if why not in _GOING and write_id_of(info.key) is None
+            if why not in _REMOVED and write_id_of(info.key) is None
         }
         doomed: list[Doomed] = []
         kept: dict[Why, int] = {}
         for info, why in zip(self.objects, reasons, strict=True):
             write_id = write_id_of(info.key)
-            if why in _GOING and (write_id is None or write_id not in staying):
+            if why in _REMOVED and (write_id is None or write_id not in staying):
                 doomed.append(Doomed(info.key, info.num_bytes, why))
             else:
-                told = Why.LIVE if why in _GOING else why  # a marker says whose the parts are that stay
-                kept[told] = kept.get(told, 0) + 1
-        return _Found(tuple(sorted(doomed, key=_turn)), kept)
+                reason = Why.LIVE if why in _REMOVED else why  # the marker of parts that stay
+                kept[reason] = kept.get(reason, 0) + 1
+        return _Leftovers(tuple(sorted(doomed, key=_removal_order)), kept)
 
     def old_uploads(self) -> tuple[UnfinishedUpload, ...] | None:
-        """Return uploads of parts, and temporary files, that were begun before the limit and never ended.
+        """Return uploads of parts, and temporary files, that began before the limit and were not completed.
 
-        None where the store does not list them.
+        None if the store does not list them.
         """
         if self.unfinished is None:
             return None
@@ -179,16 +179,16 @@ class _There:
         return time_of(info) >= self.cutoff
 
 
-def _vacuumed(there: _There, *, dry_run: bool) -> VacuumReport:
-    store, found, uploads = there.store, there.leftovers(there.named()), there.old_uploads()
+def _vacuum(listing: _Listing, *, dry_run: bool) -> VacuumReport:
+    store, found, uploads = listing.store, listing.leftovers(listing.named()), listing.old_uploads()
     if not dry_run:
         for upload in uploads or ():
             store.abort_upload(upload)
         for write_id in sorted(found.writes):
             give_up(store, write_id)
         if found.writes:
-            claimed, found = found.writes, there.leftovers(there.named())
-            for write_id in sorted(claimed - found.writes):  # its table came just before
+            claimed, found = found.writes, listing.leftovers(listing.named())
+            for write_id in sorted(claimed - found.writes):  # its table was stored just before
                 begin(store, write_id)
         for each in found.doomed:
             store.delete(each.key)
@@ -204,7 +204,7 @@ def _unfinished(store: Store) -> list[UnfinishedUpload] | None:
 
 
 def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
-    """Everything that is there, and the time by the store's own clock."""
+    """Return all objects below the root, and the time by the store's clock."""
     with probe_in(store, WRITES) as probe:
         objects = list(store.list())
     now = probe_timestamp(store, next((info.changed for info in objects if info.key == probe), None))
@@ -212,7 +212,7 @@ def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
 
 
 def _owner(key: str, writes: Collection[str]) -> str | None:
-    """The write id whose preparation put this object; None for what none of ours put."""
+    """Return the id of the write that put an object; None if it is not of Smalti."""
     marked = write_id_of(key)
     if marked is not None:
         return marked
@@ -220,5 +220,5 @@ def _owner(key: str, writes: Collection[str]) -> str | None:
     return folder if separator and folder in writes and _PART.fullmatch(name) else None
 
 
-def _turn(each: Doomed) -> tuple[bool, str]:
+def _removal_order(each: Doomed) -> tuple[bool, str]:
     return write_id_of(each.key) is not None, each.key

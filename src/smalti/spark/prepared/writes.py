@@ -1,10 +1,10 @@
-"""Whose parts lie beside prepared tables: a small object for every write that began, before its first part.
+"""Markers of writes of prepared images: one small object for each write, stored before its first part.
 
-<path>/_writes/<write id>.json    stays for as long as anything of the write is there
+<path>/_writes/<write id>.json    stays for as long as any object of the write exists
 
-By it a clean-up tells what updates of Smalti left from what others put there. It is also where a clean-up says that it
-takes a write for dead (`give_up`), before it looks at the tables again; who updates puts his table, and then looks here
-(`check_own`). So one of the two sees the other, however long either was stopped in between.
+By its marker, vacuum distinguishes a write of Smalti from objects of other programs. Before vacuum removes a write, it
+marks it as dead (`give_up`) and then reads the tables again; an update stores its table and then reads its marker
+(`check_own`). So one of the two sees the other, however long either paused in between.
 """
 
 import json
@@ -20,64 +20,64 @@ _GIVEN_UP = "given_up"
 
 
 def begin(store: Store, write_id: str) -> None:
-    """Say that parts of this write are put from now on; also takes back `give_up`.
+    """Store the marker of a write that starts to put parts; also reverts `give_up`.
 
     Raises:
-        StoreError: the store did not take it.
+        StoreError: The marker cannot be stored.
     """
     store.put(marker_key(write_id), json.dumps({"smalti": 1, "write_id": write_id}).encode())
 
 
 def give_up(store: Store, write_id: str) -> None:
-    """Say that nothing of this write may be named any more by a table that is not there yet.
+    """Mark a write as dead: no new table may name its parts any more.
 
     Raises:
-        StoreError: the store did not take it.
+        StoreError: The marker cannot be stored.
     """
     store.put(marker_key(write_id), json.dumps({"smalti": 1, "write_id": write_id, _GIVEN_UP: True}).encode())
 
 
 def end(store: Store, write_id: str) -> None:
-    """Say that nothing was put by this write; best effort, a clean-up removes what stays."""
+    """Remove the marker of a write without parts. Best effort: vacuum removes markers that remain."""
     with suppress(StoreError):
         store.delete(marker_key(write_id))
 
 
 def is_given_up(store: Store, write_id: str) -> bool:
-    """Whether a clean-up took the write for dead: it says so, or there is nothing left of it to say so.
+    """Return whether vacuum marked the write as dead, or has removed its marker already.
 
     Raises:
-        StoreError: the store cannot be read.
+        StoreError: The store cannot be read.
     """
     try:
         found = json.loads(store.get(marker_key(write_id)))
     except StoreNotFound:
         return True
-    except ValueError:  # torn as its writer died
+    except ValueError:  # incomplete, because its writer died
         return False
     return isinstance(found, dict) and bool(found.get(_GIVEN_UP))
 
 
 def check_own(store: Store, write_id: str) -> None:
-    """Return only if no clean-up has taken this write, which is the caller's, for dead.
+    """Return only if vacuum has not marked this write of the caller as dead.
 
     Raises:
-        CommitConflict: one has, since it stood still for longer than the clean-up's limit.
+        CommitConflict: It has, because the write paused for longer than vacuum's limit.
     """
     if is_given_up(store, write_id):
         raise CommitConflict(
-            f"{store.locate(write_id)}: this preparation stood still for so long that a clean-up took it for dead and "
-            "removed its parts; nothing was shown. Prepare the images again",
+            f"{store.locate(write_id)}: this preparation paused for so long that a vacuum considered it dead and "
+            "removed its parts; no table was published. Prepare the images again",
             write_id=write_id,
         )
 
 
 def marker_key(write_id: str) -> str:
-    """Where the object of a write lies."""
+    """Return the key of the marker of a write."""
     return f"{WRITES}/{write_id}.json"
 
 
 def write_id_of(key: str) -> str | None:
-    """The write id that such an object's key names; None for other keys."""
+    """Return the write id in the key of a marker; None for other keys."""
     found = _MARKER.fullmatch(key)
     return None if found is None else found[1]

@@ -1,4 +1,4 @@
-"""ColumnPlan: which columns of a DataFrame are stored, as what, and how its Arrow batches become stored values."""
+"""The plan of a table's columns: which are stored, as what, and how Arrow batches of Spark become stored values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import pyarrow as pa
 from smalti.errors import SchemaError
 from smalti.format import Schema
 from smalti.format.logical import MASK_SUFFIX
-from smalti.spark.types.nulls import NullPolicy, arrow_type, check_nan, default_value, fill, filler_of, parse_policies
+from smalti.spark.types.nulls import NullPolicy, check_nan, fill, parse_policies, plan_filler
 from smalti.spark.types.types import Stored, casts, is_image, stored_as
 from smalti.spark.types.values import ORIGIN_SUFFIX, Convert, image_origins
 
@@ -17,22 +17,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_FLOATS = ("float", "double")
 _PLAIN = {"type": "plain"}
 
 
 @dataclass(frozen=True)
 class _Column:
-    """One stored column: what it is made of, and how."""
+    """One stored column and how it is computed."""
 
     name: str
     source: str
+    """Column of the DataFrame that it is computed from."""
     convert: Convert | None
+    """Conversion of the source's Arrow values; None if they are stored as they are."""
     filler: pa.Array | None
     """One value that replaces nulls; None where a null is refused."""
 
     def stored(self, array: pa.Array) -> pa.Array:
-        """The values that the encoding takes, without nulls; SchemaError says the `row`."""
+        """Return the values that the encoding takes, without nulls.
+
+        Raises:
+            SchemaError: A value cannot be stored; the fact `row` is its place in the array.
+        """
         array = array if self.convert is None else self.convert(array)
         if not array.null_count:
             return array
@@ -47,23 +52,26 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
-    """What becomes of each column, decided before a row is read; picklable, and needs no Spark inside a task."""
+class TablePlan:
+    """The stored columns of a DataFrame, decided before a row is read.
+
+    Picklable; tasks that use it need no Spark.
+    """
 
     names: tuple[str, ...]
-    """The DataFrame's columns that are read, in the order in which they were asked for."""
+    """Columns of the DataFrame that are read, in the order of the caller's `columns`."""
     encodings: dict[str, str]
-    """Column of the shard set to encoding: those of `names`, and the ones added beside them, such as masks of nulls."""
+    """Encoding of each stored column: those of `names`, and additional ones such as masks of nulls."""
     logical: dict[str, Any]
-    """Column to its logical type, as JSON, where the encoding does not say it: for the manifest."""
+    """Logical type (JSON, for the manifest) of each stored column whose encoding does not determine it."""
     casts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What Spark casts a column to, one after the other, because Arrow cannot carry it as it is."""
+    """Casts that Spark does on a column, one after the other, because Arrow cannot carry its type."""
     policies: Mapping[str, NullPolicy] = field(default_factory=dict)
-    """What is done with the nulls of each of `names`."""
+    """Null policy of each of `names`."""
     _columns: tuple[_Column, ...] = ()
 
     def select(self, df: "DataFrame") -> "DataFrame":
-        """The DataFrame with those columns cast that Arrow cannot carry; its other columns as they are."""
+        """Return the DataFrame with the casts done; its other columns stay as they are."""
         from pyspark.sql import functions
 
         for name, kinds in self.casts.items():
@@ -74,14 +82,14 @@ class ColumnPlan:
         return df
 
     def prepare(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:
-        """The columns of `encodings`, in values that these take, without nulls.
+        """Return the stored columns, without nulls, in values that their encodings take.
 
         Args:
-            batch: has the columns `names`, under these names; others are left out.
-            first_row: number of the batch's first row, for messages.
+            batch: Has the columns `names`, under these names; others are left out.
+            first_row: Number of the batch's first row, for messages.
 
         Raises:
-            SchemaError: a value that cannot be stored; `column` and `row` say which.
+            SchemaError: A value cannot be stored; the facts `column` and `row` locate it.
         """
         cleaned: dict[str, pa.Array] = {}
         stored: list[pa.Array] = []
@@ -102,28 +110,29 @@ class ColumnPlan:
 
 def plan_table(
     schema: "StructType", columns: Mapping[str, str | None] | None = None, nulls: str | Mapping[str, Any] = "reject"
-) -> ColumnPlan:
-    """What becomes of each column of a DataFrame.
+) -> TablePlan:
+    """Return how each column of a DataFrame is stored.
 
     Args:
-        schema: of the DataFrame.
-        columns: the columns to store, each with its encoding or None for its default; None stores all.
-        nulls: what is done with nulls: `reject`, `mask`, or by column; see `docs/types.md`.
+        schema: Schema of the DataFrame.
+        columns: The columns to store, each with its encoding or None for its default; None stores all.
+        nulls: What is done with nulls, for all columns or by name; see `docs/types.md`.
 
     Raises:
-        SchemaError: a column is not there, twice there, or of a type that cannot be stored so; the message says what
-            to do about it.
+        SchemaError: A column is missing or there twice, or its type cannot be stored so; the message has advice.
     """
-    asked = _asked(schema.fieldNames(), columns)
-    policies = parse_policies(nulls, asked)
-    plan = _Building()
-    for name, encoding in asked.items():
-        plan.add(name, schema[name].dataType, stored_as(name, schema[name].dataType, encoding), policies[name])
-    Schema.from_columns(plan.encodings)
-    return ColumnPlan(tuple(asked), plan.encodings, plan.logical, plan.casts, policies, tuple(plan.columns))
+    chosen = _chosen(schema.fieldNames(), columns)
+    stored = {name: stored_as(name, schema[name].dataType, encoding) for name, encoding in chosen.items()}
+    policies = parse_policies(nulls, chosen)
+    fillers = {name: plan_filler(name, schema[name].dataType, stored[name], policies[name]) for name in chosen}
+    builder = _PlanBuilder()
+    for name in chosen:
+        builder.add(name, schema[name].dataType, stored[name], fillers[name], is_masked=policies[name].mask)
+    Schema.from_columns(builder.encodings)
+    return TablePlan(tuple(chosen), builder.encodings, builder.logical, builder.casts, policies, tuple(builder.columns))
 
 
-def _asked(names: list[str], columns: Mapping[str, str | None] | None) -> dict[str, str | None]:
+def _chosen(names: list[str], columns: Mapping[str, str | None] | None) -> dict[str, str | None]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaError(f"the DataFrame has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
@@ -133,8 +142,8 @@ def _asked(names: list[str], columns: Mapping[str, str | None] | None) -> dict[s
     return dict(columns) if columns is not None else dict.fromkeys(names)
 
 
-class _Building:
-    """A plan that grows column by column."""
+class _PlanBuilder:
+    """The stored columns of a plan, added one column of the DataFrame at a time."""
 
     def __init__(self) -> None:
         self.encodings: dict[str, str] = {}
@@ -142,18 +151,14 @@ class _Building:
         self.casts: dict[str, tuple[str, ...]] = {}
         self.columns: list[_Column] = []
 
-    def add(self, name: str, kind: Any, stored: Stored, policy: NullPolicy) -> None:
-        """What becomes of one column of the DataFrame."""
-        if policy.nan != "keep" and kind.typeName() not in _FLOATS:
-            raise SchemaError(
-                f"`nulls` for column {name!r} says what to do with NaN, and {kind.simpleString()} has none", column=name
-            )
+    def add(self, name: str, kind: Any, stored: Stored, filler: pa.Array | None, *, is_masked: bool) -> None:
+        """Add a column of the DataFrame, with its mask and the origins of its images where it has these."""
         if steps := casts(kind):
             self.casts[name] = steps
-        self._add(_Column(name, name, stored.convert, self._filler(name, kind, stored, policy)), stored.encoding)
+        self._add(_Column(name, name, stored.convert, filler), stored.encoding)
         if stored.logical is not None:
             self.logical[name] = dict(stored.logical)
-        if policy.mask:
+        if is_masked:
             self._add(_Column(name + MASK_SUFFIX, name, _is_null, None), "uint8")
             self.logical[name] = {**self.logical.get(name, _PLAIN), "mask": True}
         if is_image(kind):
@@ -168,14 +173,6 @@ class _Building:
             )
         self.encodings[column.name] = encoding
         self.columns.append(column)
-
-    def _filler(self, name: str, kind: Any, stored: Stored, policy: NullPolicy) -> pa.Array | None:
-        if policy.has_default:
-            return default_value(name, kind, stored, policy.default)
-        if not policy.mask:
-            return None
-        nothing = pa.array([None], arrow_type(kind))
-        return filler_of(stored.encoding, nothing.type if stored.convert is None else stored.convert(nothing).type)
 
 
 def _is_null(array: pa.Array) -> pa.Array:

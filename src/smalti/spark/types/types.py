@@ -1,33 +1,90 @@
-"""What a column of each Spark type is stored as, decided before a row is read; the table is in `docs/types.md`.
+"""The table of Spark types: what a column of each type is stored as by default, and what else it can be stored as.
 
-By default nothing is lost: where the stored value alone does not say what it stands for, a logical type in the manifest
-does. A number encoding that is asked for gives plain numbers.
+A further Spark type of single values is one entry in `_SCALARS`; `docs/types.md` shows the table to users. Values keep
+their meaning: where the stored value alone does not determine it, a logical type in the manifest does. A number
+encoding that the caller names stores plain numbers. How values are converted is in `spark.types.values`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pyarrow as pa
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
 from smalti.spark.types.values import IMAGE_FIELDS, Convert, ImageBytes, JsonText, as_numbers, dense_vectors
 
-_INTEGERS = {
-    "byte": "int8", "tinyint": "int8", "short": "int16", "smallint": "int16", "integer": "int32", "int": "int32",
-    "long": "int64", "bigint": "int64",
-}  # fmt: skip
-_FLOATS = {"float": "float32", "double": "float64"}
 _INTEGER_CHOICES = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "str_int")
 _FLOAT_CHOICES = ("float16", "float32", "float64", "str_float")
-_NUMBERS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "boolean": ("uint8", {"type": "bool"}),
-    "date": ("int32", {"type": "date"}),
-    "timestamp": ("int64", {"type": "timestamp", "unit": "us", "zone": "UTC"}),
-    "timestamp_ntz": ("int64", {"type": "timestamp", "unit": "us", "zone": None}),
-    "daytimeinterval": ("int64", {"type": "duration", "unit": "us"}),
-    "time": ("int64", {"type": "time", "unit": "ns"}),
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """One entry of the table: the storage of a Spark type of single values."""
+
+    arrow: pa.DataType
+    """Arrow type of the column as Spark sends it."""
+    encoding: str
+    """Default encoding, which keeps every value."""
+    choices: tuple[str, ...]
+    """Encodings that the caller may name instead, the default among them."""
+    in_json: Mapping[str, Any] | None
+    """Logical type of a value within JSON, as the manifest describes it; None if it cannot be nested."""
+    logical: Mapping[str, Any] | None = None
+    """Logical type of the stored value; None if the value stands for itself."""
+    convert: Convert | None = None
+    """Conversion from Spark's Arrow values to stored ones; None if they are the same."""
+
+    @property
+    def is_number(self) -> bool:
+        """True if arrays of it are stored as arrays of numbers."""
+        return self.choices in (_INTEGER_CHOICES, _FLOAT_CHOICES) and self.in_json is not None
+
+
+def _integer(arrow: pa.DataType) -> _Scalar:
+    return _Scalar(arrow, str(arrow), _INTEGER_CHOICES, {"type": "int"})
+
+
+def _float(arrow: pa.DataType, encoding: str) -> _Scalar:
+    return _Scalar(arrow, encoding, _FLOAT_CHOICES, {"type": "float"})
+
+
+def _as_integer(arrow: pa.DataType, encoding: str, logical: Mapping[str, Any]) -> _Scalar:
+    """Return the entry of a type that is stored as an integer with a logical type."""
+    return _Scalar(arrow, encoding, _INTEGER_CHOICES, logical, logical, as_numbers)
+
+
+_TEXT = _Scalar(pa.string(), "str", ("str", "json"), {"type": "text"})
+_MONTHS = "yearmonthinterval"
+_SCALARS = {
+    "boolean": _as_integer(pa.bool_(), "uint8", {"type": "bool"}),
+    "byte": _integer(pa.int8()),
+    "tinyint": _integer(pa.int8()),
+    "short": _integer(pa.int16()),
+    "smallint": _integer(pa.int16()),
+    "integer": _integer(pa.int32()),
+    "int": _integer(pa.int32()),
+    "long": _integer(pa.int64()),
+    "bigint": _integer(pa.int64()),
+    "float": _float(pa.float32(), "float32"),
+    "double": _float(pa.float64(), "float64"),
+    "string": _TEXT,
+    "char": _TEXT,
+    "varchar": _TEXT,
+    "binary": _Scalar(pa.binary(), "bytes", ("bytes", "jpeg", "png"), {"type": "binary"}),
+    "date": _as_integer(pa.date32(), "int32", {"type": "date"}),
+    "timestamp": _as_integer(pa.timestamp("us", "UTC"), "int64", {"type": "timestamp", "unit": "us", "zone": "UTC"}),
+    "timestamp_ntz": _as_integer(pa.timestamp("us"), "int64", {"type": "timestamp", "unit": "us", "zone": None}),
+    "time": _as_integer(pa.time64("ns"), "int64", {"type": "time", "unit": "ns"}),
+    "daytimeinterval": _as_integer(pa.duration("us"), "int64", {"type": "duration", "unit": "us"}),
+    _MONTHS: _Scalar(pa.int32(), "int32", _INTEGER_CHOICES, None, {"type": "duration", "unit": "M"}),
 }
-_MONTHS = {"type": "duration", "unit": "M"}
+"""By family: the type name of Spark without parameters, or, of intervals, the name of the class."""
+
+_CASTS = {_MONTHS: ("interval month", "int")}
+"""By family: casts that Spark must do, one after the other, because Arrow cannot carry the type."""
+
 _ADVICE = {
     "interval": "a calendar interval has no fixed length: make it a day-time or a year-month interval",
     "variant": "take it apart with `variant_get`, or make it text with `to_json`",
@@ -41,70 +98,93 @@ _OTHER_UDT = "a user-defined type: turn it into plain columns first"
 
 @dataclass(frozen=True)
 class Stored:
-    """How a column is stored."""
+    """The storage of one column."""
 
     encoding: str
     logical: Mapping[str, Any] | None = None
-    """What the stored values stand for; None where they stand for themselves."""
+    """Logical type of the stored values; None if they stand for themselves."""
     convert: Convert | None = None
-    """Spark's Arrow values to values that the encoding takes; None where they are that already."""
+    """Conversion from Spark's Arrow values to those that the encoding takes; None if they are the same."""
+    arrow: pa.DataType = field(default_factory=pa.null)
+    """Arrow type in which Spark sends the column; `stored_as` sets it."""
 
 
-def stored_as(name: str, kind: Any, asked: str | None) -> Stored:
-    """How a column is stored.
+def stored_as(name: str, kind: Any, encoding: str | None) -> Stored:
+    """Return how a column is stored.
 
     Args:
-        name: of the column.
-        kind: its `pyspark.sql.types.DataType`.
-        asked: the encoding that the user wants; None for the default.
+        name: Name of the column.
+        kind: Its `pyspark.sql.types.DataType`.
+        encoding: Encoding that the caller names; None for the default of the type.
 
     Raises:
-        SchemaError: the type cannot be stored, or not so; the message says what to do.
+        SchemaError: The type cannot be stored, or not with this encoding; the message has advice.
     """
+    return replace(_stored_as(name, kind, encoding), arrow=arrow_type(kind))
+
+
+def _stored_as(name: str, kind: Any, encoding: str | None) -> Stored:
     default, choices = _default(name, kind)
-    if asked is None:
+    if encoding is None:
         return default
-    parse_encoding(asked)  # an unknown name is a different mistake from one that does not fit
-    if asked not in choices and not ("ndarray" in choices and asked.startswith("ndarray:") and not is_image(kind)):
+    parse_encoding(encoding)  # an unknown name is a different mistake from one that does not fit
+    is_array = "ndarray" in choices and encoding.startswith("ndarray:") and not is_image(kind)
+    if encoding not in choices and not is_array:
         raise SchemaError(
-            f"column {name!r} of type {kind.simpleString()} cannot be stored as {asked!r}; it can be stored as "
+            f"column {name!r} of type {kind.simpleString()} cannot be stored as {encoding!r}; it can be stored as "
             f"{', '.join(choices)}",
             column=name,
         )
-    if asked == default.encoding == "json":
+    if encoding == default.encoding == "json":
         return default
-    if asked == "json" and kind.typeName() == "array":
+    if encoding == "json" and kind.typeName() == "array":
         return _as_json(name, kind)
-    return Stored(asked, None, ImageBytes(asked) if is_image(kind) else default.convert)
+    return Stored(encoding, None, ImageBytes(encoding) if is_image(kind) else default.convert)
 
 
 def casts(kind: Any) -> tuple[str, ...]:
-    """What Spark must cast a column to first, one after the other, because Arrow cannot carry it."""
-    return ("interval month", "int") if _is_months(kind) else ()
+    """Return the casts that Spark must do first, one after the other, because Arrow cannot carry the type."""
+    return _CASTS.get(_family(kind), ())
+
+
+def has_nan(kind: Any) -> bool:
+    """Return whether values of the type may be NaN."""
+    return kind.typeName() in ("float", "double")
 
 
 def is_image(kind: Any) -> bool:
-    """Whether it is Spark's image schema, `pyspark.ml.image.ImageSchema`."""
+    """Return whether a type is Spark's image schema, `pyspark.ml.image.ImageSchema`."""
     return kind.typeName() == "struct" and tuple(kind.fieldNames()) == IMAGE_FIELDS
 
 
-def _default(name: str, kind: Any) -> tuple[Stored, tuple[str, ...]]:
-    """The lossless way, and everything that may be asked for."""
+def arrow_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type in which Spark sends a column of a type that can be stored."""
+    scalar = _SCALARS.get(_family(kind))
+    if scalar is not None:
+        return scalar.arrow
     family = kind.typeName()
-    if family in _INTEGERS:
-        return Stored(_INTEGERS[family]), _INTEGER_CHOICES
-    if family in _FLOATS:
-        return Stored(_FLOATS[family]), _FLOAT_CHOICES
-    if family in ("string", "char", "varchar"):
-        return Stored("str"), ("str", "json")
-    if family == "binary":
-        return Stored("bytes"), ("bytes", "jpeg", "png")
+    if family == "decimal":
+        return pa.decimal128(kind.precision, kind.scale)
+    if family == "array":
+        return pa.list_(arrow_type(kind.elementType))
+    if family == "map":
+        return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
+    fields = kind.sqlType() if hasattr(kind, "sqlType") else kind
+    return pa.struct([(field.name, arrow_type(field.dataType)) for field in fields.fields])
+
+
+def _family(kind: Any) -> str:
+    name = type(kind).__name__.removesuffix("Type").lower()  # the type name of an interval lists its fields
+    return name if name in ("daytimeinterval", _MONTHS) else str(kind.typeName().split("(")[0])
+
+
+def _default(name: str, kind: Any) -> tuple[Stored, tuple[str, ...]]:
+    """Return the lossless way to store a type, and all encodings that may be named for it."""
+    scalar, family = _SCALARS.get(_family(kind)), kind.typeName()
+    if scalar is not None:
+        return Stored(scalar.encoding, scalar.logical, scalar.convert), scalar.choices
     if family == "decimal":
         return Stored("str_decimal", _in_json(name, kind)), ("str_decimal",)
-    if _is_months(kind):
-        return Stored("int32", _MONTHS), _INTEGER_CHOICES
-    if (number := _number(kind)) is not None:
-        return Stored(*number, as_numbers), _INTEGER_CHOICES
     if family == "array":
         return _array(name, kind)
     if is_image(kind):
@@ -112,40 +192,27 @@ def _default(name: str, kind: Any) -> tuple[Stored, tuple[str, ...]]:
         return pixels, ("ndarray", "ndarray:uint8", "png")
     if family in ("struct", "map"):
         return _as_json(name, kind), ("json",)
-    if _udt(kind).endswith(".VectorUDT"):
+    if _spark_udt(kind).endswith(".VectorUDT"):
         return Stored("ndarray:float64", {"type": "vector"}, dense_vectors), ("ndarray", "ndarray:float64")
     raise _refused(name, name, kind)
-
-
-def _number(kind: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """Encoding and logical type of what is a number for numpy."""
-    name = type(kind).__name__.removesuffix("Type").lower()  # an interval's `typeName` says its fields
-    return _NUMBERS.get(name) or _NUMBERS.get(kind.typeName().split("(")[0])
-
-
-def _is_months(kind: Any) -> bool:
-    return type(kind).__name__ == "YearMonthIntervalType"
-
-
-def _udt(kind: Any) -> str:
-    """Where a user-defined type of Spark's own comes from; empty for every other type."""
-    module = type(kind).__module__
-    return f"{module}.{type(kind).__name__}" if module in ("pyspark.ml.linalg", "pyspark.mllib.linalg") else ""
 
 
 def _array(name: str, kind: Any) -> tuple[Stored, tuple[str, ...]]:
     element = kind.elementType
     while element.typeName() == "array":
         element = element.elementType
-    dtype = (_INTEGERS | _FLOATS).get(element.typeName())
-    if dtype is not None:
-        return Stored(f"ndarray:{dtype}"), ("ndarray", f"ndarray:{dtype}", "json")
-    number = _number(element)
-    if number is None:
+    scalar = _SCALARS.get(_family(element))
+    if scalar is None or not scalar.is_number:
         return _as_json(name, kind), ("json",)
-    encoding, logical = number
-    stored = Stored(f"ndarray:{encoding}", {"type": "array", "of": logical}, as_numbers)
-    return stored, ("ndarray", f"ndarray:{encoding}", "json")
+    encoding = f"ndarray:{scalar.encoding}"
+    logical = None if scalar.logical is None else {"type": "array", "of": scalar.logical}
+    return Stored(encoding, logical, scalar.convert), ("ndarray", encoding, "json")
+
+
+def _spark_udt(kind: Any) -> str:
+    """Return the full name of a user-defined type of Spark's own; empty for every other type."""
+    module = type(kind).__module__
+    return f"{module}.{type(kind).__name__}" if module in ("pyspark.ml.linalg", "pyspark.mllib.linalg") else ""
 
 
 def _as_json(name: str, kind: Any) -> Stored:
@@ -154,20 +221,13 @@ def _as_json(name: str, kind: Any) -> Stored:
 
 
 def _in_json(path: str, kind: Any, column: str | None = None) -> Mapping[str, Any]:
-    """The type of a value within JSON, as the manifest describes it."""
+    """Return the logical type of a value within JSON, as the manifest describes it."""
     column, family = column or path, kind.typeName()
-    if family in _INTEGERS:
-        return {"type": "int"}
-    if family in _FLOATS:
-        return {"type": "float"}
-    if family in ("string", "char", "varchar"):
-        return {"type": "text"}
-    if family == "binary":
-        return {"type": "binary"}
+    scalar = _SCALARS.get(_family(kind))
+    if scalar is not None and scalar.in_json is not None:
+        return scalar.in_json
     if family == "decimal":
         return {"type": "decimal", "precision": kind.precision, "scale": kind.scale}
-    if not _is_months(kind) and (number := _number(kind)) is not None:
-        return number[1]
     if family == "array":
         return {"type": "list", "of": _in_json(f"{path}[]", kind.elementType, column)}
     if family == "map":
@@ -191,13 +251,12 @@ def _in_json(path: str, kind: Any, column: str | None = None) -> Mapping[str, An
 
 
 def _refused(column: str, path: str, kind: Any, advice: str | None = None) -> SchemaError:
-    family = kind.typeName().split("(")[0]
-    if advice is None and _is_months(kind):
+    if advice is None and _family(kind) == _MONTHS:
         advice = "make it a column of its own, or a number of months"
     if advice is None and hasattr(kind, "sqlType"):
-        advice = _MATRIX if _udt(kind).endswith(".MatrixUDT") else _OTHER_UDT
-        if _udt(kind).endswith(".VectorUDT"):
+        advice = _MATRIX if _spark_udt(kind).endswith(".MatrixUDT") else _OTHER_UDT
+        if _spark_udt(kind).endswith(".VectorUDT"):
             advice = "make it a column of its own, or an array with `vector_to_array`"
-    advice = advice or _ADVICE.get(family) or "leave it out, or cast it to a string, a number or binary first"
+    advice = advice or _ADVICE.get(_family(kind)) or "leave it out, or cast it to a string, a number or binary first"
     where = f"column {column!r}" if path == column else f"column {column!r}, at {path},"
     return SchemaError(f"{where} has type {kind.simpleString()}, which cannot be stored; {advice}", column=column)

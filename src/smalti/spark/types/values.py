@@ -1,15 +1,11 @@
-"""Arrow's structs, maps and lists as JSON text, with what JSON does not know written so that nothing is lost.
+"""Conversions of Spark's Arrow values to the values that encodings take.
 
-Read back by `smalti.format.logical`, which says what stands for what.
+    `as_numbers`      booleans, dates, times and durations, and lists of them, to integers
+    `JsonText`        structs, maps and lists to JSON text, without loss; `smalti.format.logical` reads it back
+    `ImageBytes`      Spark's image schema to arrays of pixels or PNG files
+    `dense_vectors`   vectors of Spark ML and MLlib, dense and sparse, to lists of all their numbers
 
-Arrow's truth values, dates, times and spans of time as the numbers that are stored for them; lists of them too.
-
-Spark's image schema: structs of origin, height, width, channels, OpenCV type and bytes of pixels.
-
-Pixels are one byte each, of one channel, or of three or four in the order blue, green, red and alpha, as OpenCV has
-them. They are stored as an array in just that order, or as a PNG file.
-
-Vectors of Spark ML and MLlib, dense and sparse, as lists of all their numbers.
+Nulls stay nulls; what is stored for them is decided in `nulls`. Which type takes which conversion is in `types`.
 """
 
 import base64
@@ -29,17 +25,17 @@ from smalti.errors import SchemaError
 from smalti.format import parse_encoding
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Spark's values to values that an encoding takes; nulls stay nulls. Picklable; SchemaError says the `row`."""
+"""Conversion of Spark's values to values that an encoding takes; picklable. Its SchemaError has the fact `row`."""
 
-_NO_TIME = -(1 << 63)
-"""What numpy keeps for "not a time": 292,277 years before 1970, which Spark's longest spans of time reach."""
+_NAT = -(1 << 63)
+"""Value that numpy reserves for "not a time": 292,277 years before 1970, which Spark's longest intervals reach."""
 
 
 def as_numbers(array: pa.Array) -> pa.Array:
-    """The same rows as numbers, in the units of Spark: days, microseconds, and nanoseconds of the day.
+    """Return the same rows as integers, in the units of Spark: days, microseconds, and nanoseconds of the day.
 
     Raises:
-        SchemaError: a time with a finer unit than its column's, or one that numpy cannot tell from none.
+        SchemaError: A time has a finer unit than its column, or is the value that numpy reserves for no time.
     """
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
@@ -66,7 +62,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _with_units(kind: pa.DataType) -> pa.DataType:
-    """The type in Spark's units; a function that made the column may have chosen others."""
+    """Return the type in Spark's units; the output of a transform may have others."""
     if _is_list(kind):
         return pa.large_list(_with_units(kind.value_type))
     if pt.is_date(kind):
@@ -93,9 +89,9 @@ def _check_times(numbers: pa.Array, kind: pa.DataType) -> None:
     while _is_list(kind):
         lists.append(numbers)
         numbers, kind = numbers.flatten(), kind.value_type
-    if not pt.is_int64(numbers.type) or pc.min(numbers).as_py() != _NO_TIME:
+    if not pt.is_int64(numbers.type) or pc.min(numbers).as_py() != _NAT:
         return
-    row = pc.index(numbers, _NO_TIME).as_py()
+    row = pc.index(numbers, _NAT).as_py()
     for each in reversed(lists):
         ends = np.cumsum(pc.fill_null(each.value_lengths(), 0).to_numpy())
         row = int(np.searchsorted(ends, row, side="right"))
@@ -108,16 +104,16 @@ _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 @dataclass(frozen=True)
 class JsonText:
-    """Values of one type to their JSON text; of the same values always the same text."""
+    """A conversion of values of one type to JSON text; equal values always give the same text."""
 
     kind: Mapping[str, Any]
-    """The type, as the manifest describes it."""
+    """Logical type of the values, as the manifest describes it."""
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """One text each, as bytes; a null stays a null.
+        """Return the text of each value, as bytes.
 
         Raises:
-            SchemaError: text that is no UTF-8, or a map with a key twice.
+            SchemaError: A text is no UTF-8, or a map has a key twice.
         """
         try:
             values = _values(array, self.kind)
@@ -139,7 +135,7 @@ def _text(value: Any) -> bytes:
 
 
 def _values(array: pa.Array, kind: Mapping[str, Any]) -> list[Any]:
-    """Each row as what `json` writes, column by column of what is nested."""
+    """Return the rows as objects that `json` writes; nested values are converted column by column."""
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     family = kind["type"]
@@ -176,7 +172,7 @@ def _float(value: float | None) -> float | str | None:
 
 
 def _structs(array: pa.StructArray, kinds: Mapping[str, Any]) -> list[Any]:
-    # `flatten`, not `field`: it knows where a slice begins.
+    # `flatten` respects the offset of a slice; `field` does not.
     columns = [_values(each, kinds[field.name]) for each, field in zip(array.flatten(), array.type, strict=True)]
     names = [field.name for field in array.type]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
@@ -189,19 +185,19 @@ def _maps(array: pa.MapArray, kind: Mapping[str, Any]) -> list[Any]:
     values = _lists(array, _values(_inner(array, array.items), kind["values"]))
     as_object = kind["keys"]["type"] == "text"
     found: list[Any] = []
-    for its, items in zip(keys, values, strict=True):
-        if its is None:
+    for row_keys, items in zip(keys, values, strict=True):
+        if row_keys is None:
             found.append(None)
             continue
-        if len(set(its)) < len(its):
+        if len(set(row_keys)) < len(row_keys):
             raise SchemaError("a map has a key twice, which a dict cannot hold.")
-        pairs = zip(its, items, strict=True)
+        pairs = zip(row_keys, items, strict=True)
         found.append(dict(pairs) if as_object else list(map(list, pairs)))
     return found
 
 
 def _inner(array: pa.Array, values: pa.Array) -> pa.Array:
-    """What the lists of a slice hold, which is a part of what they all hold."""
+    """Return the values of the lists in a slice; `values` has those of the whole array."""
     begin = array.offsets[0].as_py()
     return values.slice(begin, array.offsets[len(array)].as_py() - begin)
 
@@ -218,21 +214,25 @@ def _lists(array: pa.Array, items: Sequence[Any]) -> list[Any]:
 IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 ORIGIN_SUFFIX = "__origin"
 _MODES = {1: 0, 3: 16, 4: 24}
-"""OpenCV's number of the type, by channels: CV_8UC1, CV_8UC3, CV_8UC4."""
+"""OpenCV's number of the pixel type by number of channels: CV_8UC1, CV_8UC3, CV_8UC4."""
 _RED_FIRST = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
 
 
 @dataclass(frozen=True)
 class ImageBytes:
-    """Images to what an encoding stores for them: array bytes, or a PNG file."""
+    """A conversion of Spark's images to the bytes of an array, or to PNG files.
+
+    Spark's pixels have one byte for each of one, three or four channels, in OpenCV's order: blue, green, red, alpha.
+    Arrays keep that order.
+    """
 
     encoding: str
 
     def __call__(self, array: pa.StructArray) -> pa.Array:
-        """One binary value each; a null stays a null.
+        """Return one binary value for each image.
 
         Raises:
-            SchemaError: an image that Spark could not read, or of another pixel type.
+            SchemaError: Spark could not read an image, or it has another pixel type.
         """
         codec = parse_encoding(self.encoding)
         stored: list[bytes | None] = []
@@ -249,14 +249,12 @@ class ImageBytes:
 
 
 def image_origins(array: pa.StructArray) -> pa.Array:
-    """Where each image came from; empty where Spark does not know."""
-    import pyarrow.compute as pc
-
+    """Return the source of each image; empty if Spark does not know it."""
     return pc.fill_null(array.flatten()[0], "")
 
 
 def _pixels(image: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """uint8, shape (height, width, channels)."""
+    """Return the pixels of an image: uint8, shape (height, width, channels)."""
     shape = image["height"], image["width"], image["nChannels"]
     if None in shape or min(shape) < 1 or image["data"] is None:
         raise SchemaError("an image that Spark could not read; filter by height > 0, or read with dropInvalid.")
@@ -279,18 +277,18 @@ def _png(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> bytes:
 
 
 _MAX_NUMBERS = 1 << 27
-"""In one batch: a gigabyte. Sparse vectors of a million numbers are not to be written out by the ten thousand."""
+"""Numbers of all vectors of one batch, 1 GB: a batch may have ten thousand sparse vectors of a million numbers."""
 Array = np.ndarray[Any, Any]
 
 
 def dense_vectors(array: pa.StructArray) -> pa.LargeListArray:
-    """Each vector as the list of its numbers; a null stays a null.
+    """Return each vector as the list of its numbers.
 
     Args:
-        array: structs of type (0 sparse, 1 dense), size, indices and values, as Spark hands vectors over.
+        array: Structs of type (0 sparse, 1 dense), size, indices and values, as Spark sends vectors.
 
     Raises:
-        SchemaError: a sparse vector that contradicts itself, or a batch whose vectors take too much memory.
+        SchemaError: A sparse vector contradicts itself, or the vectors of a batch take too much memory.
     """
     is_null = np.asarray(array.is_null())
     kinds, sizes, indices, values = array.flatten()
@@ -317,7 +315,7 @@ def dense_vectors(array: pa.StructArray) -> pa.LargeListArray:
 
 
 def _indices(indices: pa.ListArray, is_sparse: Array, num_values: Array, lengths: Array) -> Array:
-    """The places of all values of the sparse vectors within them, one vector behind the other."""
+    """Return the place of each value of the sparse vectors within its vector, concatenated over all vectors."""
     num_indices = np.where(is_sparse, _filled(indices.value_lengths()), 0)
     wrong = is_sparse & (num_indices != num_values)
     if not wrong.any():

@@ -1,27 +1,50 @@
-"""A Spark DataFrame to a version of a shard set: executors write shards, the driver publishes them last.
+"""`dataframe_to_mds`: a Spark DataFrame as a new version of a shard set.
 
-    1. columns and target are checked before a row is read; a write that is published already ends it here;
-    2. each task encodes whole Arrow batches into shards and uploads them below its own prefix, named by attempt;
-    3. each task answers with its shards' entries after the store has acknowledged all of them, or raises;
-    4. the driver takes one answer per task, has small shards that follow each other joined, and publishes all at once.
+    plan      decide columns and encodings from schema and options; no row is read
+    identify  derive the write id; a write that is published already ends here
+    run       each task encodes Arrow batches into shards, uploads them below a prefix of its own, named by attempt,
+              and answers with their entries once the store has acknowledged all of them
+    pack      take one answer per task, and join small shards of neighbouring tasks
+    publish   make all shards durable, and commit the version
 
 A task, executor or driver that dies leaves objects that no version names, and nothing else.
 """
 
+import dataclasses
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from smalti.catalog import Manifest
+from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id, publish
+from smalti.catalog.header import Header
+from smalti.catalog.publishing.publish import Mode, check_target
+from smalti.catalog.retention import markers
 from smalti.spark.frames import require_frame
-from smalti.spark.writing.job import draft_plan, write_frame
-from smalti.spark.writing.mosaic import write_as_peer
-from smalti.spark.writing.options import Mode, ProgressChoice, WriteOptions
+from smalti.spark.lineage.source import require_unchanged, source_of, write_id_of
+from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
+from smalti.spark.writing.options import ProgressChoice, WriteOptions
+from smalti.spark.writing.packing import delete_all, make_durable, pack
+from smalti.spark.writing.plan import (
+    check_append,
+    learn_columns,
+    plan_write,
+    select_inputs,
+    stored_columns,
+)
+from smalti.spark.writing.progress import reporting
+from smalti.spark.writing.shuffle import shuffle_rows as shuffled
+from smalti.spark.writing.task import run
 from smalti.spark.writing.transform import Transform, TransformFunction
-from smalti.storage import open_store
+from smalti.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_NOT_IN_ID = ("transform", "progress", "write_id", "storage_options")
+"""Options that a derived write id leaves out: a write with a transform has none, the others change no row."""
+_REPLACING = ("create", "overwrite", "rollback")
+"""Operations after which rows of earlier versions are not shown any more."""
 
 
 @overload
@@ -55,7 +78,7 @@ def dataframe_to_mds(
     *,
     merge_index: bool = True,
 ) -> tuple[str, str]: ...
-def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the documented interface
+def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
     dataframe: "DataFrame | None" = None,
     out: str | Path | bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
     mds_kwargs: Mapping[str, Any] | None = None,
@@ -79,60 +102,61 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     df: "DataFrame | None" = None,
-) -> "Manifest | tuple[str, str]":
+) -> "Manifest | tuple[str, str] | None":
     """Write a DataFrame as Mosaic Data Shards and publish them as one new version; blocks until that is done.
 
-    The call of MosaicML's function, `dataframe_to_mds(df, merge_index=True, mds_kwargs={"out": ..., ...})`, is taken
-    as well, and gives what that gives: the local and the remote path (`smalti.spark.writing.mosaic`).
+    MosaicML's call, `dataframe_to_mds(df, merge_index=True, mds_kwargs={"out": ..., ...})`, is accepted too, and
+    returns what MosaicML's function returns: the local and the remote path (`smalti.spark.writing.mosaic`).
 
     Args:
-        dataframe: the rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full,
-            however they are partitioned: small last shards of neighbouring partitions are joined.
-        out: a path or URL that all executors and this process can write to.
+        dataframe: The rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full
+            however the rows are partitioned: small last shards of neighbouring partitions are joined.
+        out: Path or URL that all executors and this process can write to.
         mds_kwargs: MosaicML's call only: the arguments of its writer, `out` among them.
-        udf_iterable: MosaicML's call only: from a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
+        udf_iterable: MosaicML's call only: maps a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
         udf_kwargs: MosaicML's call only: keyword arguments of `udf_iterable`.
-        merge_index: MosaicML's call only: False publishes nothing, and leaves a folder with an index per partition.
-        columns: name to encoding, or to None for that of its Spark type, of the columns to store; by default all, by
-            their types (docs/types.md). With `transform`, of the columns that it gives.
-        nulls: what becomes of nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
-        compression: `zstd`, `zstd:<level>`, another of MDS, or None.
-        hashes: checksums to record for every file.
-        size_limit: largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each Spark
+        merge_index: MosaicML's call only: False publishes no version, and writes a folder with an index per partition.
+        columns: Columns to store: name to encoding, or to None for the default of its Spark type; by default all
+            columns (docs/types.md). With `transform`, columns of its output.
+        nulls: What is done with nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
+        compression: `zstd`, `zstd:<level>`, another one of MDS, or None.
+        hashes: Checksums to record for every file.
+        size_limit: Largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each Spark
             partition and split.
-        transform: a function over batches that runs between Spark and the shards: pyarrow.RecordBatch to the same, or
-            pandas.DataFrame to the same, or iterators of them, as its first parameter is annotated
-            (`smalti.spark.Transform` says it in words). Unless `columns` names every encoding, it is run on the first
-            rows beforehand to learn its columns.
-        partition_by: a column of few texts whose values become splits, such as `train` and `validation`; with
-            `transform`, of what that gives.
-        shuffle_rows: True or a seed puts all rows in an order that is a permutation by their content and the seed; it
-            costs a shuffle of all rows through Spark. Equal rows come to stand together.
-        target_shards: about how many shards to make, of each split, all about equally large, by spreading the rows
-            over so many Spark partitions as with `shuffle_rows`; more where `size_limit` is reached.
-        mode: `create` a set where there is none, `overwrite` or `append` to one by a new version.
-        progress: a line about tasks, rows and bytes on the error stream, after some seconds and if that is a terminal;
-            `"always"` also where it is none; False never.
-        write_id: names this write: one that is already published returns its version and reads no row. By default
-            derived from source and options, where Spark tells enough about the source to know that it is the same.
-        lineage: where the rows came from, kept in the manifest (JSON) beside what Spark tells of it.
-        metadata: whatever else should be kept in the manifest (JSON).
-        storage_options: credentials and endpoint of the store.
-        df: another name of `dataframe`.
+        transform: Function over batches that runs between Spark and the shards: from pyarrow.RecordBatch to the same,
+            from pandas.DataFrame to the same, or between iterators of these, by the annotation of its first parameter
+            or as `smalti.spark.Transform` declares it. Unless `columns` names every encoding, it runs on the first rows
+            beforehand to learn its columns.
+        partition_by: Column of a few texts whose values become splits, such as `train` and `validation`; with
+            `transform`, a column of its output.
+        shuffle_rows: True or a seed stores all rows in an order that their content and the seed decide. Costs a shuffle
+            of all rows through Spark. Equal rows become neighbours.
+        target_shards: About how many shards of about equal size to make of each split, by shuffling the rows into as
+            many Spark partitions, as `shuffle_rows` does; more where `size_limit` is reached.
+        mode: `create` a set where there is none, `overwrite` the set or `append` to it by a new version.
+        progress: True shows a line about tasks, rows and bytes on the error stream, after some seconds and if it is a
+            terminal; `"always"` shows it on other streams too; False never.
+        write_id: Identifies this write: if it is published already, its version is returned and no row is read. By
+            default derived from source and options, if Spark knows enough to recognise the same source.
+        lineage: Where the rows came from, kept in the manifest (JSON) together with what Spark knows of it.
+        metadata: Anything else to keep in the manifest (JSON).
+        storage_options: Credentials and endpoint of the store.
+        df: Another name of `dataframe`.
 
     Returns:
-        The manifest of the version; (local, remote) for MosaicML's call.
+        The manifest of the version; (local, remote) for MosaicML's call, "" for a path that is not used.
 
     Raises:
-        SchemaError: a column cannot be stored as asked, or a value (a null, a number that does not fit) cannot; or
-            there are no rows.
-        BadImageError: the frame is that of `prepare_images` with policy `fail`, and has a bad image.
+        SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
+            stored; or there are no rows.
+        BadImageError: The frame is that of `prepare_images` with policy `fail`, and has a bad image.
         SmaltiError: `transform` failed; the message names partition, rows and line.
-        DatasetExists: `create`, and the place holds a data set already.
-        CommitConflict: somebody else published first; nothing of ours is visible.
-        StoreError: the store failed for longer than its retries.
-        ValueError: an option that cannot be.
-        TypeError: `dataframe` is no DataFrame of Spark; the message has the line that makes one of it.
+        DatasetExists: The mode is `create`, and the place holds a data set already.
+        CommitConflict: Another writer published first; this write published nothing.
+        CatalogError: A source file was replaced or removed while it was read; nothing was published.
+        StoreError: The store failed for longer than its retries.
+        ValueError: An option has an unusable value.
+        TypeError: `dataframe` is no DataFrame of Spark; the message has the call that makes one of it.
     """
     df = _frame_of(dataframe, df)
     options = WriteOptions(
@@ -152,23 +176,28 @@ def dataframe_to_mds(  # noqa: PLR0913  the public door: these names are the doc
         metadata=metadata,
         storage_options=storage_options,
     )
-    is_peers = isinstance(out, bool) or any(each is not None for each in (mds_kwargs, udf_iterable, udf_kwargs))
-    if is_peers or merge_index is not None:
-        if isinstance(out, bool) and merge_index is not None:
-            raise ValueError("`merge_index` was given twice")
-        _check_peers(out, options)
-        merges = out if isinstance(out, bool) else merge_index
-        return write_as_peer(df, merges is not False, mds_kwargs, udf_iterable, udf_kwargs)
-    if out is None or isinstance(out, bool):
+    call = None
+    if isinstance(out, bool) or any(each is not None for each in (mds_kwargs, udf_iterable, udf_kwargs, merge_index)):
+        _check_mosaic(out, merge_index, options)
+        merges = (out if isinstance(out, bool) else merge_index) is not False
+        call = parse_call(mds_kwargs, udf_iterable, udf_kwargs, merges=merges)
+        out, options = call.root, call.options
+    if out is None:
         raise ValueError("`out`: expected a path or URL to write to; none was given")
-    return write_frame(df, draft_plan(df, open_store(out, storage_options), options), options)
+    store = open_store(out, storage_options)
+    manifest = _write(df, store, options, call)
+    if call is None:
+        return manifest
+    if manifest is not None and call.copy_to is not None:
+        copy_set(store, manifest, open_store(call.copy_to))
+    return call.local, call.remote
 
 
 def _frame_of(dataframe: "DataFrame | None", df: "DataFrame | None") -> "DataFrame":
     """Return the DataFrame that was given under one of its two names.
 
     Raises:
-        TypeError: none, both, or something else.
+        TypeError: None was given, or both, or something else.
     """
     if dataframe is not None and df is not None:
         raise TypeError("`df` is another name of `dataframe`; give one of them")
@@ -177,8 +206,10 @@ def _frame_of(dataframe: "DataFrame | None", df: "DataFrame | None") -> "DataFra
     return frame
 
 
-def _check_peers(out: object, options: WriteOptions) -> None:
-    """Refuse a mixture of the two calls: one half of it would be ignored."""
+def _check_mosaic(out: object, merge_index: object, options: WriteOptions) -> None:
+    """Refuse arguments of both calls at once: one half would be ignored."""
+    if isinstance(out, bool) and merge_index is not None:
+        raise ValueError("`merge_index` was given twice")
     taken = "`mds_kwargs`, `merge_index`, `udf_iterable` and `udf_kwargs` are MosaicML's call"
     if out is not None and not isinstance(out, bool):
         raise ValueError(f"{taken}; give the place as `out` in `mds_kwargs`, or leave these arguments out")
@@ -187,3 +218,97 @@ def _check_peers(out: object, options: WriteOptions) -> None:
     if mixed:
         names = ", ".join(f"`{name}`" for name in mixed)
         raise ValueError(f"{taken}; {names} cannot be given with it: use dataframe_to_mds(df, out, ...) instead")
+
+
+def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCall | None = None) -> Manifest | None:
+    """Write the rows of the frame, and return the version that has them; a write that is published reads no row.
+
+    None if MosaicML's call asks for no version, but for a folder with an index of its own per Spark partition.
+    """
+    plan = plan_write(df, store, options, call.samples if call else None, call.uploads if call else None)
+    is_loose = call is not None and not call.merges
+    write = _Write(new_write_id()) if is_loose else _identify(df, store, options)
+    if write.published is not None:
+        return write.published
+    with reporting(df.sparkSession, store.url, options.progress) as report:
+        frame = select_inputs(df, plan)
+        plan = learn_columns(frame, dataclasses.replace(plan, write_id=write.write_id, is_loose=is_loose))
+        check_append(write.parent, plan)
+        if options.seed is not None:
+            frame = shuffled(frame, options.seed, options.target_shards)
+        if is_loose:
+            put_folder_indexes(store, run(frame, plan))
+            return None
+        markers.begin(store, write.write_id)  # creates the root, if that is a folder
+        with store.watched() as watch:
+            plan = dataclasses.replace(plan, disk=watch.disk)
+            with require_unchanged(df):
+                answers = run(frame, plan)
+            schema, logical = stored_columns(plan, answers, write.parent)
+            packed = pack(df.sparkSession, plan, answers, options)
+            make_durable(store, watch, packed)
+            draft = Draft(
+                write.write_id,
+                schema,
+                packed.shards,
+                lineage=dict(write.lineage),
+                metadata=dict(options.metadata or {}),
+                logical=logical,
+                row_hash=packed.row_hash,
+            )
+            manifest = publish(store, draft, mode=options.mode)
+        report.finish(manifest, packed.shards)
+    delete_all(store, packed.unused_keys())
+    markers.end(store, write.write_id)
+    return manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class _Write:
+    """The identity of one write, before a row is read."""
+
+    write_id: str
+    lineage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Lineage for the manifest: Spark's knowledge of the source, and the caller's additions."""
+    parent: Header | None = None
+    """The version that is appended to; None in other modes."""
+    published: Manifest | None = None
+    """The version that this write has published before."""
+
+
+def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> _Write:
+    """Return which write this call is.
+
+    A write id of the caller identifies it for good. Otherwise, equal calls over a source that Spark knows to be equal
+    are the same write, as long as the newest version shows its rows.
+
+    Raises:
+        DatasetExists: The mode is `create`, and the place holds a set that another write made.
+    """
+    source = source_of(df)
+    is_derivable = options.write_id is None and options.transform is None
+    derived = write_id_of(source, _options_in_id(options)) if is_derivable else None
+    write_id = options.write_id or derived or new_write_id()
+    header = check_target(store, options.mode, write_id=write_id).header
+    version = header.writes.get(write_id) if header is not None else None
+    is_fenced = derived is not None and header is not None and write_id in header.fenced  # a vacuum refuses it
+    if header is not None and (version is not None or is_fenced):
+        if version is not None and (derived is None or _is_shown(store, header, version, options)):
+            return _Write(write_id, published=load_manifest(store, version=version))
+        write_id = f"{write_id}-{secrets.token_hex(4)}"
+        header = check_target(store, options.mode, write_id=write_id).header
+    lineage = {**source, **dict(options.lineage or {})}
+    return _Write(write_id, lineage, parent=header if options.mode == "append" else None)
+
+
+def _options_in_id(options: WriteOptions) -> dict[str, str]:
+    names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_ID]
+    return {name: repr(getattr(options, name)) for name in names}
+
+
+def _is_shown(store: Store, newest: Header, version: int, options: WriteOptions) -> bool:
+    """Return whether the newest version shows the rows of this version; of an append, still has them."""
+    later = [info for info in history(store) if info.version >= version]
+    if options.mode != "append":
+        return any(info.version == version and info.digest == newest.digest for info in later)
+    return not any(info.version > version and info.operation in _REPLACING for info in later)

@@ -1,13 +1,14 @@
-"""What the caller of `dataframe_to_mds` chooses, checked before anything is done."""
+"""The options of `dataframe_to_mds`, checked before anything is done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from smalti.catalog.publishing.publish import Mode
 from smalti.format import ShardOptions
+from smalti.spark.prepare import require
 from smalti.spark.writing.transform import Transform, TransformFunction
 
-Mode = Literal["create", "overwrite", "append"]
 ProgressChoice = bool | Literal["always"]
 
 _MAX_SHARDS = 1_000_000
@@ -15,7 +16,7 @@ _MAX_SHARDS = 1_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The keyword arguments of `dataframe_to_mds`, which says what each means; these are their defaults."""
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults."""
 
     columns: Mapping[str, str | None] | None = None
     nulls: str | Mapping[str, Any] = "reject"
@@ -34,15 +35,15 @@ class WriteOptions:
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
-        _require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
-        _require(
+        require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
+        require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
+        require(
             "shuffle_rows",
             "False, True or a seed, a whole number of 64 bits",
             self.shuffle_rows,
             met=_is_seed(self.shuffle_rows),
         )
-        _require(
+        require(
             "target_shards",
             f"a whole number from 1 to {_MAX_SHARDS:,}, or None",
             self.target_shards,
@@ -52,12 +53,12 @@ class WriteOptions:
 
     @property
     def shard_options(self) -> ShardOptions:
-        """Those of them that are about shard files."""
+        """The options that concern shard files."""
         return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
 
     @property
     def seed(self) -> int | None:
-        """The seed of the rows' new places; None when they stay where the frame has them."""
+        """Seed of the global shuffle; None if the rows keep the order of the frame."""
         if self.shuffle_rows is False:
             return 0 if self.target_shards is not None else None
         return 0 if self.shuffle_rows is True else self.shuffle_rows
@@ -65,8 +66,3 @@ class WriteOptions:
 
 def _is_seed(found: object) -> bool:
     return isinstance(found, int) and -(2**63) <= found < 2**63
-
-
-def _require(name: str, expected: str, found: object, *, met: bool) -> None:
-    if not met:
-        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")

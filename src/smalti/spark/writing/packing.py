@@ -1,61 +1,161 @@
-"""Small shards that stand beside each other joined into full ones, so that small partitions make no small shards.
+"""The answers of all tasks made into the shards of one version; small last shards of neighbouring tasks are joined.
 
 Every task's last shard of a split ends where its rows end. A run of such last shards, of tasks that follow each other
-and filled no whole shard in between, is one shard in the end where the size limit allows it. Samples are copied as they
-lie, and keep their order; at most one shard per task and split is written twice. What was joined is named by nobody,
-and deleted after the version is published.
+with no full shard in between, becomes one shard where the size limit allows it. So small partitions make no small
+shards. Samples are copied without being decoded, and keep their order; at most one shard per task and split is written
+twice. No version names the shards that were joined; the caller deletes them after it has published.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.catalog.manifest import row_hash_text
+from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.verify import open_checked
-from smalti.errors import SmaltiError, StoreError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.errors import SchemaError, SmaltiError, StoreError
+from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
-from smalti.format.sizes import parse_size_limit
-from smalti.spark.session import make_frame
-from smalti.spark.tasks import Attempt, run_tasks
-from smalti.spark.writing.task import Part, WritePlan
+from smalti.spark.tasks import Answers, Attempt, run_on_rows
+from smalti.spark.writing.options import WriteOptions
+from smalti.spark.writing.plan import WritePlan
 from smalti.storage import Store
+from smalti.storage.store import Watch
 from smalti.writer import ShardUploader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ON_DRIVER_BYTES = 32 << 20  # a Spark job takes longer than joining these here
+_TABLE_SHARDS = 4096  # from this many on, shards are kept as a table, which takes a tenth of the memory
+_MAX_DRIVER_BYTES = 32 << 20  # joined on the driver, which is faster than a Spark job
 _MAX_TASKS = 1000
-_DELETES = 16  # at the same time
-
-Runs = list[list[Part]]
-"""Parts whose last shards become one; two or more each, in order."""
+_PARALLEL_DELETES = 16
+_KEYS_PER_SYNC = 4096
 
 
-def find_runs(parts: Sequence[Part], schema: Schema, plan: WritePlan) -> Runs:
-    """Which parts' last shards are joined; pure.
+@dataclass(frozen=True)
+class TaskShards:
+    """The shards that one task wrote of one split; at least one."""
+
+    split: str | None
+    task: int
+    count: int
+    """Number of shards."""
+    tail: ShardInfo
+    """The last shard: it ends where the rows end, and may be small."""
+    packed: str
+    """All shards of the task, as in its answer; takes a hundredth of the memory of the entries."""
+    is_synced: bool = True
+    """False if the driver must sync the shards to disk."""
+
+    def shards(self) -> Sequence[ShardInfo]:
+        """Return all shards, in order."""
+        table = unpack_shards(self.packed, where=f"answer of task {self.task}")
+        return table if self.split is None else table.of_partition(self.split)
+
+
+Runs = list[list[TaskShards]]
+"""Runs of tasks whose last shards become one; two tasks or more each, in order."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The shards of all tasks, with the last shards of each run joined."""
+
+    parts: Sequence[TaskShards]
+    """Shards of all tasks, in order."""
+    runs: Runs
+    joined: Sequence[ShardInfo]
+    """One shard for each run, which replaces the last shards of its tasks."""
+    row_hash: str = ""
+    """Row hash of all samples; empty if unknown."""
+
+    @functools.cached_property
+    def shards(self) -> Sequence[ShardInfo]:
+        """All shards, in order."""
+        count = sum(part.count for part in self.parts) - sum(len(run) - 1 for run in self.runs)
+        return tuple(self._in_order()) if count < _TABLE_SHARDS else table_of(self._in_order())
+
+    def _in_order(self) -> Iterator[ShardInfo]:
+        joined = {id(run[0]): info for run, info in zip(self.runs, self.joined, strict=True)}
+        for part, count in self._remaining():
+            if count:
+                yield from part.shards()[:count]
+            if id(part) in joined:
+                yield joined[id(part)]
+
+    def unsynced_keys(self) -> Iterator[str]:
+        """Yield the objects that tasks did not sync; joined shards were synced when they were put."""
+        for part, count in self._remaining():
+            if not part.is_synced:
+                yield from (file.basename for info in part.shards()[:count] for file in info.stored_files)
+
+    def unused_keys(self) -> list[str]:
+        """Return the objects whose samples are in joined shards now."""
+        return [file.basename for run in self.runs for part in run for file in part.tail.stored_files]
+
+    def _remaining(self) -> Iterator[tuple[TaskShards, int]]:
+        """Yield the shards of each task, and how many of them were not joined."""
+        in_runs = {id(part) for run in self.runs for part in run}
+        for part in self.parts:
+            yield part, part.count - (id(part) in in_runs)
+
+
+def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: WriteOptions) -> Packed:
+    """Return the shards of all tasks in order, with small last ones joined; blocks while these are written.
 
     Args:
-        parts: in order.
-        schema: of all of them.
-        plan: with the size limit; without one, nothing is joined.
+        spark: Session whose executors join shards, where there is much to join.
+        plan: Plan of the write.
+        answers: Answers of all tasks, which is emptied: with a million shards it is large.
+        options: The caller's choices; with `target_shards`, no shards are joined.
+
+    Raises:
+        SchemaError: There are no rows, and the mode is not `append`.
+        SmaltiError: A shard that a task wrote cannot be read again.
     """
-    limit = parse_size_limit(plan.options.size_limit)
-    if limit is None:
-        return []
+    row_hash = row_hash_text(sum(int(answer["row_hash"], 16) for _, answer in answers))
+    parts = collect_parts(answers)
+    answers.clear()
+    if not parts and options.mode != "append":
+        raise SchemaError("the DataFrame has no rows; nothing was published")
+    runs = find_runs(parts) if options.target_shards is None else []
+    return Packed(parts, runs, join_runs(spark, plan, runs), row_hash)
+
+
+def collect_parts(answers: Answers) -> list[TaskShards]:
+    """Return the shards of all tasks, by split, then task."""
+    parts = []
+    for attempt, answer in answers:
+        table = unpack_shards(answer["shards"], where=f"answer of task {attempt.name}")
+        if len(table):
+            for split in table.partitions or (None,):
+                shards = table if split is None else table.of_partition(split)
+                is_synced = bool(answer.get("is_synced", True))
+                parts.append(TaskShards(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
+    return sorted(parts, key=lambda part: (part.split or "", part.task))
+
+
+def find_runs(parts: Sequence[TaskShards]) -> Runs:
+    """Return the runs of tasks whose last shards are to be joined, in order; pure.
+
+    Shards without a size limit are not joined.
+    """
     runs: Runs = []
     size = 0
     for part in parts:
-        head = _head_bytes(schema, part.tail)
+        limit = part.tail.size_limit
+        head = _head_bytes(part.tail)
         added = part.tail.raw.num_bytes - head
-        # A full shard in between keeps them apart: rows keep their order.
+        # A full shard in between keeps the neighbours apart, because rows keep their order.
         follows = runs and part.count == 1 and runs[-1][-1].split == part.split
-        if follows and size + added <= limit:
+        if follows and limit is not None and size + added <= limit:
             runs[-1].append(part)
             size += added
         else:
@@ -64,26 +164,25 @@ def find_runs(parts: Sequence[Part], schema: Schema, plan: WritePlan) -> Runs:
     return [run for run in runs if len(run) > 1]
 
 
-def _head_bytes(schema: Schema, info: ShardInfo) -> int:
-    """Of a shard without samples: what two shards in one need once."""
-    config = config_bytes(schema, compression=info.compression, hashes=info.hash_names, size_limit=info.size_limit)
+def _head_bytes(info: ShardInfo) -> int:
+    """Return the bytes of a shard without samples, which a joined shard has once."""
+    config = config_bytes(info.schema, compression=info.compression, hashes=info.hash_names, size_limit=info.size_limit)
     return 8 + len(config)
 
 
-def pack(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
-    """One shard for each run, in the store; blocks until all are.
+def join_runs(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
+    """Return one shard in the store for each run; blocks until all are written.
 
     Raises:
-        SmaltiError: a shard that was written before cannot be read again.
+        SmaltiError: A shard that a task wrote cannot be read again.
     """
-    wanted = [[part.tail for part in run] for run in runs]
-    if sum(info.raw.num_bytes for infos in wanted for info in infos) <= _ON_DRIVER_BYTES:
+    tails = [[part.tail for part in run] for run in runs]
+    if sum(info.raw.num_bytes for infos in tails for info in infos) <= _MAX_DRIVER_BYTES:
         attempt = Attempt.new(0)
-        return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(wanted)]
-    rows = [(place, pack_shards(infos)) for place, infos in enumerate(wanted)]
-    frame = make_frame(spark, rows, "place int, shards string")
-    frame = frame.repartitionByRange(min(len(rows), _MAX_TASKS), "place")
-    answers = run_tasks(frame, functools.partial(join_in_task, plan))
+        return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(tails)]
+    rows = [(place, pack_shards(infos)) for place, infos in enumerate(tails)]
+    work = functools.partial(join_in_task, plan)
+    answers = run_on_rows(spark, rows, "place int, shards string", work, num_tasks=min(len(rows), _MAX_TASKS))
     found = {place: unpack_shards(text, where="a joined shard")[0] for _, a in answers for place, text in a["joined"]}
     if len(found) != len(rows):
         raise SmaltiError(f"Spark lost {len(rows) - len(found)} of {len(rows)} joined shards; nothing was published")
@@ -91,7 +190,7 @@ def pack(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
 
 
 def join_in_task(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-    """What each task of the second pass does: a shard of each row, which names those that it is made of."""
+    """Join the shards that each row names, as one task of a Spark job, and return the joined ones."""
     joined = []
     for row in (row for batch in batches for row in batch.to_pylist()):
         infos = unpack_shards(row["shards"], where="shards to be joined")
@@ -100,11 +199,11 @@ def join_in_task(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: At
 
 
 def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt: Attempt) -> ShardInfo:
-    """One shard in the store with the samples of these, in their order.
+    """Write one shard with the samples of these, in their order.
 
     Raises:
-        FormatError: one of them is damaged.
-        StoreError: one cannot be read, or the new one not be stored.
+        FormatError: One of them is damaged.
+        StoreError: One cannot be read, or the new one cannot be stored.
     """
     first = infos[0]
     prefix = f"{plan.write_id}/joined-{place:05d}-{attempt.attempt}"
@@ -126,39 +225,32 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
     return joined
 
 
-def in_order(parts: Sequence[Part], runs: Runs, joined: Sequence[ShardInfo]) -> Iterator[ShardInfo]:
-    """All shards of the version: those of the parts, each run's last ones as the one that they are in now."""
-    heads = {id(run[0]): info for run, info in zip(runs, joined, strict=True)}
-    gone = {id(part) for run in runs for part in run}
-    for part in parts:
-        if part.count > 1 or id(part) not in gone:
-            shards = part.shards()
-            yield from shards[: part.count - 1] if id(part) in gone else shards
-        if id(part) in heads:
-            yield heads[id(part)]
+def make_durable(store: Store, watch: Watch, packed: Packed) -> None:
+    """Wait until all shards are on disk; if that fails, delete everything that was written.
 
+    Tasks that see the driver's disk do not wait for it, which would leave their cores idle; most of what they wrote is
+    on it by now.
 
-def unsynced_keys(parts: Sequence[Part], runs: Runs) -> Iterator[str]:
-    """The objects of the version that tasks left to be synced; joined ones were synced when they were put."""
-    gone = {id(part) for run in runs for part in run}
-    for part in parts:
-        if not part.is_synced:
-            for info in part.shards()[: part.count - (id(part) in gone)]:
-                yield from (file.basename for file in info.stored_files)
-
-
-def joined_keys(runs: Runs) -> list[str]:
-    """The objects whose samples are in joined shards now."""
-    return [file.basename for run in runs for part in run for file in part.tail.stored_files]
+    Raises:
+        StoreError: A shard cannot be made durable.
+    """
+    unsynced = packed.unsynced_keys()
+    try:
+        while keys := list(itertools.islice(unsynced, _KEYS_PER_SYNC)):
+            watch.sync(keys)
+    except StoreError:
+        stored = (file.basename for info in packed.shards for file in info.stored_files)
+        delete_all(store, [*stored, *packed.unused_keys()])
+        raise
 
 
 def delete_all(store: Store, keys: list[str]) -> None:
-    """Delete what no version names; what cannot be deleted now is left to a vacuum."""
+    """Delete objects that no version names. Best effort: vacuum removes what cannot be deleted now."""
 
     def delete(key: str) -> None:
         with suppress(StoreError):
             store.delete(key)
 
     if keys:
-        with ThreadPoolExecutor(min(_DELETES, len(keys)), thread_name_prefix="smalti-delete") as pool:
+        with ThreadPoolExecutor(min(_PARALLEL_DELETES, len(keys)), thread_name_prefix="smalti-delete") as pool:
             list(pool.map(delete, keys))

@@ -1,13 +1,13 @@
-"""A function of the user's between Spark's batches and the shards: which form it has, and how it is run in a task.
+"""Transforms: functions of the user over batches of rows, which tasks run between Spark and the shards.
 
-    form             gets                        gives
+    form             argument                    result
     arrow            pyarrow.RecordBatch         pyarrow.RecordBatch or Table
     arrow_iterator   Iterator of RecordBatch     any iterable of them
     pandas           pandas.DataFrame            pandas.DataFrame
     pandas_iterator  Iterator of DataFrame       any iterable of them
 
-The annotation of the function's first parameter says which form it has; without one it is `arrow`. A `Transform` around
-it says so where the annotation does not.
+The annotation of the function's first parameter decides the form; without an annotation it is `arrow`. A `Transform`
+declares the form where there is no usable annotation.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ class Transform:
     """A function over batches of rows, and its form; both travel to the executors."""
 
     function: TransformFunction
-    """Called on executors; whatever it needs must be installed there."""
+    """Called on executors, where everything that it imports must be installed."""
     form: Form = "arrow"
-    """What it gets and gives: `arrow`, `arrow_iterator`, `pandas` or `pandas_iterator`."""
+    """Kind of argument and result: `arrow`, `arrow_iterator`, `pandas` or `pandas_iterator`."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
@@ -45,18 +45,18 @@ class Transform:
             raise TypeError(f"`transform`: expected a function over batches, found {self.function!r}")
 
 
-def transform_of(given: "Transform | TransformFunction") -> Transform:
-    """The transform that the caller means.
+def as_transform(function: "Transform | TransformFunction") -> Transform:
+    """Return a function of the user as a transform, with the form of its annotation.
 
     Raises:
-        TypeError: not a function.
-        ValueError: one whose annotation says something else than batches.
+        TypeError: It is no function.
+        ValueError: The annotation of its first parameter is no form of batches.
     """
-    if isinstance(given, Transform):
-        return given
-    if not callable(given):
-        raise TypeError(f"`transform`: expected a function over batches, found {given!r}")
-    return Transform(given, _form_of(given))
+    if isinstance(function, Transform):
+        return function
+    if not callable(function):
+        raise TypeError(f"`transform`: expected a function over batches, found {function!r}")
+    return Transform(function, _form_of(function))
 
 
 def _form_of(function: TransformFunction) -> Form:
@@ -76,18 +76,18 @@ def _form_of(function: TransformFunction) -> Form:
 
 
 def _first_annotation(function: TransformFunction) -> str | None:
-    """The annotation of the first parameter as text, None where there is none."""
+    """Return the annotation of the first parameter as text; None if there is none."""
     called: Any = function
     if not inspect.isroutine(function) and not inspect.isclass(function):
         called = type(function).__call__.__get__(function)  # an object that can be called
     try:
         parameters = list(inspect.signature(called).parameters.values())
-    except (ValueError, TypeError):  # a builtin tells nothing
+    except (ValueError, TypeError):  # builtins have no signature
         return None
     if not parameters or parameters[0].annotation is inspect.Parameter.empty:
         return None
     annotation = parameters[0].annotation
-    with contextlib.suppress(NameError, TypeError, AttributeError):  # of names that only a type checker sees
+    with contextlib.suppress(NameError, TypeError, AttributeError):  # names that are imported for type checkers only
         annotation = get_type_hints(called).get(parameters[0].name, annotation)
     if annotation is Any or annotation is object:
         return None
@@ -102,20 +102,20 @@ class TransformRun:
     where: str
     """The partition, for messages."""
     schema: pa.Schema | None = None
-    """What every batch that it gives is made to have; None takes that of the first one with rows."""
+    """Schema to which every batch of the output is cast; None takes that of the first batch with rows."""
     _begin: int = 0
     _end: int = 0
-    """The rows of the partition that were handed over last."""
+    """End of the rows of the partition that the function got last, for messages; `_begin` is their start."""
 
-    def batches(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these batches, each with the same columns and types.
+    def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the output of the function over these batches; all batches have the same columns and types.
 
         Raises:
-            SmaltiError: the function failed; the message names partition, rows, and the line where it did. An error of
-                Smalti's own keeps its type.
-            SchemaError: it gave something else than batches, or other columns than before.
+            SmaltiError: The function failed; the message names partition, rows, and the line of the failure. A
+                `SmaltiError` keeps its type.
+            SchemaError: It returned something else than batches, or other columns than before.
         """
-        results = self._results(given)
+        results = self._results(source)
         while True:
             try:
                 result = next(results)
@@ -127,9 +127,9 @@ class TransformRun:
                 if batch.num_rows:
                     yield self._conformed(batch)
 
-    def _results(self, given: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    def _results(self, source: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         function, form = self.transform.function, self.transform.form
-        counted = self._counted(given)
+        counted = self._counted(source)
         inputs = (_to_pandas(batch) for batch in counted) if form.startswith("pandas") else counted
         if form.endswith("iterator"):
             yield from function(inputs)
@@ -137,8 +137,8 @@ class TransformRun:
             for batch in inputs:
                 yield function(batch)
 
-    def _counted(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in _Upstream(given):
+    def _counted(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in _Upstream(source):
             self._begin, self._end = self._end, self._end + batch.num_rows
             yield batch
 
@@ -204,7 +204,7 @@ class TransformRun:
 
 
 class _UpstreamError(Exception):
-    """An error of what comes before the transform, on its way through it."""
+    """Carrier of an error of the input through the user's function, which did not cause it."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -212,17 +212,17 @@ class _UpstreamError(Exception):
 
 
 class _Upstream:
-    """Batches whose own errors are told from those of the function that reads them."""
+    """An iterator that marks errors of its source, to distinguish them from errors of the function that reads it."""
 
-    def __init__(self, given: Iterator[pa.RecordBatch]) -> None:
-        self._given = iter(given)
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
 
     def __iter__(self) -> "_Upstream":
         return self
 
     def __next__(self) -> pa.RecordBatch:
         try:
-            return next(self._given)
+            return next(self._batches)
         except StopIteration:
             raise
         except Exception as error:
