@@ -221,5 +221,5 @@ def test_b12_a_duplicate_column_is_refused():
 
 
 def test_b12_columns_that_differ_in_case_alone_are_refused():
-    with pytest.raises(SchemaError, match="differ in case"):
+    with pytest.raises(SchemaError, match="differ only in case"):
         plan_table(StructType().add("x", sql.LongType()).add("X", sql.StringType()))
