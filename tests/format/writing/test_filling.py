@@ -1,4 +1,4 @@
-"""Memory in which shards grow: lent again only when nobody can see the last shard any more."""
+"""Memory in which shards grow: reused only after the last view of the shard is gone."""
 
 import gc
 import weakref
