@@ -176,9 +176,9 @@ def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: En
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback
-    source = _EncoderSource(codecs)
+    source, first = _EncoderSource(codecs), schema.names[0]
     space = {
-        "columns": itemgetter(*schema.names) if len(codecs) > 1 else _only(schema.names[0]),
+        "columns": itemgetter(*schema.names) if len(codecs) > 1 else lambda sample: (sample[first],),
         "join": b"".join,
         "fallback": fallback,
         # DeprecationWarning: older numpy warns when `struct` packs a numpy boolean, and warnings may be errors.
@@ -189,13 +189,6 @@ def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: En
     exec(source.text(), space)  # noqa: S102
     encode: Encode = space["encode"]
     return encode
-
-
-def _only(name: str) -> Callable[[Mapping[str, Any]], tuple[Any]]:
-    def columns(sample: Mapping[str, Any]) -> tuple[Any]:
-        return (sample[name],)
-
-    return columns
 
 
 class _EncoderSource:
