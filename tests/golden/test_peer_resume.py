@@ -86,9 +86,9 @@ def test_the_saved_state_equals_mosaicmls(root, runs, case):
     options, first, _ = runs[case]
     dataset = StreamingDataset(local=root, **options)
     this_pass = dataset.begin_pass()
-    ours = dataset.cursor_after(this_pass, len(first["batches"])).to_state()
-    assert first["state"].items() <= ours.items()
-    assert dataset.state_dict(sum(map(len, first["batches"]))) == ours
+    our_state = dataset.cursor_after(this_pass, len(first["batches"])).to_state()
+    assert first["state"].items() <= our_state.items()
+    assert dataset.state_dict(sum(map(len, first["batches"]))) == our_state
 
 
 def test_a_run_of_smalti_continues_in_mosaicml_sample_for_sample(root, runs, peer, tmp_path):
@@ -166,14 +166,14 @@ def compare_world(root, case, answer):
     state = {name: case[name] for name in ("epoch", "sample_in_epoch", "num_canonical_nodes", "initial_physical_nodes")}
     shape = WorldShape(case["num_nodes"], case["ranks_per_node"], 1, case["batch_size"])
     state["shuffle_seed"] = case["shuffle_seed"]
-    theirs = [batches[0] for host in answer for batches in host]
+    peer_batches = [batches[0] for host in answer for batches in host]
     if state["sample_in_epoch"] >= -(-COUNT // case["num_canonical_nodes"]) * case["num_canonical_nodes"]:
         return (
             False  # all samples were read: Smalti continues with the next epoch, the peer repeats some or reads nothing
         )
-    ours = read_by_all(root, shape, case["replication"], options, state)
-    for rank, steps in enumerate(ours):
-        expected = [[i for i in batch if i >= 0] for batch in theirs[rank // case["replication"]]]
+    our_batches_by_rank = read_by_all(root, shape, case["replication"], options, state)
+    for rank, steps in enumerate(our_batches_by_rank):
+        expected = [[i for i in batch if i >= 0] for batch in peer_batches[rank // case["replication"]]]
         for step, ids in enumerate(steps):
             assert ids == expected[step] or (not expected[step] and len(ids) == 1), case
         assert not any(expected[len(steps) :]), case

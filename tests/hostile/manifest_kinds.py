@@ -79,8 +79,10 @@ def _whole_tables() -> tuple[pa.Table, ...]:
     for text in MDS_INDEXES[:4] + MIXED_INDEXES:
         shards, _ = parse_index(text.encode(), where="seed")
         tables.append(pa.ipc.open_file(emit_table(shards)).read_all())
-        told = [replace(each, raw=replace(each.raw, first_hash=number)) for number, each in enumerate(shards)]
-        tables.append(pa.ipc.open_file(emit_table(told)).read_all())
+        with_first_hashes = [
+            replace(each, raw=replace(each.raw, first_hash=number)) for number, each in enumerate(shards)
+        ]
+        tables.append(pa.ipc.open_file(emit_table(with_first_hashes)).read_all())
     return tuple(tables)
 
 

@@ -59,7 +59,7 @@ def test_every_case_ends_in_a_value_or_a_typed_error_within_its_memory_and_time(
     )
     last = int.from_bytes((tmp_path / f"{name}.at").read_bytes(), "little")
     assert done.returncode == 0, f"case {last} of {name}: {done.stderr[-3000:]}"
-    ended = {way: int(times) for times, way in re.findall(r"^ *(\d+)  (.+)$", done.stdout, re.MULTILINE)}
+    ended = {outcome: int(times) for times, outcome in re.findall(r"^ *(\d+)  (.+)$", done.stdout, re.MULTILINE)}
     assert sum(ended.values()) == COUNTS[name]
     assert _is_balanced(ended)
     if sys.platform == "linux":
@@ -69,5 +69,5 @@ def test_every_case_ends_in_a_value_or_a_typed_error_within_its_memory_and_time(
 def _is_balanced(ended):
     """Return whether 10 to 95 % of the cases were refused: the damage is neither negligible nor always fatal."""
     total = sum(ended.values())
-    refused = sum(times for way, times in ended.items() if way.startswith("refused"))
+    refused = sum(times for outcome, times in ended.items() if outcome.startswith("refused"))
     return 0.1 < refused / total < 0.95

@@ -92,8 +92,8 @@ def plain_value(encoding: str, value: Any) -> Any:
         return int(value)
     if encoding == "float" and isinstance(value, float | np.float16 | np.float32):
         return float(value)
-    wanted = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
-    raise SchemaError(f"expected {wanted}, found {kind_of(value)}.")
+    expected = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
+    raise SchemaError(f"expected {expected}, found {kind_of(value)}.")
 
 
 class JsonLines(Lines):

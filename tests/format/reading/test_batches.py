@@ -245,7 +245,7 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
         (tmp_path / name).mkdir()
     samples = [{"n": 1, "t": "one"}, {"n": 2, "t": "two"}]
     _, sorted_shard = write(tmp_path / "a", {"n": "int", "t": "str"}, samples)
-    # The same columns, stored the other way round: as others may write them.
+    # The same columns in reverse order, as other writers may store them.
     row = b"\x03\0\0\0" + b"six" + (6).to_bytes(8, "little")
     data = b"".join(n.to_bytes(4, "little") for n in (1, 12, 12 + len(row))) + row
     (tmp_path / "b" / "s").write_bytes(data)
@@ -441,14 +441,14 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
 def test_a_batch_does_not_keep_a_file_mapped(tmp_path):
     shards = write_many(tmp_path, MIXED, mixed_samples(6), 2)
     where = np.array([2, 0, 1]), np.array([0, 1, 1])
-    kept = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
+    results = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
     for shard in shards:
         shard.close()
     del shard, shards
     if os.path.exists("/proc/self/maps"):
         with open("/proc/self/maps") as maps:
             assert str(tmp_path) not in maps.read()
-    assert kept[0]["id"].tolist() == [4, 1, 3]
+    assert results[0]["id"].tolist() == [4, 1, 3]
 
 
 # ---------------------------------------------------------------- Ragged

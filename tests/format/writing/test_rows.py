@@ -155,7 +155,7 @@ def test_subclass_of_str_is_stored_as_its_text_in_any_schema():
     schema = Schema.from_columns({"text": "str", "number": "float64"})
     codecs = schema.codecs()
     by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
-    for number in (1.0, 1):  # the second is no plain float, and sends the sample the long way
+    for number in (1.0, 1):  # the fast path declines the second, which is not a float
         encode = make_fast_encoder(schema, codecs, lambda sample: CheckedEncoder(schema, codecs).encode(sample, row=0))
         assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
 
