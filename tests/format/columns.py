@@ -1,4 +1,4 @@
-"""Columns for property tests: an encoding, values that it takes, and the Arrow type in which Spark would bring them."""
+"""Columns for property tests: an encoding, values for it, and the Arrow type in which Spark delivers them."""
 
 import math
 from decimal import Decimal
@@ -59,7 +59,7 @@ NAMES = sorted(COLUMNS)
 
 
 def same(a, b):
-    """Equal in value, with NaN equal to itself and zero to zero of the same sign."""
+    """Return whether two values are equal, with NaN equal to itself and zeros compared with their sign."""
     if isinstance(a, float | np.floating) and isinstance(b, float | np.floating):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     if isinstance(a, np.ndarray):

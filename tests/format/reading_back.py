@@ -1,4 +1,4 @@
-"""What was written, read again, and whether it is what was given: for tests that nothing is lost."""
+"""Reading back what a builder wrote, and comparing it with the original values, for tests of losslessness."""
 
 import math
 from fractions import Fraction
@@ -17,7 +17,7 @@ NUMBERS = [
 
 
 def read_back(builder, columns):
-    """Every sample of what was built, and beside it its stored bytes by column."""
+    """Return every sample of the built shards with its stored bytes by column."""
     rows = []
     for filled in builder.finish():
         built = filled.seal()
@@ -33,7 +33,7 @@ def read_back(builder, columns):
 
 
 def read_column(builder, name):
-    """All values of one column of the one shard that was built, read at once."""
+    """Return all values of one column of the single built shard, read at once."""
     (filled,) = builder.finish()
     built = filled.seal()
     with scratch_files([bytes(built.payloads[0])]) as (path,):
@@ -43,8 +43,8 @@ def read_column(builder, name):
     return values.tolist()
 
 
-def refused(add, given):
-    """What `add` raises for this, or None."""
+def refusal_of(add, given):
+    """Return the SchemaError that `add` raises for this value, or None."""
     try:
         add(given)
     except SchemaError as refusal:
@@ -86,7 +86,7 @@ def is_same_json(given, read):
 
 
 def is_same(encoding, given, read, stored):
-    """Whether `read` is `given` as far as its encoding can tell."""
+    """Return whether `read` equals `given` as far as its encoding can represent it."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given) == (read if encoding == "bytes" else stored)
     if encoding in NUMBERS:

@@ -1,4 +1,4 @@
-"""Compression: names and levels, and decompression that gives back what went in, or stops with a typed error."""
+"""Compression: names and levels, and decompression that returns the original, or ends in a typed error."""
 
 import bz2
 import gzip
@@ -160,7 +160,7 @@ def test_files_of_several_members_are_read(tmp_path):
 
 
 def test_files_of_many_empty_parts_are_refused(tmp_path):
-    """Each takes time and gives nothing: a file of them would take minutes."""
+    """Each takes time and yields nothing: a file of them would take minutes."""
     for text, pack in (("gz", gzip.compress), ("bz2", bz2.compress)):
         assert decompress(tmp_path, text, pack(b"") * 1024, 0) == (0, b"")
         with pytest.raises(FormatError, match="something follows"):

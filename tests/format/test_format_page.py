@@ -1,4 +1,4 @@
-"""docs/format.md spells a whole shard out; this keeps the page true."""
+"""The shard that docs/format.md spells out is the one that the writer writes."""
 
 import re
 from pathlib import Path

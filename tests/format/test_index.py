@@ -1,4 +1,4 @@
-"""Index files are believed only where every detail is as it must be (faults D1-D10, D12, D13, D16, S2, S13)."""
+"""Index files are accepted only if every detail is valid (faults D1-D10, D12, D13, D16, S2, S13)."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ def parse(obj):
 
 
 def changed(path, value):
-    """The index with the value at `path` replaced; the value `...` removes it."""
+    """Return the index with the value at `path` replaced; the value `...` removes it."""
     obj = copy.deepcopy(INDEX)
     at = obj
     for part in path[:-1]:

@@ -1,4 +1,4 @@
-"""Logical types: stored values as what they stand for, and manifests that nobody wrote."""
+"""Logical types: restoring what stored values represent, and malformed manifests."""
 
 from decimal import Decimal
 
@@ -11,8 +11,8 @@ from smalti.errors import FormatError, SchemaError
 from smalti.format.logical import parse_logical
 
 
-def given_as(kind, encoding, values):
-    """A column `x` as a reader gets it: one by one, and by column."""
+def read_as(kind, encoding, values):
+    """Return a column `x` as a reader gets it: sample by sample, and by column."""
     types = parse_logical({"x": kind}, {"x": encoding})
     one = [types.sample({"x": value})["x"] for value in values]
     return one, types.batch({"x": values})["x"]
@@ -45,7 +45,7 @@ def given_as(kind, encoding, values):
     ],
 )
 def test_numbers_represent_booleans_and_times(kind, encoding, values, wanted):
-    one, many = given_as(kind, encoding, values)
+    one, many = read_as(kind, encoding, values)
     assert many.dtype == wanted.dtype
     assert many.tolist() == wanted.tolist()
     assert [type(value) for value in one] == [wanted.dtype.type] * len(wanted)
@@ -61,11 +61,11 @@ def test_times_by_column_are_no_copy():
 
 def test_arrays_of_numbers_represent_arrays_of_times():
     lists = [np.array([[0, 1]], np.int32), np.zeros((0, 2), np.int32)]
-    _, many = given_as({"type": "array", "of": {"type": "date"}}, "ndarray:int32", lists)
+    _, many = read_as({"type": "array", "of": {"type": "date"}}, "ndarray:int32", lists)
     assert [each.dtype for each in many] == ["M8[D]", "M8[D]"]
     assert [each.shape for each in many] == [(1, 2), (0, 2)]
     block = np.array([[0, 1], [1, 1]], np.uint8)
-    one, many = given_as({"type": "array", "of": {"type": "bool"}}, "ndarray:uint8:2", block)
+    one, many = read_as({"type": "array", "of": {"type": "bool"}}, "ndarray:uint8:2", block)
     assert many.tolist() == [[False, True], [True, True]]
     assert [each.tolist() for each in one] == [[False, True], [True, True]]
 
@@ -133,7 +133,7 @@ def test_a_masked_array_of_arrays_hides_whole_rows():
     ],
 )
 def test_json_represents_types_that_json_lacks(kind, stored, wanted):
-    one, many = given_as(kind, "json", [stored, stored])
+    one, many = read_as(kind, "json", [stored, stored])
     assert one == many
     found = one[0]
     if isinstance(found, list):
@@ -249,7 +249,7 @@ KINDS = st.recursive(
 
 
 def refused_row(types, values):
-    """The row that is said to stand for nothing; None where all stand for something."""
+    """Return the row that the error names; None if all rows are restored."""
     try:
         types.batch({"x": list(values)})
     except FormatError as error:

@@ -1,5 +1,6 @@
-"""Lossless or refused: any value given to any column, one by one or as Arrow, is read back as it was, or raises
-`SchemaError` with column and row, and nothing of it is stored."""
+"""Lossless or refused: any value given to any column, as a sample or as Arrow, is read back unchanged, or raises
+`SchemaError` with column and row, and is not stored.
+"""
 
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.format.columns import image_bytes
-from tests.format.reading_back import NUMBERS, is_same, new_builder, read_back, refused
+from tests.format.reading_back import NUMBERS, is_same, new_builder, read_back, refusal_of
 
 ENCODINGS = [
     *NUMBERS, "bytes", "str", "json", "str_int", "str_float", "str_decimal", "ndarray", "ndarray:int32",
@@ -78,7 +79,7 @@ def test_any_value_comes_back_as_it_was_or_is_refused_with_its_column_and_row(en
     columns = {"n": "int", "x": encoding}
     builder, taken = new_builder(columns), []
     for value in given_values:
-        refusal = refused(builder.add, {"n": len(taken), "x": value})
+        refusal = refusal_of(builder.add, {"n": len(taken), "x": value})
         if refusal is None:
             taken.append(value)
         else:
@@ -147,7 +148,7 @@ def test_any_arrow_column_comes_back_as_it_was_or_is_refused_with_its_column_and
     columns = {"n": "int", "x": encoding}
     builder = new_builder(columns)
     batch = pa.record_batch([pa.array(range(len(array))), array], ["n", "x"])
-    refusal = refused(builder.add_batch, batch)
+    refusal = refusal_of(builder.add_batch, batch)
     if refusal is not None:
         assert refusal.column == "x"
         assert 0 <= refusal.row < len(array)

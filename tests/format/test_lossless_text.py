@@ -1,5 +1,6 @@
-"""Lossless or refused, for text shards: whatever is given to a column of JSONL, CSV, TSV or XSV is read back as it was,
-or raises `SchemaError` with column and row, and nothing of it is stored."""
+"""Lossless or refused, for text shards: any value given to a column of JSONL, CSV, TSV or XSV is read back unchanged,
+or raises `SchemaError` with column and row, and is not stored.
+"""
 
 import math
 from decimal import Decimal
@@ -13,7 +14,7 @@ from smalti.format import ShardOptions
 from smalti.format.reading.joining import open_shard
 from smalti.format.text_layout import TextLayout, text_schema
 from smalti.format.writing.text import TextShardBuilder
-from tests.format.reading_back import refused
+from tests.format.reading_back import refusal_of
 from tests.hostile.files import scratch_files
 
 LAYOUTS = {
@@ -51,7 +52,7 @@ def test_any_value_comes_back_as_it_was_or_is_refused_with_its_column_and_row(la
     builder = TextShardBuilder(TextLayout(kind, schema, newline, separator), ShardOptions(hashes=(), size_limit=None))
     taken = []
     for value in given_values:
-        refusal = refused(builder.add, {"n": len(taken), "x": value, "y": "b"})
+        refusal = refusal_of(builder.add, {"n": len(taken), "x": value, "y": "b"})
         if refusal is None:
             taken.append(value)
         else:

@@ -1,4 +1,4 @@
-"""The row hash: of the samples alone, in whatever order and shards."""
+"""The row hash depends on the samples alone, not on their order or shards."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_row_hash_is_the_sum_of_xxh3_128_of_every_stored_sample():
 
 
 def test_known_values():
-    """Of the reference implementation of XXH3; they stand in headers for ever."""
+    """Values of the reference implementation of XXH3; published headers contain them."""
     assert f"{hash_each([b'']):032x}" == "99aa06d3014798d86001c324468d497f"
     assert hash_each([]) == 0
 

@@ -1,4 +1,4 @@
-"""Schemas: order, sizes, and names and encodings that are refused at open."""
+"""Schemas: order, sizes, and names and encodings that are refused when a set is opened."""
 
 import pytest
 

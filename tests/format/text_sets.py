@@ -11,13 +11,13 @@ KINDS = {"json": None, "csv": ",", "tsv": "\t", "xsv": "||"}
 
 
 def builder(kind: str, columns: Any = None, *, newline: str = "\n", **options: Any) -> TextShardBuilder:
-    """A builder of one format."""
+    """Return a builder of one format."""
     layout = layout_of(kind, text_schema(columns or COLUMNS), newline, KINDS[kind])
     return TextShardBuilder(layout, ShardOptions(**options))
 
 
 def one_shard(folder: Path, kind: str, samples: Any, columns: Any = None, **options: Any) -> ShardInfo:
-    """The samples as one uncompressed shard in `folder`."""
+    """Write the samples as one uncompressed shard in `folder`, and return its entry."""
     made = builder(kind, columns, size_limit=None, **options)
     for sample in samples:
         assert not made.add(sample)
@@ -29,7 +29,7 @@ def one_shard(folder: Path, kind: str, samples: Any, columns: Any = None, **opti
 
 
 def rewritten(folder: Path, info: ShardInfo, *, data: bytes | None = None, meta: bytes | None = None) -> ShardInfo:
-    """The entry of a shard whose files were replaced, with sizes and hashes that fit: only their content can tell."""
+    """Replace files of a shard, and return its entry with fitting sizes and hashes: only the content is wrong."""
 
     def put(file: FileInfo, content: bytes) -> FileInfo:
         (folder / file.basename).write_bytes(content)
@@ -43,5 +43,5 @@ def rewritten(folder: Path, info: ShardInfo, *, data: bytes | None = None, meta:
 
 
 def paths(folder: Path, info: ShardInfo) -> list[Path]:
-    """Where its uncompressed files lie."""
+    """Return the paths of its uncompressed files."""
     return [folder / file.basename for file in info.raw_files]

@@ -1,8 +1,8 @@
-"""MosaicML Streaming, run in a process of its own.
+"""MosaicML Streaming ("the peer"), run in a process of its own.
 
-mosaicml-streaming 0.13 is found in `<environment>/peer`, where `make setup` lays it, or in the interpreter that
-`SMALTI_PEER_PYTHON` names; the tests are skipped where there is neither, except in CI, where that is a failure.
-`peer_stubs` stands for packages that MosaicML imports at start and that reading needs nothing of.
+mosaicml-streaming 0.13 is expected in `<environment>/peer`, where `make setup` installs it, or in the interpreter that
+`SMALTI_PEER_PYTHON` names; without either the tests are skipped, except in CI, where that is a failure. `peer_stubs`
+replaces packages that MosaicML imports at start but does not need for reading.
 """
 
 import json
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def peer():
-    """An interpreter that has the peer, and the folders to look for it."""
+    """Return an interpreter that has the peer, and the folders to search for it."""
     chosen = os.environ.get("SMALTI_PEER_PYTHON")
     if chosen:
         return Path(chosen), [HERE / "peer_stubs"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from peer_read import plain
 
 
-def shown(value):
-    """As `plain`, for lists of images and complex numbers too."""
+def described_value(value):
+    """Describe a value as `plain` does, with support for lists of images and complex numbers."""
     if isinstance(value, list):
-        return [shown(item) for item in value]
+        return [described_value(item) for item in value]
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "c":
         return [[number.real, number.imag] for number in value.tolist()]
     return plain(value)
@@ -27,11 +27,11 @@ def read(folder):
         dataset = StreamingDataset(
             remote=str(folder), local=cache, batch_size=1, shuffle=False, validate_hash="xxh64", num_canonical_nodes=1
         )
-        return [{name: shown(value) for name, value in sample.items()} for sample in dataset]
+        return [{name: described_value(value) for name, value in sample.items()} for sample in dataset]
 
 
 def main(root, out, code):
-    exec(Path(code).read_text(), {"__name__": "taught"})
+    exec(Path(code).read_text(), {"__name__": "registration"})
     found = {folder.name: read(folder) for folder in sorted(Path(root).iterdir())}
     Path(out).write_text(json.dumps(found))
 

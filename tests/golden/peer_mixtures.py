@@ -14,17 +14,17 @@ import warnings
 from itertools import islice
 
 
-def opened(case):
+def open_dataset(case):
     from streaming import Stream, StreamingDataset
 
     streams = [Stream(**stream) for stream in case["streams"]]
     return StreamingDataset(streams=streams, **case["options"])
 
 
-def life(case):
+def read_epochs(case):
     from streaming import StreamingDataLoader
 
-    dataset = opened(case)
+    dataset = open_dataset(case)
     loader = StreamingDataLoader(
         dataset, batch_size=dataset.batch_size, num_workers=case["workers"], collate_fn=lambda samples: samples
     )
@@ -34,17 +34,17 @@ def life(case):
     for _ in range(case["epochs"]):
         batches = [[sample["id"] for sample in batch] for batch in islice(loader, case["take"])]
         epochs.append(batches)
-    # Its loader counts the length of a batch's first value, which ours in here has not.
+    # The peer's loader counts samples by the length of a batch's first value; these batches are lists of samples.
     state = dataset.state_dict(sum(map(len, epochs[-1])), from_beginning=False)
     return {"epochs": epochs, "state": state}
 
 
-def world(case):
-    """What all ranks of a world read from a place on: batches of sample ids, by rank."""
+def read_world(case):
+    """Return the batches of sample ids that all ranks of a world read, by rank."""
     from streaming.base.batching import generate_work
     from streaming.base.world import World
 
-    dataset, shape = opened(case), World(case["hosts"], case["ranks_on_host"], 1, 0)
+    dataset, shape = open_dataset(case), World(case["hosts"], case["ranks_on_host"], 1, 0)
     dataset.num_canonical_nodes = dataset.num_canonical_nodes or shape.num_nodes
     dataset.initial_physical_nodes = shape.num_nodes
     dataset._set_shuffle_block_size(shape)
@@ -60,7 +60,7 @@ def main(cases, out):
             if case.get("state") == "last":
                 case["state"] = answers[-1].get("state")
             try:
-                answers.append(world(case) if "hosts" in case else life(case))
+                answers.append(read_world(case) if "hosts" in case else read_epochs(case))
             except (ValueError, ZeroDivisionError) as error:
                 answers.append({"refused": str(error)})
     with open(out, "w") as file:

@@ -12,7 +12,7 @@ import warnings
 from itertools import islice
 
 
-def life(folder, case):
+def read_batches(folder, case):
     from streaming import StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(local=folder, **case["options"])
@@ -22,7 +22,7 @@ def life(folder, case):
     if case["state"] is not None:
         loader.load_state_dict(case["state"])
     batches = [[sample["id"] for sample in batch] for batch in islice(loader, case["take"])]
-    # Its loader counts the length of a batch's first value, which ours in here has not.
+    # The peer's loader counts samples by the length of a batch's first value; these batches are lists of samples.
     state = dataset.state_dict(sum(map(len, batches)), from_beginning=False)
     return {"batches": batches, "state": state}
 
@@ -34,7 +34,7 @@ def main(folder, cases, out):
         for case in json.load(file):
             if case["state"] == "last":
                 case["state"] = answers[-1]["state"]
-            answers.append(life(folder, case))
+            answers.append(read_batches(folder, case))
     with open(out, "w") as file:
         json.dump(answers, file)
 

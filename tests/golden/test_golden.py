@@ -1,4 +1,4 @@
-"""What MosaicML's writer wrote is read value for value, and written again byte for byte."""
+"""Golden data: files of MosaicML's writer are read value for value, and written again byte for byte."""
 
 import struct
 from io import BytesIO
@@ -74,7 +74,7 @@ def test_index_is_written_again_byte_for_byte(folder):
 
 
 def rewritable(folder, spec):
-    """The samples to write again: image files as the bytes that lie there, since an encoder may differ."""
+    """Return the samples to write again: image files as their stored bytes, since an encoder may differ."""
     samples = []
     for info in index(folder):
         shard = open_shard(folder, info)
@@ -91,7 +91,7 @@ def rewritable(folder, spec):
 
 
 def files_of(data, reserved):
-    """The image files of a list, cut by the format's description and not by the reader under test."""
+    """Split a list of image files by the format's description, independently of the reader under test."""
     (count,) = struct.unpack_from("<I", data, reserved)
     sizes = struct.unpack_from(f"<{count}I", data, reserved + 4)
     files, at = [], reserved + 4 + 4 * count
@@ -103,7 +103,7 @@ def files_of(data, reserved):
 
 
 def without_time(data, info):
-    """A gzip file without the four bytes in which MosaicML's writer says when it was written."""
+    """Return a gzip file without the four bytes in which MosaicML's writer stores the time."""
     return data[:4] + data[8:] if info.compression == "gz:6" else data
 
 
@@ -146,7 +146,7 @@ def test_samples_written_again_by_column_give_the_same_files(name, shared):
 
 
 def test_empty_first_shard_of_mosaicmls_writer_is_read_and_not_written(shared):
-    """Where the first sample is larger than the limit, MosaicML writes a shard without samples before it."""
+    """If the first sample is larger than the limit, MosaicML writes a shard without samples before it."""
     folder = shared / "golden" / "one_per_shard"
     infos = index(folder)
     assert [info.samples for info in infos] == [0, 1, 1, 1, 1, 1]
@@ -158,7 +158,7 @@ def test_empty_first_shard_of_mosaicmls_writer_is_read_and_not_written(shared):
 
 
 def test_bytes_that_are_stored_values_are_stored_unchanged(shared):
-    """MosaicML's writer takes bytes for any encoding; ours does where they can be checked."""
+    """MosaicML's writer accepts bytes for any encoding; Smalti's does if they can be checked."""
     for name in ("image_lists", "images", "text", "arrays"):
         folder = shared / "golden" / name
         spec = expected(folder)

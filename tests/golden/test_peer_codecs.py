@@ -50,7 +50,7 @@ def waves():
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the peer's reader found in each set, by the set's name."""
+    """Return what the peer's reader found in each set, by the set's name."""
     chosen, beside = os.environ.get("SMALTI_PEER_PYTHON"), Path(sys.prefix) / "peer"
     if not chosen and not (beside / "streaming").is_dir():
         missing = f"needs MosaicML Streaming in {beside}: `make setup` lays it there"
@@ -67,15 +67,15 @@ def found(tmp_path_factory):
     write(base / "sets" / "lists", LISTS, rows)
     exec(BLOCKS[0], {"__name__": "docs_encodings"})
     write(base / "sets" / "signal", {"wave": "signal:64"}, [{"wave": wave} for wave in waves()])
-    (taught,) = [block for block in BLOCKS if block.startswith("# mosaicml")]
-    (base / "taught.py").write_text(taught)
+    (registration,) = [block for block in BLOCKS if block.startswith("# mosaicml")]
+    (base / "registration.py").write_text(registration)
     paths = [HERE, HERE / "peer_stubs", *([] if chosen else [beside])]
     command = [
         chosen or sys.executable,
         HERE / "peer_codecs.py",
         base / "sets",
         base / "found.json",
-        base / "taught.py",
+        base / "registration.py",
     ]
     run_alone(command, minimal_env(paths))
     return json.loads((base / "found.json").read_text())

@@ -1,4 +1,4 @@
-"""Mixtures as MosaicML's own StreamingDataset reads them, and states that go both ways in the middle of an epoch."""
+"""Mixtures as MosaicML's own StreamingDataset reads them, and states exchanged in the middle of an epoch."""
 
 import json
 import random
@@ -27,7 +27,7 @@ BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """Three sets whose ids count on from one to the next, as sample ids do."""
+    """Write three sets whose ids continue from one to the next, as sample ids do."""
     folder, first = tmp_path_factory.mktemp("streams"), 0
     for number, count in enumerate(COUNTS):
         with MDSWriter(out=str(folder / str(number)), columns={"id": "int"}, size_limit=200) as writer:
@@ -42,7 +42,7 @@ def streams_of(roots, weights):
 
 
 def cases():
-    """Every batching with every weight, the rest by chance: orders, samplings, granularities, batches, workers."""
+    """Yield every batching with every weight, the rest at random: order, sampling, granularity, batch size, workers."""
     rng = random.Random(11)
     for row, batching in enumerate(BATCHINGS):
         for column, (name, weights, size) in enumerate(WEIGHTS):
@@ -66,12 +66,12 @@ def cases():
 CASES = {name: rest for name, *rest in cases()}
 
 
-def peer_mixtures(peer, folder, told):
-    (folder / "cases.json").write_text(json.dumps(told))
+def peer_mixtures(peer, folder, specs):
+    (folder / "cases.json").write_text(json.dumps(specs))
     return peer_answers(peer, "peer_mixtures.py", folder / "cases.json", folder / "answers.json")
 
 
-def ours(roots, weights, options, **more):
+def our_dataset(roots, weights, options, **more):
     streams = [Stream(**stream) for stream in streams_of(roots, weights)]
     return StreamingDataset(streams=streams, **options, **more)
 
@@ -82,14 +82,14 @@ def batches_of(dataset):
 
 @pytest.fixture(scope="module")
 def answers(peer, roots, tmp_path_factory):
-    """Of every case: three epochs from the start, the first batches of one, and the rest of it."""
-    told = []
+    """Return for every case: three epochs from the start, the first batches of one, and the rest of it."""
+    specs = []
     for weights, options, take, workers in CASES.values():
         case = {"streams": streams_of(roots, weights), "options": options, "workers": workers, "state": None}
-        told.append({**case, "take": None, "epochs": 3})
-        told.append({**case, "take": take, "epochs": 1})
-        told.append({**case, "take": None, "epochs": 2, "state": "last"})
-    found = peer_mixtures(peer, tmp_path_factory.mktemp("answers"), told)
+        specs.append({**case, "take": None, "epochs": 3})
+        specs.append({**case, "take": take, "epochs": 1})
+        specs.append({**case, "take": None, "epochs": 2, "state": "last"})
+    found = peer_mixtures(peer, tmp_path_factory.mktemp("answers"), specs)
     return {name: found[3 * place : 3 * place + 3] for place, name in enumerate(CASES)}
 
 
@@ -99,9 +99,9 @@ def test_three_epochs_equal_mosaicmls_sample_for_sample(roots, answers, name):
     whole, _, _ = answers[name]
     if "refused" in whole:
         with pytest.raises(ValueError, match=r"."):
-            batches_of(ours(roots, weights, options))
+            batches_of(our_dataset(roots, weights, options))
         return
-    dataset = ours(roots, weights, options)
+    dataset = our_dataset(roots, weights, options)
     assert [batches_of(dataset) for _ in range(3)] == whole["epochs"]
 
 
@@ -111,49 +111,49 @@ def test_a_mixture_begun_by_mosaicml_continues_here_and_into_the_next_epoch(root
     _, first, then = answers[name]
     if "refused" in first:
         return
-    dataset = ours(roots, weights, options)
+    dataset = our_dataset(roots, weights, options)
     assert batches_of(dataset)[: len(first["epochs"][0])] == first["epochs"][0]
-    resumed = ours(roots, weights, options)
+    resumed = our_dataset(roots, weights, options)
     resumed.load_state_dict(first["state"])
-    # What we save of it is read here again: the state that MosaicML wrote holds no mixture.
-    again = ours(roots, weights, options)
+    # Smalti's own state of it is loaded as well: the state that MosaicML wrote does not contain the mixture.
+    again = our_dataset(roots, weights, options)
     this_pass = resumed.begin_pass()
     again.load_state_dict(json.loads(json.dumps(resumed.cursor_after(this_pass, 0).to_state())))
     assert [batches_of(again) for _ in range(2)] == then["epochs"]
 
 
 def test_mixtures_begun_by_smalti_continue_in_mosaicml(peer, roots, answers, tmp_path):
-    told, expected = [], []
+    specs, expected = [], []
     for name, (weights, options, take, workers) in CASES.items():
         if "refused" in answers[name][0]:
             continue
-        dataset = ours(roots, weights, options)
+        dataset = our_dataset(roots, weights, options)
         dataset.set_epoch(1)
         this_pass = dataset.begin_pass()
         state = dataset.cursor_after(this_pass, take).to_state()
         case = {"streams": streams_of(roots, weights), "options": options, "workers": workers, "state": state}
-        told.append({**case, "take": None, "epochs": 1})
+        specs.append({**case, "take": None, "epochs": 1})
         dataset.set_epoch(1)
         expected.append(batches_of(dataset)[take:])
-    assert [answer["epochs"][0] for answer in peer_mixtures(peer, tmp_path, told)] == expected
-    assert len(told) > 15
+    assert [answer["epochs"][0] for answer in peer_mixtures(peer, tmp_path, specs)] == expected
+    assert len(specs) > 15
 
 
 def test_all_ranks_of_a_world_read_the_samples_of_mosaicmls_ranks(peer, roots, tmp_path):
     rng = random.Random(3)
-    told = []
+    specs = []
     for weights, options, _, _ in CASES.values():
         hosts, ranks = rng.choice([(1, 2), (2, 1), (2, 2)])
         fixed = options | {"num_canonical_nodes": 2, "batch_size": 5}
-        told.append({"streams": streams_of(roots, weights), "options": fixed, "epochs": 2})
-        told[-1] |= {"hosts": hosts, "ranks_on_host": ranks, "weights": weights}
+        specs.append({"streams": streams_of(roots, weights), "options": fixed, "epochs": 2})
+        specs[-1] |= {"hosts": hosts, "ranks_on_host": ranks, "weights": weights}
     compared = 0
-    for case, answer in zip(told, peer_mixtures(peer, tmp_path, told), strict=True):
+    for case, answer in zip(specs, peer_mixtures(peer, tmp_path, specs), strict=True):
         if "refused" in answer:
             continue
         num_ranks = case["hosts"] * case["ranks_on_host"]
         worlds = [World.of_blocks(rank, num_ranks, case["hosts"]) for rank in range(num_ranks)]
-        datasets = [ours(roots, case["weights"], case["options"], world=world) for world in worlds]
+        datasets = [our_dataset(roots, case["weights"], case["options"], world=world) for world in worlds]
         for epoch in answer["epochs"]:
             read = [batches_of(dataset) for dataset in datasets]
             assert len({len(batches) for batches in read}) == 1, "all ranks take equally many steps"

@@ -1,4 +1,4 @@
-"""Orders of random configurations are those that MosaicML's own functions make, in a process of their own."""
+"""Orders of random configurations equal those of MosaicML's own functions, run in a process of their own."""
 
 import json
 import random
@@ -37,17 +37,17 @@ def peer_answers(peer, folder, cases):
     return json.loads((folder / "answers.json").read_text())
 
 
-def compare(peer, folder, kind, cases, ours, least):
-    """The same answers wherever the peer has one; a typed error where it fails, or delivers nothing from so late on."""
+def compare(peer, folder, kind, cases, compute, min_answers):
+    """Compare the answers; expect a typed error where the peer fails, or delivers nothing from there on."""
     answers = peer_answers(peer, folder, [[kind, case] for case in cases])
-    assert sum(answer is not None for answer in answers) >= least
+    assert sum(answer is not None for answer in answers) >= min_answers
     for case, answer in zip(cases, answers, strict=True):
-        compare_one(case, answer, ours)
+        compare_one(case, answer, compute)
 
 
-def compare_one(case, answer, ours):
+def compare_one(case, answer, compute):
     try:
-        found = ours(case).tolist()
+        found = compute(case).tolist()
     except CursorError:
         assert answer is None or not (np.array(answer) >= 0).any(), case
     except ValueError:
@@ -75,7 +75,7 @@ def test_shuffles_of_random_shards_equal_the_peers(peer, tmp_path):
         for _ in range(400)
     ]
 
-    def ours(case):
+    def compute(case):
         return shuffled_ids(
             case["algo"],
             case["shard_sizes"],
@@ -85,7 +85,7 @@ def test_shuffles_of_random_shards_equal_the_peers(peer, tmp_path):
             block_size=case["block_size"],
         )
 
-    compare(peer, tmp_path, "shuffle", cases, ours, least=300)
+    compare(peer, tmp_path, "shuffle", cases, compute, min_answers=300)
 
 
 def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
@@ -107,7 +107,7 @@ def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
             }
         )
 
-    def ours(case):
+    def compute(case):
         world = WorldShape(
             case["num_physical_nodes"], case["ranks_per_node"], case["workers_per_rank"], case["batch_size"]
         )
@@ -120,7 +120,7 @@ def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
             initial_hosts=case["initial_physical_nodes"],
         )
 
-    compare(peer, tmp_path, "partition", cases, ours, least=700)
+    compare(peer, tmp_path, "partition", cases, compute, min_answers=700)
 
 
 def test_samplings_equal_the_peers(peer, tmp_path):
@@ -139,10 +139,10 @@ def test_samplings_equal_the_peers(peer, tmp_path):
             }
         )
 
-    def ours(case):
+    def compute(case):
         return sample_counts(**{("shard_sizes" if k == "samples_per_shard" else k): v for k, v in case.items()})
 
-    compare(peer, tmp_path, "sampling", cases, ours, least=300)
+    compare(peer, tmp_path, "sampling", cases, compute, min_answers=300)
 
 
 def weights_of(rng, streams):
@@ -216,7 +216,7 @@ def plan_of(case):
 def test_whole_epochs_of_random_mixtures_and_worlds_equal_the_peers(peer, tmp_path, batching):
     rng = random.Random(seed_of(BATCHINGS.index(batching)))
     cases = [epoch_case(rng, batching) for _ in range(300)]
-    compare(peer, tmp_path, "epoch", cases, lambda case: plan_of(case).all_ids(), least=60)
+    compare(peer, tmp_path, "epoch", cases, lambda case: plan_of(case).all_ids(), min_answers=60)
 
 
 def test_weights_of_streams_equal_the_peers(peer, tmp_path):

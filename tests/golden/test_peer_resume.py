@@ -1,4 +1,4 @@
-"""A run goes from MosaicML to us and back in the middle of an epoch, and reads what MosaicML alone would have read."""
+"""A run moves between MosaicML and Smalti in the middle of an epoch, and reads what MosaicML alone would read."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def peer_answers(peer, script, *arguments):
     return json.loads(Path(arguments[-1]).read_text())
 
 
-def peer_lives(peer, root, folder, cases):
+def peer_runs(peer, root, folder, cases):
     (folder / "cases.json").write_text(json.dumps(cases))
     return peer_answers(peer, "peer_resume.py", root, folder / "cases.json", folder / "answers.json")
 
@@ -56,15 +56,15 @@ CASES = [(algorithm, number) for algorithm in (*SHUFFLES, None) for number in ra
 
 
 @pytest.fixture(scope="module")
-def lives(peer, root, tmp_path_factory):
-    """Of every case: its options, what the peer reads first, and what it reads then."""
+def runs(peer, root, tmp_path_factory):
+    """Return for every case: its options, the first batches of the peer, and those after resuming."""
     rng = random.Random(4)
     chosen = [(options_of(rng, algorithm), rng.randint(1, 8), rng.choice([0, 2])) for algorithm, _ in CASES]
     cases = []
     for options, take, workers in chosen:
         cases.append({"options": options, "state": None, "take": take, "workers": workers})
         cases.append({"options": options, "state": "last", "take": None, "workers": workers})
-    answers = peer_lives(peer, root, tmp_path_factory.mktemp("lives"), cases)
+    answers = peer_runs(peer, root, tmp_path_factory.mktemp("runs"), cases)
     return {
         case: (options, answers[2 * place], answers[2 * place + 1])
         for place, (case, (options, _, _)) in enumerate(zip(CASES, chosen, strict=True))
@@ -72,8 +72,8 @@ def lives(peer, root, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_run_of_mosaicml_continues_here_sample_for_sample(root, lives, case):
-    options, first, then = lives[case]
+def test_a_run_of_mosaicml_continues_here_sample_for_sample(root, runs, case):
+    options, first, then = runs[case]
     dataset = StreamingDataset(local=root, **options)
     assert our_batches(dataset)[: len(first["batches"])] == first["batches"], "the epoch begins alike"
     resumed = StreamingDataset(local=root, **options)
@@ -82,18 +82,18 @@ def test_a_run_of_mosaicml_continues_here_sample_for_sample(root, lives, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_saved_state_equals_mosaicmls(root, lives, case):
-    options, first, _ = lives[case]
+def test_the_saved_state_equals_mosaicmls(root, runs, case):
+    options, first, _ = runs[case]
     dataset = StreamingDataset(local=root, **options)
     this_pass = dataset.begin_pass()
-    ours = dataset.cursor_after(this_pass, len(first["batches"])).to_state()
-    assert first["state"].items() <= ours.items()
-    assert dataset.state_dict(sum(map(len, first["batches"]))) == ours
+    our_state = dataset.cursor_after(this_pass, len(first["batches"])).to_state()
+    assert first["state"].items() <= our_state.items()
+    assert dataset.state_dict(sum(map(len, first["batches"]))) == our_state
 
 
-def test_a_run_of_smalti_continues_in_mosaicml_sample_for_sample(root, lives, peer, tmp_path):
+def test_a_run_of_smalti_continues_in_mosaicml_sample_for_sample(root, runs, peer, tmp_path):
     cases, expected = [], []
-    for options, _, _ in lives.values():
+    for options, _, _ in runs.values():
         dataset = StreamingDataset(local=root, **options)
         dataset.set_epoch(1)
         this_pass = dataset.begin_pass()
@@ -101,11 +101,11 @@ def test_a_run_of_smalti_continues_in_mosaicml_sample_for_sample(root, lives, pe
         cases.append({"options": options, "state": state, "take": None, "workers": 0})
         dataset.set_epoch(1)
         expected.append(our_batches(dataset)[3:])
-    assert [answer["batches"] for answer in peer_lives(peer, root, tmp_path, cases)] == expected
+    assert [answer["batches"] for answer in peer_runs(peer, root, tmp_path, cases)] == expected
 
 
 def read_by_all(root, shape, replication, options, state):
-    """Ids by rank and step, and the state that every rank must agree on after its last step but one."""
+    """Return ids by rank and step; all ranks must agree on the state after their last step but one."""
     found, states = [], []
     for rank in range(shape.num_ranks):
         world = World.of_blocks(rank, shape.num_ranks, shape.hosts)
@@ -149,7 +149,7 @@ def world_case(rng, sizes):
 
 @pytest.mark.search
 def test_a_run_of_mosaicml_continues_in_any_world_that_it_accepts(root, peer, tmp_path):
-    """Hosts, ranks, replicas and batch sizes; where the peer gives a rank nothing, we repeat one sample."""
+    """Hosts, ranks, replicas and batch sizes; where the peer gives a rank no sample, Smalti repeats one."""
     rng = random.Random(seed_of(8))
     sizes = StreamingDataset(local=root).stream.shard_sizes.tolist()
     cases = [world_case(rng, sizes) for _ in range(300)]
@@ -166,19 +166,21 @@ def compare_world(root, case, answer):
     state = {name: case[name] for name in ("epoch", "sample_in_epoch", "num_canonical_nodes", "initial_physical_nodes")}
     shape = WorldShape(case["num_nodes"], case["ranks_per_node"], 1, case["batch_size"])
     state["shuffle_seed"] = case["shuffle_seed"]
-    theirs = [batches[0] for host in answer for batches in host]
+    peer_batches = [batches[0] for host in answer for batches in host]
     if state["sample_in_epoch"] >= -(-COUNT // case["num_canonical_nodes"]) * case["num_canonical_nodes"]:
-        return False  # all samples were read: we go on with the next epoch, the peer repeats some or reads nothing
-    ours = read_by_all(root, shape, case["replication"], options, state)
-    for rank, steps in enumerate(ours):
-        expected = [[i for i in batch if i >= 0] for batch in theirs[rank // case["replication"]]]
+        return (
+            False  # all samples were read: Smalti continues with the next epoch, the peer repeats some or reads nothing
+        )
+    our_batches_by_rank = read_by_all(root, shape, case["replication"], options, state)
+    for rank, steps in enumerate(our_batches_by_rank):
+        expected = [[i for i in batch if i >= 0] for batch in peer_batches[rank // case["replication"]]]
         for step, ids in enumerate(steps):
             assert ids == expected[step] or (not expected[step] and len(ids) == 1), case
         assert not any(expected[len(steps) :]), case
     return True
 
 
-def test_a_state_of_mosaicml_is_not_continued_in_smaltis_own_order(root, lives):
-    _, first, _ = next(iter(lives.values()))
+def test_a_state_of_mosaicml_is_not_continued_in_smaltis_own_order(root, runs):
+    _, first, _ = next(iter(runs.values()))
     with pytest.raises(CursorError, match="`shuffle_algo`"):
         StreamingDataset(local=root, batch_size=4, shuffle=True).load_state_dict(first["state"])

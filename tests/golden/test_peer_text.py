@@ -33,7 +33,7 @@ def test_peer_finds_every_value_that_was_written(peer, tmp_path, kind, how, comp
 
 
 def test_peer_reads_a_merged_set_of_all_formats(peer, tmp_path):
-    """Each part by another writer, at another depth; what Smalti reads of it is what the peer reads."""
+    """Each part has another writer and depth; the peer reads from it what Smalti reads."""
     parts = [(MDSWriter, {}), (JSONWriter, {}), (CSVWriter, {}), (XSVWriter, {"separator": "; "})]
     columns = {"id": "int", "text": "str"}
     samples = [{"id": i, "text": f"part {i // 10}"} for i in range(40)]

@@ -17,14 +17,14 @@ SETS = ("scalars", "text", "arrays", "images", "image_lists", "one_per_shard", *
 
 
 def expected(folder: Path) -> dict[str, Any]:
-    """Columns, options and samples, decoded."""
+    """Return columns, options and samples, decoded."""
     spec = json.loads((folder / "expected.json").read_text())
     spec["samples"] = [{key: decode(value) for key, value in sample.items()} for sample in spec["samples"]]
     return spec
 
 
 def decode(value: Any) -> Any:
-    """One value; images stay as the description of their pixels."""
+    """Decode one value; images stay descriptions of their pixels."""
     if not isinstance(value, dict):
         return value
     if "bytes" in value:
@@ -41,17 +41,17 @@ def decode(value: Any) -> Any:
 
 
 def index(folder: Path) -> list[ShardInfo]:
-    """The shards of a golden set."""
+    """Return the shards of a golden set."""
     return parse_index((folder / "index.json").read_bytes(), where=str(folder / "index.json"))[0]
 
 
 def open_shard(folder: Path, info: ShardInfo) -> Shard:
-    """One shard, from the uncompressed file that lies beside the compressed one."""
+    """Open one shard, from the uncompressed file beside the compressed one."""
     return Shard.open(folder / info.raw.basename, info)
 
 
 def assert_same(found: Any, wanted: Any) -> None:
-    """Equal in type, value, dtype and shape; images by the hash of their pixels."""
+    """Compare type, value, dtype and shape; images by the hash of their pixels."""
     if isinstance(wanted, list):
         assert isinstance(found, list)
         assert len(found) == len(wanted)

@@ -1,4 +1,4 @@
-"""Files for cases that last a fraction of a millisecond."""
+"""Temporary files for cases that last a fraction of a millisecond."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch_files(contents: Sequence[bytes]) -> Iterator[list[Path]]:
-    """Files with these contents, removed afterwards; never written twice, so a map that still lives stays whole."""
+    """Write files with these contents, removed afterwards; a name is never written twice while a map of it lives."""
     paths = [_folder() / str(place) for place in range(len(contents))]
     try:
         for path, content in zip(paths, contents, strict=True):
@@ -22,11 +22,11 @@ def scratch_files(contents: Sequence[bytes]) -> Iterator[list[Path]]:
 
 @cache
 def _folder() -> Path:
-    # In memory where there is such a place: a disk's speed is not what is tested.
+    # In memory if possible: the speed of a disk is not tested here.
     memory = Path("/dev/shm")
     made = tempfile.TemporaryDirectory(prefix="smalti-hostile-", dir=memory if memory.is_dir() else None)
-    _KEPT.append(made)  # removed when the process ends
+    _FOLDERS.append(made)  # removed when the process ends
     return Path(made.name)
 
 
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []

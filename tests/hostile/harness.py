@@ -1,4 +1,4 @@
-"""Runs numbered, seeded cases and reports the first that ends in anything but a value or a typed error.
+"""Runner of numbered, seeded cases; it reports the first that ends in anything but a value or a typed error.
 
 A case is a function of (seed, number) alone, so a failure is replayed by
 
@@ -21,16 +21,16 @@ from typing import Any, Protocol
 from tests.seeds import seed_of
 
 SEED = seed_of(20241107)
-"""Fixed, so that a change of the code is judged by the same cases as the code before it; SMALTI_SEED gives others."""
+"""Fixed, so that all versions of the code are tested with the same cases; SMALTI_SEED sets another."""
 CASE_SECONDS = 2.0
-"""CPU time that one case may take; an honest one takes less than a millisecond."""
+"""CPU time that one case may take; a normal one takes less than a millisecond."""
 SPARE_BYTES = 512 << 20
-"""Address space that a run may take beyond what the imports took."""
+"""Address space that a run may allocate after the imports."""
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Which cases of a kind."""
+    """A range of numbered cases of one kind."""
 
     seed: int = SEED
     first: int = 0
@@ -43,13 +43,13 @@ class Kind(Protocol):
     name: str
 
     def make(self, dice: Random) -> Any:
-        """One damaged thing."""
+        """Make one damaged object."""
 
     def check(self, case: Any) -> str:
-        """How it ended, in a word; raises `AssertionError` where a value breaks a promise."""
+        """Return how the case ended, in a few words; raise `AssertionError` if a value breaks a guarantee."""
 
     def dump(self, case: Any) -> bytes:
-        """Its bytes, for a person to look at."""
+        """Return its bytes, for a person to look at."""
 
 
 def run(
@@ -60,17 +60,17 @@ def run(
     seconds: float = CASE_SECONDS,
     note: Callable[[int], None] | None = None,
 ) -> Counter[str]:
-    """How the cases ended; each is made, checked and timed on its own.
+    """Run the cases, each made, checked and timed on its own, and count how they ended.
 
     Args:
         kind: What is damaged.
-        cases: Which ones.
-        folder: Where the bytes of a bad case go.
+        cases: Their numbers.
+        folder: Receives the bytes of a failing case.
         seconds: CPU time that one may take.
-        note: Told the number of each case before it begins.
+        note: Called with the number of each case before it begins.
 
     Raises:
-        AssertionError: One broke a promise, raised an untyped error or took too long; its bytes are in `folder`.
+        AssertionError: A case broke a guarantee, raised an untyped error or took too long; its bytes are in `folder`.
     """
     ended: Counter[str] = Counter()
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def run(
 
 
 def limit_memory(spare: int = SPARE_BYTES) -> bool:
-    """Whether the process may now take only `spare` more bytes of address space; where the kernel cannot, False."""
+    """Limit the process to `spare` more bytes of address space; return False if the kernel cannot."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
@@ -110,7 +110,7 @@ def _report(kind: Kind, which: tuple[int, int], case: Any, folder: Path, what: s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cases under a memory limit; prints one line per way of ending."""
+    """Run cases under a memory limit; print one line per kind of result."""
     from tests.hostile.kinds import KINDS
 
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.harness")

@@ -1,4 +1,4 @@
-"""Damaged index files, and what must hold of every one that is accepted."""
+"""Damaged index files, and the guarantees about every one that is accepted."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ LARGEST = 2**32 - 1 + 2**26
 
 
 class Indexes:
-    """Index files damaged as JSON, one in ten as bytes alone."""
+    """Index files damaged as JSON, one in ten as bytes."""
 
     def __init__(self, name: str, texts: Sequence[str], *, parse: Callable[..., Any] = parse_index) -> None:
         self.name = name
@@ -24,12 +24,12 @@ class Indexes:
         self._parse = parse
 
     def make(self, dice: Random) -> bytes:
-        """The bytes of a damaged index file."""
+        """Return the bytes of a damaged index file."""
         text = dice.choice(self._texts)
         return mutate_bytes(text.encode(), dice) if dice.random() < 0.1 else mutate_json(text, dice)
 
     def check(self, case: bytes) -> str:
-        """Refused with the place named, or accepted with every promise kept."""
+        """Expect a refusal that names the place, or a valid index."""
         try:
             shards, extra = self._parse(case, where="index.json")
         except IndexFileError as error:
@@ -42,18 +42,18 @@ class Indexes:
         return "accepted" if shards else "accepted, empty"
 
     def dump(self, case: bytes) -> bytes:
-        """The file itself."""
+        """Return the file itself."""
         return case
 
 
 def check_message(message: str, *, place: str = "") -> None:
-    """Raises `AssertionError` for a message that begins with no place, or is as long as the file wants it."""
+    """Raise `AssertionError` for a message without a place, or whose length the file controls."""
     assert message.startswith(place), f"the message names no place: {message[:100]}"
     assert len(message) < 2000, "the message is as long as an attacker likes"
 
 
 def check_shards(shards: Sequence[ShardInfo]) -> None:
-    """Everything that readers rely on without looking again.
+    """Check everything that readers rely on without checking again.
 
     Raises:
         AssertionError: Something does not hold.

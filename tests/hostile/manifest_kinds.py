@@ -1,6 +1,6 @@
 """Damaged versions of Smalti's own: the JSON header, and the Arrow table of shards that its digest names.
 
-Whoever can write the table can write its digest as well, so the digest is always made to fit.
+An attacker who can write the table can write its digest as well, so the digest always fits.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _HEADER = """{"smalti": 1, "version": 3, "parent": 2, "write_id": "20240607t1011
 
 @dataclass(frozen=True)
 class DamagedVersion:
-    """One of the two files of a version."""
+    """One of the two files of a version, damaged."""
 
     data: bytes
     is_table: bool
@@ -40,7 +40,7 @@ class Manifests:
     name = "manifest"
 
     def make(self, dice: Random) -> DamagedVersion:
-        """One damaged file."""
+        """Return one damaged file."""
         chance = dice.random()
         if chance < 0.3:
             digest = "ab" * 32
@@ -51,7 +51,7 @@ class Manifests:
         return DamagedVersion(_emit(_edited(table, dice)), is_table=True)
 
     def check(self, case: DamagedVersion) -> str:
-        """Refused with its name, or accepted with every promise that an index file's shards keep."""
+        """Expect a refusal that names the file, or shards with the guarantees of an index file."""
         try:
             if case.is_table:
                 shards = parse_table(case.data, sha256=hashlib.sha256(case.data).hexdigest(), where="table")
@@ -69,7 +69,7 @@ class Manifests:
         return "accepted header"
 
     def dump(self, case: DamagedVersion) -> bytes:
-        """The file."""
+        """Return the file."""
         return case.data
 
 
@@ -79,8 +79,10 @@ def _whole_tables() -> tuple[pa.Table, ...]:
     for text in MDS_INDEXES[:4] + MIXED_INDEXES:
         shards, _ = parse_index(text.encode(), where="seed")
         tables.append(pa.ipc.open_file(emit_table(shards)).read_all())
-        told = [replace(each, raw=replace(each.raw, first_hash=number)) for number, each in enumerate(shards)]
-        tables.append(pa.ipc.open_file(emit_table(told)).read_all())
+        with_first_hashes = [
+            replace(each, raw=replace(each.raw, first_hash=number)) for number, each in enumerate(shards)
+        ]
+        tables.append(pa.ipc.open_file(emit_table(with_first_hashes)).read_all())
     return tuple(tables)
 
 
@@ -92,7 +94,7 @@ def _emit(table: pa.Table) -> bytes:
 
 
 def _edited(table: pa.Table, dice: Random) -> pa.Table:
-    """The table with one or two values changed, a column of another type, dropped or twice, or other metadata."""
+    """Return the table with values changed, a column of another type, dropped or repeated, or other metadata."""
     chance = dice.random()
     if chance < 0.2:
         about = mutate_json(table.schema.metadata[b"smalti"].decode(), dice)

@@ -1,4 +1,4 @@
-"""Seeded damage: random changes of parsed JSON, and of bytes. Knows nothing of what is damaged, and checks nothing."""
+"""Seeded damage: random changes of parsed JSON, and of bytes, independent of what they contain."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ SMALL_OR_EDGE = [0, 1, 2, 3, 4, 7, 8, 16, 127, 128, 255, 256, 65535, 2**24, 2**3
 
 
 def mutate_json(text: str, dice: Random) -> bytes:
-    """`text` (JSON) with one to four changes of its values, keys or structure, and at times of its bytes as well."""
+    """Return `text` (JSON) with one to four changes of its values, keys or structure, and sometimes of its bytes."""
     obj = json.loads(text)
     if dice.random() < 0.9:
         for _ in range(dice.choice((1, 1, 1, 2, 4))):
@@ -61,7 +61,7 @@ def mutate_json(text: str, dice: Random) -> bytes:
 
 
 def mutate_bytes(data: bytes, dice: Random) -> bytes:
-    """`data` with some bytes flipped, overwritten, removed, repeated or added, at one to four places."""
+    """Return `data` with bytes flipped, overwritten, removed, repeated or added, at one to four places."""
     changed = bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 4))):
         _CHANGES[dice.randrange(len(_CHANGES))](changed, dice)
@@ -112,7 +112,7 @@ def _other_value(value: Any, dice: Random) -> Any:
 
 
 def _with_bomb(data: bytes, dice: Random) -> bytes:
-    """A value replaced by text that no JSON writer makes."""
+    """Replace a value by text that no JSON writer produces."""
     colons = [at for at, byte in enumerate(data) if byte == 0x3A]
     begin = dice.choice(colons) + 1 if colons else 0
     ends = [at for at in (data.find(mark, begin) for mark in (b",", b"}", b"]")) if at >= 0]
@@ -130,7 +130,7 @@ def _overwrite(data: bytearray, dice: Random) -> None:
 
 
 def _set_number(data: bytearray, dice: Random) -> None:
-    """One of the little-endian numbers that lengths, counts and offsets are made of."""
+    """Overwrite a little-endian number, as in lengths, counts and offsets."""
     if len(data) >= 4:
         aligned = dice.random() < 0.5
         at = dice.randrange(len(data) // 4) * 4 if aligned else dice.randrange(len(data) - 3)

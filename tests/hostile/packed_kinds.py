@@ -1,4 +1,4 @@
-"""Damaged compressed files of every algorithm: what comes out is bounded by what the index declares."""
+"""Damaged compressed files of every algorithm: the output is bounded by the size that the index declares."""
 
 import bz2
 import gzip
@@ -23,13 +23,13 @@ class Packed:
 
     algorithm: str
     content: bytes
-    """What it held before the damage."""
+    """The content before the damage."""
     data: bytes
     limit: int
 
 
 class PackedFiles:
-    """Compressed shards with one to four changes, and now and then a declared size that is too small."""
+    """Compressed shards with one to four changes, some with a declared size that is too small."""
 
     name = "packed"
 
@@ -37,13 +37,13 @@ class PackedFiles:
         self._unpack = unpack
 
     def make(self, dice: Random) -> Packed:
-        """One damaged file."""
+        """Return one damaged file."""
         algorithm, content, data = dice.choice(_whole_files())
         limit = len(content) if dice.random() < 0.8 else dice.choice((0, 1, len(content) - 1, 2 * len(content)))
         return Packed(algorithm, content, mutate_bytes(data, dice), limit)
 
     def check(self, case: Packed) -> str:
-        """Refused, or no more than the limit; and other bytes than before do not pass the declared hash."""
+        """Expect a refusal, or at most `limit` bytes; changed content must not match the declared hash."""
         compression = parse_compression(case.algorithm)
         assert compression is not None
         out = BytesIO()
@@ -65,7 +65,7 @@ class PackedFiles:
         return f"same content: {case.algorithm}"
 
     def dump(self, case: Packed) -> bytes:
-        """The file."""
+        """Return the file."""
         return case.data
 
 
@@ -78,7 +78,7 @@ def _whole_files() -> tuple[tuple[str, bytes, bytes], ...]:
         for whole in whole_shards():
             content = whole.files[0]
             files.append((algorithm, content, compression.compress(content)))
-    runs = bytes(200_000)  # compresses to nearly nothing: a bomb in the making
+    runs = bytes(200_000)  # compresses to nearly nothing, like a decompression bomb
     for algorithm in ALGORITHMS:
         compression = parse_compression(algorithm)
         assert compression is not None

@@ -1,4 +1,4 @@
-"""Damaged images of every format that is decoded for training: pixels of the wanted size, or `BadImageError`."""
+"""Damaged images of every format that is decoded for training: pixels of the right size, or `BadImageError`."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +39,7 @@ _MARKERS = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A damaged image file, and how it is to be decoded."""
+    """A damaged image file, and the options to decode it with."""
 
     data: bytes
     size: int
@@ -52,7 +52,7 @@ class Pictures:
     name = "picture"
 
     def make(self, dice: Random) -> Picture:
-        """One damaged image."""
+        """Return one damaged image."""
         data = dice.choice(whole_pictures())
         chance = dice.random()
         if chance < 0.4:
@@ -64,7 +64,7 @@ class Pictures:
         return Picture(data, dice.choice((SIDE, SIDE, 8, 40)), dice.choice(("resize", "center")))
 
     def check(self, case: Picture) -> str:
-        """The same pixels each time, from the size that the checked header says; or a typed error."""
+        """Expect the same pixels each time, of the size in the checked header; or a typed error."""
         decode = DecodeImages(case.size, columns=("x",), crop=case.crop)  # type: ignore[arg-type]
         try:
             pixels = decode({"x": [case.data]})["x"]
@@ -72,7 +72,7 @@ class Pictures:
             return _refusal(error)
         assert pixels.shape == (1, case.size, case.size, 3)
         assert pixels.dtype == np.uint8
-        # Memory that was never written would differ: what was freed before is filled now.
+        # Uninitialised memory would differ: freed memory is filled with another value before the second decoding.
         np.full(pixels.nbytes + 64, 0xA5, np.uint8)
         assert np.array_equal(decode({"x": [case.data]})["x"], pixels), "pixels that the file does not hold"
         header = probe_image(case.data)
@@ -82,7 +82,7 @@ class Pictures:
         return f"accepted {header.format}"
 
     def dump(self, case: Picture) -> bytes:
-        """The file."""
+        """Return the file."""
         return case.data
 
 
@@ -93,7 +93,7 @@ def _refusal(error: BadImageError) -> str:
 
 @cache
 def whole_pictures() -> tuple[bytes, ...]:
-    """Small images of all formats."""
+    """Return small images of all formats."""
     noise = Image.effect_noise((SIDE, SIDE), 60)
     files = []
     for kind, mode, options in (
@@ -111,7 +111,7 @@ def whole_pictures() -> tuple[bytes, ...]:
 
 
 def _other_segment(data: bytes, dice: Random) -> bytes:
-    """A segment of a JPEG repeated, removed, or under another marker; other formats have none and are cut."""
+    """Repeat, remove or relabel a segment of a JPEG; files of other formats, which have none, are truncated."""
     places, at = [], 2
     while data[:2] == b"\xff\xd8" and at + 4 <= len(data) and data[at] == 0xFF:
         after = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -137,5 +137,5 @@ def _check_jpeg_size(data: bytes, size: tuple[int, int]) -> None:
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     except ValueError:
-        return  # Pillow's part
+        return  # decoded by Pillow
     assert (height, width) == size, "libjpeg-turbo sees another size than was checked"

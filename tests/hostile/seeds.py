@@ -1,4 +1,4 @@
-"""Whole index files to begin the damage with: every format, compressed and not, of one shard and of several."""
+"""Undamaged index files to start from: every format, compressed and not, of one shard and of several."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ def _file(basename: str, num_bytes: int, hashes: dict[str, str]) -> dict[str, An
 
 
 def mds_entry(name: str, *, zipped: bool = False, columns: dict[str, int | None] | None = None) -> dict[str, Any]:
-    """One MDS shard; `columns` is encoding to size."""
+    """Return the entry of one MDS shard; `columns` is encoding to size."""
     columns = columns or {"int": 8, "str": None, "ndarray:int32": None}
     digest = {"sha1": "2e" * 20, "xxh64": "b8e48c8e5bc44b7d"}
     return {
@@ -30,7 +30,7 @@ def mds_entry(name: str, *, zipped: bool = False, columns: dict[str, int | None]
 
 
 def text_entry(kind: str, name: str, *, zipped: bool = False) -> dict[str, Any]:
-    """One JSONL, CSV, TSV or XSV shard."""
+    """Return the entry of one JSONL, CSV, TSV or XSV shard."""
     if kind == "json":
         own: dict[str, Any] = {"columns": TEXT_COLUMNS}
     else:

@@ -1,4 +1,4 @@
-"""Damaged MDS shards, and what must hold of every value that is read from one.
+"""Damaged MDS shards, and the guarantees about every value that is read from one.
 
 The oracle is a second, plain reader of the container (not of the encodings) that is written from the description of
 the format: where it finds a sample, the library must give that sample, and where it finds none, a typed error.
@@ -22,11 +22,11 @@ from tests.hostile.shard_seeds import Whole, whole_shards
 
 @dataclass(frozen=True)
 class Damaged:
-    """A shard file and the index entry that lies about it."""
+    """A damaged shard file and the index entry that declares its size."""
 
     whole: Whole
     info: ShardInfo
-    """Declares the damaged size, and no hash: what a hostile index would say."""
+    """Declares the damaged size, and no hash, as a hostile index would."""
     data: bytes
 
 
@@ -39,7 +39,7 @@ class Shards:
         self._verify = verify
 
     def make(self, dice: Random) -> Damaged:
-        """One shard with one to four changes."""
+        """Return one shard with one to four changes."""
         whole = dice.choice(whole_shards())
         data = whole.files[0]
         table = 8 + 4 * whole.info.samples
@@ -52,14 +52,14 @@ class Shards:
         else:
             data = mutate_bytes(data, dice)
         if dice.random() < 0.3 and len(data) > table:
-            # The end of the table follows the length, so that damage behind it is reached.
+            # The last offset is adapted to the length, so that damage after the table is reached.
             data = data[: table - 4] + len(data).to_bytes(4, "little") + data[table:]
         samples = dice.choice((0, 1, 2, 4, 2**20)) if dice.random() < 0.05 else whole.info.samples
         raw = replace(whole.info.raw, num_bytes=len(data), hashes={})
         return Damaged(whole, replace(whole.info, samples=samples, raw=raw, hash_names=()), data)
 
     def check(self, case: Damaged) -> str:
-        """Never accepted where hashes are declared; without them what the plain reader finds, or a typed error."""
+        """Expect a refusal if hashes are declared; without them the values of the plain reader, or a typed error."""
         with scratch_files([case.data]) as (path,):
             self._check_hashes(case, path)
             try:
@@ -87,12 +87,12 @@ class Shards:
             raise AssertionError("damaged bytes were accepted against a declared hash")
 
     def dump(self, case: Damaged) -> bytes:
-        """The file."""
+        """Return the file."""
         return case.data
 
 
 def plain_read(data: bytes, info: ShardInfo, number: int) -> list[bytes] | None:
-    """The stored bytes of each column of a sample; None where the sample is shorter than they are."""
+    """Return the stored bytes of each column of a sample; None if the sample is shorter than they are."""
     at = 4 + 4 * number
     begin, end = (int.from_bytes(data[i : i + 4], "little") for i in (at, at + 4))
     place = begin + 4 * info.schema.sizes.count(None)
@@ -137,7 +137,7 @@ def _check_sample(shard: Shard, case: Damaged, number: int) -> bool:
 
 
 def _check_batch(shard: Shard, case: Damaged, numbers: list[int]) -> None:
-    """The samples that can be read one by one, read at once."""
+    """Read the samples that can be read one by one as a batch."""
     batch = shard.batch(np.array(numbers[::-1], np.int64))
     codecs = case.info.schema.codecs()
     stored = [plain_read(case.data, case.info, number) or [] for number in numbers[::-1]]
@@ -149,7 +149,7 @@ def _check_batch(shard: Shard, case: Damaged, numbers: list[int]) -> None:
 
 
 def _check_bad_batch(shard: Shard, case: Damaged) -> None:
-    """With a damaged sample among them, a typed error; images are given out undecoded, and may pass."""
+    """Expect a typed error for a batch with a damaged sample; undecoded images may pass."""
     try:
         shard.batch(np.arange(len(shard)))
     except FormatError:
@@ -158,7 +158,7 @@ def _check_bad_batch(shard: Shard, case: Damaged) -> None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal to the last bit, as far as a consumer can see."""
+    """Return whether two values are equal to the last bit, as far as a consumer can see."""
     if isinstance(a, Image.Image):
         return bool(a.size == b.size and a.mode == b.mode)
     if isinstance(a, np.ndarray | np.generic):

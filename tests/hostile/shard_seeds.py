@@ -1,4 +1,4 @@
-"""Whole small shards to begin the damage with: between them, every encoding."""
+"""Small undamaged shards to start from; together they have every encoding."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,14 +22,14 @@ class Whole:
 
 
 def picture(kind: str, number: int) -> bytes:
-    """A small image file."""
+    """Return a small image file."""
     out = BytesIO()
     Image.new("RGB", (3 + number, 2), (number, 40, 250)).save(out, kind)
     return out.getvalue()
 
 
 def _row(number: int) -> dict[str, Any]:
-    """A value for every encoding."""
+    """Return a value for every encoding."""
     image = Image.new("L", (2, 1 + number), number)
     return {
         "bytes": bytes(range(number, number + 9)),
@@ -71,7 +71,7 @@ _GROUPS = [
 
 @cache
 def whole_shards() -> tuple[Whole, ...]:
-    """One shard of three samples for each group of encodings, and an empty one."""
+    """Return one shard of three samples for each group of encodings, and an empty one."""
     shards = [_build(group, 3) for group in _GROUPS]
     nothing = bytes(4) + (8).to_bytes(4, "little")
     raw = FileInfo("shard.00000.mds", 8, digest_bytes(nothing, ["xxh3_64"]))

@@ -1,7 +1,7 @@
-"""Small files that unfold into something huge: refused within the memory of an honest file (D10, E14, S4, S5, S13).
+"""Small files that expand into something huge: refused within the memory of a normal file (D10, E14, S4, S5, S13).
 
-They are read in a child process that may take little more memory than it has after its imports, at the doors that
-people use; what is too large for the repository is made here.
+They are read in a child process that may take little more memory than it has after its imports, by the readers that
+users call; files too large for the repository are made here.
 """
 
 import bz2
@@ -58,14 +58,14 @@ for folder in sys.argv[2:]:
 
 
 def read_in_little_memory(tmp_path, *folders):
-    """What each of the doors says about each set, in a process with little memory."""
+    """Return what each reader reports about each set, in a process with little memory."""
     lines = run_in_little_memory(READ, tmp_path, *folders)
     assert len(lines) == 2 * len(folders)
     return lines
 
 
 def run_in_little_memory(script, tmp_path, *folders):
-    """The lines that a script prints about each argument, in a process with little memory."""
+    """Return the lines that a script prints about each argument, in a process with little memory."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "users-cache")}
     command = [sys.executable, "-c", script, str(SPARE), *map(str, folders)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -224,7 +224,7 @@ for path in sys.argv[2:]:
 
 
 def test_tables_of_shards_whose_rows_take_no_bytes_are_refused_in_little_memory(tmp_path):
-    """Columns without buffers, and a long word that many rows refer to: 2^31 rows in 400 bytes, 12 GB in 6 MB."""
+    """Columns without buffers, and a long word that many rows share: 2^31 rows in 400 bytes, 12 GB in 6 MB."""
     whole = pa.ipc.open_file(emit_table(parse_index(MDS_INDEXES[0].encode(), where="seed")[0])).read_all()
     many, places = (1 << 31) - 1, pa.array([0] * 2000, pa.int32())
     columns = {
@@ -241,7 +241,7 @@ def test_tables_of_shards_whose_rows_take_no_bytes_are_refused_in_little_memory(
 
 
 def test_a_table_of_shards_in_an_older_version_of_the_format_is_refused():
-    """There pyarrow also obeys a compression that is named in the metadata, where nobody looks for it."""
+    """In that version pyarrow also applies a compression that the metadata names."""
     sink, table = io.BytesIO(), pa.table({"samples": [1, 2]})
     options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:
@@ -256,5 +256,5 @@ def test_an_uncompressed_table_is_read():
         writer.write_table(table)
     assert read_arrow_file(sink.getvalue()).equals(table)
     for data in (b"", b"ARROW1\0\0", sink.getvalue()[8:], json.dumps({}).encode()):
-        with pytest.raises(ValueError):  # noqa: PT011 - whoever reads a table adds the place
+        with pytest.raises(ValueError):  # noqa: PT011 - the caller adds the place
             read_arrow_file(data)

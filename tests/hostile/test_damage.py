@@ -1,7 +1,7 @@
-"""Truncated and flipped files behind declared hashes: through no door are they ever returned as a value (E1, E2, E13).
+"""Truncated and flipped files behind declared hashes: no reader ever returns them as a value (E1, E2, E13).
 
 Every truncation of every file of a small set, raw and in each compression, of MDS and of text shards; and a thousand
-flipped bits at each door.
+flipped bits for each reader.
 """
 
 import math
@@ -36,11 +36,11 @@ class SmallSet:
 
     objects: dict[str, bytes]
     damaged: str
-    """The file that is damaged."""
+    """Name of the file to damage."""
 
 
 def small_sets():
-    """Each kind of set with each of its files as the one to be damaged."""
+    """Return each kind of set with each of its files as the one to damage."""
     columns = {"id": "int", "name": "str"}
     for compression in COMPRESSIONS:
         options = ShardOptions(compression=compression, hashes=("xxh3_64",))
@@ -62,7 +62,7 @@ def _sets(name, builder):
 
 
 class InPlace:
-    """A folder that is read where it lies."""
+    """A folder that is read in place."""
 
     share_of_packed = 1.0
 
@@ -78,7 +78,7 @@ class InPlace:
 
     def read(self):
         cache = Path(f"{self._folder}-cache")
-        shutil.rmtree(cache, ignore_errors=True)  # an unpacked copy from before the damage is good, and would be used
+        shutil.rmtree(cache, ignore_errors=True)  # an intact unpacked copy from before the damage would be used
         dataset = StreamingDataset(remote=str(self._folder), local=str(cache), download_retry=1)
         return [dataset[i] for i in range(dataset.size)]
 
@@ -86,7 +86,7 @@ class InPlace:
 class Local(InPlace):
     """The same as a map-style set."""
 
-    share_of_packed = 0.03  # what does not unpack is tried twice, with a pause in between
+    share_of_packed = 0.03  # files that do not unpack are retried once, after a pause
 
     def read(self):
         shutil.rmtree(detect_cache_folder(), ignore_errors=True)
@@ -95,7 +95,7 @@ class Local(InPlace):
 
 
 class Remote:
-    """A store whose objects are fetched into a cache, each time a new one."""
+    """A store whose objects are fetched into a cache, a new one each time."""
 
     share_of_packed = 1.0
 
@@ -117,14 +117,14 @@ class Remote:
             cache.close()
 
 
-DOORS = [InPlace, Local, Remote]
+READERS = [InPlace, Local, Remote]
 
 
-def check(door, small, folder, *, share):
-    """Read the set with one file damaged, in `share` of all the ways; only the whole file may give values."""
+def check(reader, small, folder, *, share):
+    """Read the set with one file damaged, in `share` of all ways; only the undamaged file may give values."""
     good, dice = small.objects[small.damaged], Random(SEED)
-    share *= 1.0 if small.damaged.endswith(RAW) else door.share_of_packed
-    opened = door(small, folder)
+    share *= 1.0 if small.damaged.endswith(RAW) else reader.share_of_packed
+    opened = reader(small, folder)
     assert opened.read() == SAMPLES
     lengths = sorted(dice.sample(range(len(good)), math.ceil(share * len(good))))
     flips = [dice.randrange(8 * len(good)) for _ in range(math.ceil(share * FLIPS / len(SETS)))]
@@ -144,21 +144,21 @@ SETS = list(small_sets())
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """The user's cache folder of this test alone."""
+    """Set the user's cache folder to one of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users-cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert tmp_path in detect_cache_folder().parents
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("small", SETS)
-def test_one_in_ten_truncations_and_flips_is_refused(small, door, tmp_path):
-    check(door, small, tmp_path, share=0.1)
+def test_one_in_ten_truncations_and_flips_is_refused(small, reader, tmp_path):
+    check(reader, small, tmp_path, share=0.1)
 
 
 @pytest.mark.search
 @pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("small", SETS)
-def test_every_truncation_and_a_thousand_flips_are_refused(small, door, tmp_path):
-    check(door, small, tmp_path, share=1)
+def test_every_truncation_and_a_thousand_flips_are_refused(small, reader, tmp_path):
+    check(reader, small, tmp_path, share=1)

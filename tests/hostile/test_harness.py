@@ -1,4 +1,4 @@
-"""The hunt finds what is planted: readers with one check left out are caught within a thousand cases."""
+"""The harness finds planted faults: readers with one check removed are caught within a thousand cases."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The corpus of `tests/golden/malformed`: each file does what its row of the README says, at every door."""
+"""The corpus of `tests/golden/malformed`: each file does what its row of the README says, with every reader."""
 
 import re
 from contextlib import suppress
@@ -21,7 +21,7 @@ ACCEPTED = "accepted"
 
 
 def _rows(title):
-    """Name and expectation of each row below a title."""
+    """Return name and expectation of each row below a title."""
     section = (CORPUS / "README.md").read_text("utf-8").split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     table = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
     return {row[0]: row[-1] for row in table[2:]}
@@ -109,7 +109,7 @@ def test_files_that_must_be_accepted_are_read_unchanged():
 
 @pytest.mark.parametrize("name", SETS)
 def test_command_line_reports_a_hostile_set_in_one_line(name, capsys):
-    # Nothing is decoded, so a set whose values alone are hostile is good in its eyes.
+    # The command decodes nothing, so it accepts a set of which only the values are hostile.
     assert main(["show", str(CORPUS / "sets" / name)]) == 0
     assert main(["history", str(CORPUS / "sets" / name)]) == 0
     capsys.readouterr()

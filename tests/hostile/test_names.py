@@ -47,7 +47,7 @@ def test_name_is_refused_in_the_table_of_a_version(name, why):
     try:
         name.encode()
     except UnicodeEncodeError:
-        return  # Arrow's texts are UTF-8: no table can hold it
+        return  # Arrow's text is UTF-8: no table can hold it
     data = emit_table([replace(shard, raw=replace(shard.raw, basename=name))])
     with pytest.raises(IndexFileError):
         parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where=why)

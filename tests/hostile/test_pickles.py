@@ -1,4 +1,4 @@
-"""A pickle in the data never runs, through any door, unless its owner asked for it in so many words (fault S1)."""
+"""A pickle in the data never runs, whichever reader opens it, unless the user allowed unsafe types (fault S1)."""
 
 import pickle
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.golden.malformed.make import file, index, lines, mds, one_value, samp
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -31,7 +31,7 @@ def marker(tmp_path):
 
 @pytest.fixture(params=range(pickle.HIGHEST_PROTOCOL + 1))
 def attack(request, marker):
-    """A pickle that leaves a mark when it is loaded, in each protocol."""
+    """Return a pickle that leaves a mark when it is loaded, in each protocol."""
     return pickle.dumps(Payload(marker), protocol=request.param)
 
 
@@ -64,7 +64,7 @@ def local(folder):
     return LocalDataset(str(folder))[0]
 
 
-DOORS = [stream, stream_batches, stream_one, opened, local]
+READERS = [stream, stream_batches, stream_one, opened, local]
 
 
 def test_the_payload_runs_when_it_is_unpickled(attack, marker):
@@ -72,11 +72,11 @@ def test_the_payload_runs_when_it_is_unpickled(attack, marker):
     assert marker.exists()
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_pickled_column_is_refused_by_every_reader(door, attack, marker, tmp_path):
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pickled_column_is_refused_by_every_reader(reader, attack, marker, tmp_path):
     folder = write(tmp_path / "set", one_value("pkl", attack))
     with pytest.raises(SchemaError, match="pkl"):
-        door(folder)
+        reader(folder)
     assert not marker.exists()
 
 
@@ -120,26 +120,26 @@ def test_merging_indexes_unpickles_nothing(attack, marker, tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     "encoding",
     ["str", "json", "str_int", "str_float", "str_decimal", "ndarray", "ndarray:uint8", "pil", "jpeg", "png",
      "list[pil]", "list[jpeg]", "list[png]", "jpeg_array", "bytes"],
 )  # fmt: skip
-def test_a_pickle_under_another_name_is_bytes_or_an_error(door, encoding, marker, tmp_path):
+def test_a_pickle_under_another_name_is_bytes_or_an_error(reader, encoding, marker, tmp_path):
     attack = pickle.dumps(Payload(marker))
     folder = write(tmp_path / "set", one_value(encoding, attack))
     try:
-        door(folder)
+        reader(folder)
     except FormatError:
         assert encoding != "bytes"
     else:
-        assert encoding == "bytes" or (door is stream_batches and encoding in {"jpeg", "png"}), "a value of a pickle"
+        assert encoding == "bytes" or (reader is stream_batches and encoding in {"jpeg", "png"}), "a value of a pickle"
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_pickle_in_place_of_any_file_is_an_error(door, attack, marker, tmp_path):
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pickle_in_place_of_any_file_is_an_error(reader, attack, marker, tmp_path):
     places = {
         "index": {"index.json": attack},
         "shard": {"index.json": one_value("bytes", b"x")["index.json"], "shard.00000.mds": attack},
@@ -154,7 +154,7 @@ def test_a_pickle_in_place_of_any_file_is_an_error(door, attack, marker, tmp_pat
     }
     for name, files in places.items():
         with pytest.raises((SmaltiError, IndexError)):
-            door(write(tmp_path / name, files))
+            reader(write(tmp_path / name, files))
     assert not marker.exists()
 
 
@@ -166,8 +166,8 @@ def test_a_pickle_as_the_config_of_a_shard_is_skipped(attack, marker, tmp_path):
         raw_data=file("shard.00000.mds", data),
     )  # fmt: skip
     folder = write(tmp_path / "set", {**files, "index.json": index(entry), "shard.00000.mds": data})
-    for door in (stream_one, opened, local):
-        assert door(folder) == {"x": b"abc"}
+    for reader in (stream_one, opened, local):
+        assert reader(folder) == {"x": b"abc"}
     assert not marker.exists()
 
 
@@ -203,7 +203,7 @@ def test_a_data_frame_is_not_pickled(tmp_path):
     from smalti.spark import dataframe_to_mds
 
     class Frame:
-        """A data frame that nobody may compute anything with."""
+        """A data frame on which every computation fails."""
 
         columns = ("x",)
         mapInArrow = sparkSession = None  # noqa: N815  Spark's names

@@ -23,7 +23,7 @@ _LAYOUTS = (("json", "\n", None), ("csv", "\n", ","), ("tsv", "\r\n", "\t"), ("x
 
 @dataclass(frozen=True)
 class DamagedPair:
-    """A data file, its meta file, and the index entry that lies about them."""
+    """A data file and its meta file, damaged, and the index entry that declares their sizes."""
 
     whole: Whole
     info: ShardInfo
@@ -36,7 +36,7 @@ class TextShards:
     name = "text-shard"
 
     def make(self, dice: Random) -> DamagedPair:
-        """One shard with one to four changes in one file or in both."""
+        """Return one shard with one to four changes in one file or in both."""
         whole = dice.choice(whole_text_shards())
         data, meta = whole.files
         chance = dice.random()
@@ -45,7 +45,7 @@ class TextShards:
         if chance > 0.5:
             meta = mutate_bytes(meta, dice)
         elif dice.random() < 0.6:
-            # A table that fits the damaged lines as far as they can be found, so that their content is reached.
+            # A table that fits the damaged lines as far as they can be found, so that their content is read.
             meta = _table_of(data, whole.info) + meta[8 + 4 * whole.info.samples :]
         samples = int.from_bytes(meta[:4], "little") if dice.random() < 0.5 else whole.info.samples
         info = replace(
@@ -58,7 +58,7 @@ class TextShards:
         return DamagedPair(whole, info, (data, meta))
 
     def check(self, case: DamagedPair) -> str:
-        """Never accepted where hashes are declared; without them what the plain reader finds, or a typed error."""
+        """Expect a refusal if hashes are declared; without them the values of the plain reader, or a typed error."""
         with scratch_files(case.files) as paths:
             honest = case.whole.info.raw_files
             for path, data, original, info in zip(paths, case.files, case.whole.files, honest, strict=True):
@@ -76,13 +76,13 @@ class TextShards:
         return "accepted" if all(good) else "refused at a sample"
 
     def dump(self, case: DamagedPair) -> bytes:
-        """Both files, one behind the other, and their sizes."""
+        """Return both files, one after the other, and their sizes."""
         return b"%d+%d\n" % tuple(map(len, case.files)) + b"".join(case.files)
 
 
 @cache
 def whole_text_shards() -> tuple[Whole, ...]:
-    """One shard of three samples in every format."""
+    """Return one shard of three samples in every format."""
     schema = text_schema({"id": "int", "name": "str", "x": "float"})
     shards = []
     for kind, newline, separator in _LAYOUTS:
@@ -96,7 +96,7 @@ def whole_text_shards() -> tuple[Whole, ...]:
 
 
 def _edit_text(data: bytes, dice: Random) -> bytes:
-    """A value exchanged for one that a careless parser takes."""
+    """Replace a value by one that a lax parser accepts."""
     odd = (b"1_0", b" 1", b"+1", b"1.0", b"1e5", b"1e999", b"NaN", b"Infinity", b"inf", b"nan", b"-0", b"0x1", b"true",
     b"null",
            b"", b"\xd9\xa3", b"9" * 30, b"9" * 5000, b'"1"', b'"\\ud800"', b"[[", b"{}", b"[" * 5000,
@@ -135,7 +135,7 @@ def _check_sample(shard: Any, case: DamagedPair, number: int) -> bool:
 
 
 def plain_line(case: DamagedPair, number: int) -> dict[str, Any] | None:
-    """What a line says when it is read in the plainest way; None where even that finds no sample."""
+    """Parse a line in the simplest way; None if that finds no sample."""
     info, (data, meta) = case.info, case.files
     begin, end = (int.from_bytes(meta[at : at + 4], "little") for at in (4 + 4 * number, 8 + 4 * number))
     newline = (info.newline or "").encode()

@@ -1,4 +1,4 @@
-"""Batches of encoded images as one array, and the transform that makes them out of columns."""
+"""Batches of encoded images as one array, and the transform that decodes columns of images."""
 
 import io
 import pickle
@@ -12,7 +12,7 @@ from smalti.errors import BadImageError, SchemaError
 from smalti.images import DecodeImages, decode_batch, decode_rgb, encode_jpeg, resize_square
 
 GOOD = encode_jpeg(np.zeros((24, 24, 3), np.uint8), 90)
-BOMB = GOOD.replace(b"\x00\x18\x00\x18", b"\xff\xfa\xff\xfa", 1)  # 24 x 24 pixels say that they are 65530 x 65530
+BOMB = GOOD.replace(b"\x00\x18\x00\x18", b"\xff\xfa\xff\xfa", 1)  # 24 x 24 pixels whose header declares 65530 x 65530
 
 
 def save(image: Image.Image, kind: str, **options) -> bytes:
@@ -22,7 +22,7 @@ def save(image: Image.Image, kind: str, **options) -> bytes:
 
 
 def framed(width: int, height: int, size: int) -> Image.Image:
-    """A red picture whose middle `size` x `size` pixels are a grey ramp from left to right."""
+    """Return a red image whose middle `size` x `size` pixels are a grey ramp from left to right."""
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[..., 0] = 255
     top, left = (height - size) // 2, (width - size) // 2
@@ -30,8 +30,8 @@ def framed(width: int, height: int, size: int) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def far(found, expected) -> float:
-    """Mean distance of two arrays of pixels, in steps of 255."""
+def mean_distance(found, expected) -> float:
+    """Return the mean distance of two arrays of pixels, in steps of 255."""
     assert found.shape == expected.shape
     return float(np.abs(found.astype(int) - expected.astype(int)).mean())
 
@@ -44,9 +44,9 @@ def test_a_batch_is_one_array_of_centre_squares():
     batch = decode_batch([exact, grey, cmyk, wide], size=24)
     assert batch.shape == (4, 24, 24, 3)
     assert batch.dtype == np.uint8
-    assert far(batch[0], np.full((24, 24, 3), 90)) <= 1
-    assert far(batch[1], np.full((24, 24, 3), 30)) <= 1
-    assert far(batch[2], np.asarray(framed(24, 24, 12).convert("CMYK").convert("RGB"))) < 6
+    assert mean_distance(batch[0], np.full((24, 24, 3), 90)) <= 1
+    assert mean_distance(batch[1], np.full((24, 24, 3), 30)) <= 1
+    assert mean_distance(batch[2], np.asarray(framed(24, 24, 12).convert("CMYK").convert("RGB"))) < 6
     assert batch[3, 12, 12].tolist() == [10, 200, 10]
     assert decode_batch([], size=24).shape == (0, 24, 24, 3)
 
@@ -63,7 +63,7 @@ def test_center_crop_of_a_jpeg_equals_the_middle_of_the_whole(width, height):
     data = draw_flower("roses", number=1, size=(width, height))
     top, left = (height - 224) // 2, (width - 224) // 2
     expected = decode_rgb(data)[top : top + 224, left : left + 224]
-    assert far(decode_batch([data], size=224, crop="center")[0], expected) < 3  # colours are not interpolated
+    assert mean_distance(decode_batch([data], size=224, crop="center")[0], expected) < 3  # colours are not interpolated
 
 
 def test_center_crop_resizes_smaller_images():
@@ -76,7 +76,7 @@ def test_center_crop_resizes_smaller_images():
 def test_a_photo_is_resized_to_its_centre_square(size):
     data = draw_flower("tulips", number=2, size=(256, 256))
     expected = resize_square(decode_rgb(data), size)
-    assert far(decode_batch([data], size=size)[0], expected) < 6
+    assert mean_distance(decode_batch([data], size=size)[0], expected) < 6
 
 
 @pytest.mark.parametrize("crop", ["resize", "center"])

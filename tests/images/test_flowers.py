@@ -1,4 +1,4 @@
-"""Drawn flowers: reproducible, varied, and never half a folder; and the sheet that shows them."""
+"""Drawn flowers: reproducible, varied, and never half a folder; and the contact sheet of images."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What is refused, and why, before a pixel is decoded."""
+"""Image headers: format and size, and images that are refused before a pixel is decoded."""
 
 import io
 import struct
@@ -66,7 +66,7 @@ def test_bytes_that_are_no_image_are_described(data, says):
     ids=["png", "gif", "webp", "jpeg"],
 )
 def test_a_bomb_is_refused_from_its_header(bomb):
-    """The pixels would need 0.8 to 12 GB; nothing is allocated to find that out."""
+    """The pixels would need 0.8 to 12 GB; nothing is allocated before the refusal."""
     with pytest.raises(BadImageError, match="above the limit"):
         probe_image(bomb)
 

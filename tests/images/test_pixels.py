@@ -1,4 +1,4 @@
-"""Decoding, preparing and batching: right pixels, or an error that says what is wrong with the bytes."""
+"""Decoding and preparing images: correct pixels, or an error that describes the damage."""
 
 import io
 import warnings
@@ -20,7 +20,7 @@ def save(image: Image.Image, kind: str, **options) -> bytes:
 
 
 def quadrants(width=64, height=48) -> Image.Image:
-    """Red, green over blue, white: every turn and mirror of it is different."""
+    """Return an image of red and green over blue and white: every rotation and reflection of it is different."""
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[: height // 2, : width // 2] = (250, 0, 0)
     pixels[: height // 2, width // 2 :] = (0, 250, 0)
@@ -29,14 +29,14 @@ def quadrants(width=64, height=48) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def close(found, expected, within=12.0) -> bool:
+def is_close(found, expected, within=12.0) -> bool:
     return found.shape == expected.shape and np.abs(found.astype(int) - expected.astype(int)).mean() < within
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "WEBP", "JPEG"])
 def test_every_format_decodes_to_the_same_picture(kind):
     image = quadrants()
-    assert close(decode_rgb(save(image, kind)), np.asarray(image), within=6)
+    assert is_close(decode_rgb(save(image, kind)), np.asarray(image), within=6)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
@@ -45,7 +45,7 @@ def test_every_colour_space_of_a_jpeg_becomes_rgb(mode, progressive):
     image = quadrants().convert(mode)
     found = decode_rgb(save(image, "JPEG", quality=95, subsampling=0, progressive=progressive))
     assert found.dtype == np.uint8
-    assert close(found, np.asarray(image.convert("RGB")), within=6)
+    assert is_close(found, np.asarray(image.convert("RGB")), within=6)
 
 
 def test_transparency_is_laid_over_white():
@@ -124,7 +124,7 @@ def test_damaged_bytes_give_pixels_or_a_typed_error(kind):
 
 
 def test_a_gif_whose_frame_is_larger_than_its_header_says_is_refused():
-    """The header's size was checked, and Pillow would allocate the frame's."""
+    """The header's size was checked, but Pillow would allocate the size of the frame."""
     data = save(quadrants(64, 48), "GIF")
     small = data[:6] + b"\x01\0\x01\0" + data[10:]
     assert probe_image(small).width == 1
@@ -161,7 +161,7 @@ def test_preparing_applies_the_exif_orientation(orientation, kind):
         upright = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
     prepared = prepare_jpeg(data, size=32, quality=95)
     assert (prepared.width, prepared.height) == (32, 32)
-    assert close(decode_rgb(prepared.data), resize_square(upright, 32), within=14)
+    assert is_close(decode_rgb(prepared.data), resize_square(upright, 32), within=14)
     assert exif_orientation(prepared.data) == 1
 
 

@@ -2,14 +2,13 @@
 
 import gc
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from smalti.errors import IndexFileError
 from smalti.format.info import ShardInfo, check_version
-from smalti.format.json_fields import Fields, fault, is_deeper_than
+from smalti.format.json_fields import Fields, fault, finite_float, is_deeper_than, refuse_constant, unique_keys
 from smalti.format.sizes import VERSION
 
 MAX_INDEX_BYTES = 1 << 29
@@ -87,7 +86,10 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
         raise IndexFileError(f"{where}: {len(data)} bytes are more than the {max_bytes} allowed.", where=where)
     try:
         obj = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+            data.decode("utf-8"),
+            object_pairs_hook=unique_keys,
+            parse_constant=refuse_constant,
+            parse_float=finite_float,
         )
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
@@ -97,24 +99,6 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
     if is_deeper_than(obj, _MAX_DEPTH):
         raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
     return obj
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    obj = dict(pairs)
-    if len(obj) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return obj
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number is too large")
-    return value
 
 
 def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:

@@ -1,5 +1,6 @@
 """Strict reading of JSON objects of unknown origin: a typed value in range, or an error that names the place."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,27 @@ def fault(where: str, expected: str, found: object) -> IndexFileError:
         "written by an MDS writer.",
         where=where,
     )
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs; ValueError if a key is repeated. For `json.loads(object_pairs_hook=...)`."""
+    obj = dict(pairs)
+    if len(obj) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return obj
+
+
+def refuse_constant(name: str) -> None:
+    """Raise ValueError for NaN and the infinities. For `json.loads(parse_constant=...)`."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def finite_float(text: str) -> float:
+    """Return the float; ValueError if it is too large for one. For `json.loads(parse_float=...)`."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large for a float")
+    return value
 
 
 def is_deeper_than(value: Any, max_depth: int) -> bool:

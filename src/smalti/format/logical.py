@@ -64,11 +64,11 @@ def number_type(kind: Mapping[str, Any]) -> NumberType:
     if found is None:
         raise SchemaError("no such type")
     encoding, dtype = found
-    wanted = np.dtype(dtype)
+    numpy_dtype = np.dtype(dtype)
 
     def many(values: Any) -> Any:
         # Through int64, the storage of numpy's times, whatever is stored; no copy if that is int64.
-        return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(wanted)
+        return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(numpy_dtype)
 
     return NumberType(encoding, lambda value: many(value)[()], many)
 
@@ -160,14 +160,14 @@ def _list(item: Restore | None) -> Restore | None:
 
 
 def _struct(fields: Mapping[str, Restore | None]) -> Restore | None:
-    wanted = {name: each for name, each in fields.items() if each is not None}
-    if not wanted:
+    restorers = {name: each for name, each in fields.items() if each is not None}
+    if not restorers:
         return None
 
     def restore(value: Any) -> Any:
         if not isinstance(value, dict):
             raise FormatError("expected an object")
-        return value | {name: each(value[name]) for name, each in wanted.items()}
+        return value | {name: each(value[name]) for name, each in restorers.items()}
 
     return _or_null(restore)
 

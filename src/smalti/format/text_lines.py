@@ -10,6 +10,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import kind_of
+from smalti.format.json_fields import finite_float
 from smalti.format.schema import refused_value
 from smalti.format.text_layout import TextLayout
 
@@ -91,8 +92,8 @@ def plain_value(encoding: str, value: Any) -> Any:
         return int(value)
     if encoding == "float" and isinstance(value, float | np.float16 | np.float32):
         return float(value)
-    wanted = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
-    raise SchemaError(f"expected {wanted}, found {kind_of(value)}.")
+    expected = {"str": "text", "int": "an integer", "float": "a float"}[encoding]
+    raise SchemaError(f"expected {expected}, found {kind_of(value)}.")
 
 
 class JsonLines(Lines):
@@ -102,7 +103,7 @@ class JsonLines(Lines):
         super().__init__(layout)
         self._write = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
         # Objects become tuples of pairs, which no JSON array does, so repeated keys are detected.
-        self._read = json.JSONDecoder(object_pairs_hook=tuple, parse_float=_finite).decode
+        self._read = json.JSONDecoder(object_pairs_hook=tuple, parse_float=finite_float).decode
 
     def _line(self, values: list[Any], row: int) -> bytes:
         for name, value in zip(self.names, values, strict=True):
@@ -136,13 +137,6 @@ class JsonLines(Lines):
                 raise FormatError("other columns than the index says, or one of them twice", line=i)
             rows.append(row)
         return [[row[name] for row in rows] for name in self.names]
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError("a number is too large for a float")
-    return value
 
 
 def _read_json(encoding: str, value: Any, place: tuple[str, int]) -> Any:

@@ -93,16 +93,13 @@ def may_be_image(data: bytes) -> bool:
     return data[:2] in _SIGNATURE_STARTS
 
 
-_FOREIGN = (
+_FOREIGN: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (b"%PDF", "a PDF document"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\x1f\x8b", "gzip data"),
     (b"\x28\xb5\x2f\xfd", "zstd data"),
-    (b"II*\x00", "a TIFF image, which is not supported: convert it to PNG or JPEG"),
-    (b"MM\x00*", "a TIFF image, which is not supported: convert it to PNG or JPEG"),
-    (b"<!DOCTYPE", "an HTML page, as a failed download leaves"),
-    (b"<!doctype", "an HTML page, as a failed download leaves"),
-    (b"<html", "an HTML page, as a failed download leaves"),
+    ((b"II*\x00", b"MM\x00*"), "a TIFF image, which is not supported: convert it to PNG or JPEG"),
+    ((b"<!DOCTYPE", b"<!doctype", b"<html"), "an HTML page, as a failed download leaves"),
     (b"<?xml", "XML text, as a failed download leaves"),
     (b"<svg", "an SVG drawing, which is not supported: render it to PNG first"),
     (b"version https://", "a Git LFS pointer instead of the file: run `git lfs pull`"),

@@ -1,4 +1,4 @@
-"""Arrays: the three forms of `ndarray`, byte for byte, and what is refused."""
+"""Arrays: the three forms of `ndarray`, byte for byte, and values that are refused."""
 
 import numpy as np
 import pytest

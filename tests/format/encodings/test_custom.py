@@ -1,4 +1,4 @@
-"""Encodings that users bring: the page about them is true, and a bad one is refused before any data is touched."""
+"""Encodings of users: docs/encodings.md is correct, and a bad encoding is refused before data is read or written."""
 
 import os
 import re
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "encodings.md"
 
 
 def code_of_the_page():
-    """The Python blocks of the page that are ours."""
+    """Return the Python blocks of the page that run with Smalti."""
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return [block for block in blocks if not block.startswith("# mosaicml")]
 
@@ -111,7 +111,7 @@ register_encoding("test_sign", Sign)
 
 
 def test_threads_that_open_shards_of_a_new_schema_at_once_get_one_plan():
-    """Else their shards would not look alike, and every batch over them would be put together the slow way."""
+    """Otherwise their shards would look different, and every batch over them would take the slow path."""
     both = threading.Barrier(2, timeout=10)
 
     def slow(name, parameters):
@@ -181,7 +181,7 @@ def test_built_in_names_are_never_looked_up_in_factories():
         parse_encoding("test-flag" + ":" + "x" * 2000)
 
 
-ANNOUNCED = """
+PACKAGE_CODE = """
 from smalti.format import Encoding
 class Flag(Encoding):
     def __init__(self, name, parameters):
@@ -202,8 +202,8 @@ print(codec.name, codec.size, codec.parameters)
 """
 
 
-def announce(folder, package, lines, code=ANNOUNCED):
-    """An installed package, as `pip` leaves it."""
+def install_package(folder, package, lines, code=PACKAGE_CODE):
+    """Create an installed package, as `pip` leaves it."""
     (folder / f"{package}.py").write_text(code)
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir()
@@ -226,8 +226,10 @@ def in_a_fresh_process(folder, code):
 
 @pytest.mark.process
 def test_an_index_never_causes_an_import(tmp_path):
-    """Fault S17: a set that names an encoding must not choose what code runs, installed or not."""
-    announce(tmp_path, "planted", ["planted = planted:Flag"], f"open({str(tmp_path / 'ran')!r}, 'w')\n{ANNOUNCED}")
+    """Fault S17: an encoding's name in a set must not choose what code runs, whether it is installed or not."""
+    install_package(
+        tmp_path, "planted", ["planted = planted:Flag"], f"open({str(tmp_path / 'ran')!r}, 'w')\n{PACKAGE_CODE}"
+    )
     assert "unknown encoding 'planted'" in in_a_fresh_process(tmp_path, "parse_encoding('planted')")
     assert not (tmp_path / "ran").exists()
     assert in_a_fresh_process(tmp_path, SHOW) == "planted:x 1 x"

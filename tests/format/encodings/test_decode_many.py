@@ -1,4 +1,4 @@
-"""Many values decoded at once are the values decoded one by one, and errors say which one is damaged."""
+"""Decoding many values at once gives the values decoded one by one, and errors have the row of the damaged one."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SHAPES = npst.array_shapes(min_dims=1, max_dims=3, max_side=4)
 
 
 def joined(values):
-    """The arguments of `decode_many` for these stored values."""
+    """Return the arguments of `decode_many` for these stored values."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     return np.frombuffer(bytearray(b"".join(values)), np.uint8), offsets

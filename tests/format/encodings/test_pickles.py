@@ -1,4 +1,4 @@
-"""`pkl`: nothing is unpickled unless it was asked for by name."""
+"""`pkl`: nothing is unpickled without `allow_unsafe_types=True`."""
 
 import pickle
 
@@ -12,7 +12,7 @@ UNSAFE = parse_encoding("pkl", allow_unsafe_types=True)
 
 
 class Bomb:
-    """Unpickling it would end the test run."""
+    """An object that ends the test run when it is unpickled."""
 
     def __reduce__(self):
         return exit, (3,)

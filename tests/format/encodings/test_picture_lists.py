@@ -1,4 +1,4 @@
-"""Lists of images in one value: byte for byte, and what is refused."""
+"""Lists of images in one value: byte for byte, and values that are refused."""
 
 import struct
 

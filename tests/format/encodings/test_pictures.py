@@ -1,4 +1,4 @@
-"""Images: files pass through untouched, damaged ones are refused, raw pixels come back."""
+"""Images: files are stored unchanged, damaged ones are refused, raw pixels come back."""
 
 from io import BytesIO
 
@@ -116,7 +116,7 @@ def test_image_opened_from_a_jpeg_file_is_stored_as_that_file(tmp_path):
 
 
 def test_image_that_was_changed_in_place_is_stored_as_it_is_now(tmp_path):
-    """MosaicML's writer stores the file that it was opened from, and the change is lost."""
+    """MosaicML's writer stores the file that the image was opened from, and the change is lost."""
     path = tmp_path / "a.jpg"
     Image.new("RGB", (64, 32), (250, 0, 0)).save(path)
     codec = parse_encoding("jpeg")

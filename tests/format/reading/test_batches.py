@@ -1,4 +1,4 @@
-"""Batches by column out of many shards at once: what single samples give, or an error, whatever lies in the files."""
+"""Batches by column out of many shards: the values of single samples, or an error, whatever the files contain."""
 
 import os
 import threading
@@ -47,7 +47,7 @@ EVERY_ENCODING = {
 }  # fmt: skip
 
 
-def mixed(count):
+def mixed_samples(count):
     return [
         {"id": i, "text": "x" * (i % 7), "small": -i % 100, "raw": bytes([i % 256]) * (i % 3), "vec": [i, i / 2]}
         for i in range(count)
@@ -55,7 +55,7 @@ def mixed(count):
 
 
 def write_many(folder, columns, samples, per_shard):
-    """Open shards with so many samples each, in folders of their own."""
+    """Write shards of so many samples each, each in its own folder, and return them open."""
     shards = []
     for begin in range(0, len(samples), per_shard):
         below = folder / str(begin)
@@ -64,12 +64,12 @@ def write_many(folder, columns, samples, per_shard):
     return shards
 
 
-def alike(a, b):
-    """Equal, pictures by their pixels."""
+def is_equal(a, b):
+    """Return whether two values are equal, images by their pixels."""
     if isinstance(a, Image.Image):
         return (a.mode, a.size, a.tobytes()) == (b.mode, b.size, b.tobytes())
     if isinstance(a, list) and a and isinstance(a[0], Image.Image):
-        return len(a) == len(b) and all(map(alike, a, b))
+        return len(a) == len(b) and all(map(is_equal, a, b))
     return same(a, b)
 
 
@@ -114,12 +114,12 @@ def test_every_encoding_gives_equal_values_as_sample_in_a_batch_and_gathered(tmp
     for name, encoding in columns.items():
         for place in range(4):
             expected = sample[name] if encoding in {"jpeg", "png"} else single[name]
-            assert alike(batch[name][place], expected), encoding
-            assert alike(decoded[name][place], expected), encoding
+            assert is_equal(batch[name][place], expected), encoding
+            assert is_equal(decoded[name][place], expected), encoding
 
 
 def test_arrays_are_native_owned_and_writable(tmp_path):
-    shards = write_many(tmp_path, MIXED, mixed(9), 4)
+    shards = write_many(tmp_path, MIXED, mixed_samples(9), 4)
     which, rows = np.array([0, 2, 1]), np.array([3, 0, 2])
     for columns in (batch_of(shards, which, rows), gather_of(shards, which, rows)):
         for name in ("id", "small", "vec"):
@@ -132,7 +132,7 @@ def test_arrays_are_native_owned_and_writable(tmp_path):
 
 @pytest.mark.parametrize("per_shard", [3, 10])
 def test_out_is_filled_and_returned(tmp_path, per_shard):
-    shards = write_many(tmp_path, MIXED, mixed(10), per_shard)
+    shards = write_many(tmp_path, MIXED, mixed_samples(10), per_shard)
     picks = np.array([9, 0, 4, 4])
     out = {"id": np.zeros(4, np.int64), "vec": np.zeros((4, 4), np.float32)[:, ::2]}
     batch = batch_of(shards, picks // per_shard, picks % per_shard, out)
@@ -163,13 +163,13 @@ def test_a_long_batch_fills_out_in_steps(tmp_path):
     ],
 )
 def test_an_array_that_does_not_fit_is_refused(tmp_path, array):
-    _, shard = write(tmp_path, MIXED, mixed(5))
+    _, shard = write(tmp_path, MIXED, mixed_samples(5))
     with pytest.raises(SchemaError, match="`out` for column 'id': expected a writable array of int64"):
         shard.batch(np.array([0, 1, 2]), out={"id": array})
 
 
 def test_gather_returns_only_the_requested_columns(tmp_path):
-    _, shard = write(tmp_path, MIXED, mixed(5))
+    _, shard = write(tmp_path, MIXED, mixed_samples(5))
     found = shard.gather(np.array([4, 1]), ["text", "id"])
     assert list(found) == ["text", "id"]
     assert found["text"].tolist() == [b"xxxx", b"x"]
@@ -180,7 +180,7 @@ def test_gather_returns_only_the_requested_columns(tmp_path):
 
 @pytest.mark.parametrize(("size", "rows"), [(8192, 5), (40_000, 20), (40_001, 20), (1 << 20, 2), (1_100_001, 3)])
 def test_large_values_are_read_completely(tmp_path, size, rows):
-    """Large ones are cut into pieces, odd ones cannot be, and very large ones are copied one by one."""
+    """Large values are cut into pieces if their size allows it, and very large ones are copied one by one."""
     values = np.random.default_rng(size).integers(0, 256, (rows, size), dtype=np.uint8)
     samples = [{"fixed": value, "free": value.tobytes()} for value in values]
     shards = write_many(tmp_path, {"fixed": f"ndarray:uint8:{size}", "free": "bytes"}, samples, 2)
@@ -192,7 +192,7 @@ def test_large_values_are_read_completely(tmp_path, size, rows):
 
 @pytest.mark.slow
 def test_values_beyond_two_gigabytes_are_read_completely(tmp_path):
-    """numpy has no element type of 2 GiB; the file has a hole in place of nearly all of it."""
+    """numpy has no element type of 2 GiB; most of the file is a hole."""
     size = (1 << 31) + 5
     info = ShardInfo(Schema.from_columns({"a": f"ndarray:uint8:{size}"}), 1, FileInfo("s", 12 + size))
     with (tmp_path / "s").open("wb") as file:
@@ -212,7 +212,7 @@ def test_values_wider_than_numpy_can_count_over_a_huge_span_are_copied_too():
 
 
 def test_numbers_are_converted_to_native_byte_order(tmp_path):
-    """What happens on big-endian machines, with the roles changed: the stored 1 is read as 1 << 24."""
+    """As on big-endian machines, with the roles exchanged: the stored 1 is read as 1 << 24."""
     _, shard = write(tmp_path, {"n": "int32", "v": "ndarray:int16:2"}, [{"n": 1, "v": np.array([1, 2], np.int16)}])
     n, v = shard.plan.columns
     plan = replace(shard.plan, columns=(replace(n, dtype=np.dtype(">i4")), replace(v, dtype=np.dtype(">i2"))))
@@ -245,7 +245,7 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
         (tmp_path / name).mkdir()
     samples = [{"n": 1, "t": "one"}, {"n": 2, "t": "two"}]
     _, sorted_shard = write(tmp_path / "a", {"n": "int", "t": "str"}, samples)
-    # The same columns, stored the other way round: as others may write them.
+    # The same columns in reverse order, as other writers may store them.
     row = b"\x03\0\0\0" + b"six" + (6).to_bytes(8, "little")
     data = b"".join(n.to_bytes(4, "little") for n in (1, 12, 12 + len(row))) + row
     (tmp_path / "b" / "s").write_bytes(data)
@@ -265,7 +265,7 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
 
 
 def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
-    """Beside a shard whose texts go as a list, those of another must not arrive as bytes."""
+    """If one shard returns text as a list, the text of another must not become bytes."""
     shards = []
     for name, texts in (("a", ["halves"]), ("b", ["hé", "x"])):
         folder = tmp_path / name
@@ -283,7 +283,7 @@ def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
 
 
 def text_shard(folder):
-    """Two samples as JSON lines."""
+    """Return two samples as a shard of JSON lines."""
     from smalti.format import ShardOptions, layout_of, text_schema
 
     layout = layout_of("json", text_schema({"n": "int", "t": "str"}), "\n", None)
@@ -301,7 +301,7 @@ def text_shard(folder):
 
 
 def damage(path, place, data):
-    """Change bytes of a file that is mapped; the map sees it."""
+    """Change bytes of a mapped file; the map shows the change."""
     with path.open("r+b") as file:
         file.seek(place)
         file.write(data)
@@ -310,8 +310,8 @@ def damage(path, place, data):
 @pytest.mark.parametrize("entry", [0, 1, 2, 3])
 @pytest.mark.parametrize("value", [0, 1, 2**31, 2**32 - 1])
 def test_offsets_changed_under_an_open_map_are_an_error_or_values_never_a_crash(tmp_path, entry, value):
-    """The table was checked when the shard was opened: somebody writes into the file afterwards."""
-    shards = write_many(tmp_path, MIXED, mixed(9), 3)
+    """The table was checked when the shard was opened; another process writes into the file afterwards."""
+    shards = write_many(tmp_path, MIXED, mixed_samples(9), 3)
     damage(tmp_path / "3" / "shard.00000.mds", 4 + 4 * entry, value.to_bytes(4, "little"))
     messages = []
     for row in range(3):
@@ -324,7 +324,7 @@ def test_offsets_changed_under_an_open_map_are_an_error_or_values_never_a_crash(
 
 
 def refusal(read):
-    """What a refused read says; nothing when it is not refused."""
+    """Return the message of the error that `read` raises, or an empty text."""
     try:
         read()
     except FormatError as error:
@@ -363,7 +363,7 @@ def test_a_damaged_value_in_a_batch_names_shard_sample_column_and_row(tmp_path):
 
 
 class Terse(Encoding):
-    """One byte; decodes many at once without saying which value was bad, as a user's own encoding may."""
+    """One byte; `decode_many` does not report which value was bad, as a user's encoding may not."""
 
     def encode(self, value):
         return bytes([value])
@@ -439,16 +439,16 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
 
 
 def test_a_batch_does_not_keep_a_file_mapped(tmp_path):
-    shards = write_many(tmp_path, MIXED, mixed(6), 2)
+    shards = write_many(tmp_path, MIXED, mixed_samples(6), 2)
     where = np.array([2, 0, 1]), np.array([0, 1, 1])
-    kept = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
+    results = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
     for shard in shards:
         shard.close()
     del shard, shards
     if os.path.exists("/proc/self/maps"):
         with open("/proc/self/maps") as maps:
             assert str(tmp_path) not in maps.read()
-    assert kept[0]["id"].tolist() == [4, 1, 3]
+    assert results[0]["id"].tolist() == [4, 1, 3]
 
 
 # ---------------------------------------------------------------- Ragged

@@ -1,4 +1,4 @@
-"""Small files that would fill the memory: each ends in a typed error, or passes through, within a hard memory limit."""
+"""Small files that expand to fill the memory: each ends in a typed error, or is read, within a memory limit."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""The collector is paused while large files are parsed, and only then."""
+"""Garbage collection is paused while large files are parsed, and only then."""
 
 import gc
 

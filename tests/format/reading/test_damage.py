@@ -1,4 +1,4 @@
-"""Damaged shards: never a wrong value behind a checksum; without one, values or typed errors and nothing else."""
+"""Damaged shards: never a wrong value with a checksum; without one, values or typed errors and nothing else."""
 
 import warnings
 from contextlib import suppress
@@ -57,7 +57,7 @@ def shard():
 
 
 def read_everything(path, info):
-    """Every value in both ways; the errors that may come out of it."""
+    """Read every value by sample and by batch, and return the errors that may be raised."""
     try:
         opened = Shard.open(path, info)
     except FormatError:

@@ -1,4 +1,4 @@
-"""Asking for samples by number, slice, list and array."""
+"""Indexing samples by number, slice, list and array."""
 
 import numpy as np
 import pytest

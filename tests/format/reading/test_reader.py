@@ -17,7 +17,7 @@ from tests.format.shards import build, write
 MIXED = {"id": "int", "text": "str", "small": "int8", "raw": "bytes", "vec": "ndarray:float32:2"}
 
 
-def mixed(count):
+def mixed_samples(count):
     return [
         {"id": i, "text": "x" * (i % 7), "small": -i % 100, "raw": bytes([i % 256]) * (i % 3), "vec": [i, i / 2]}
         for i in range(count)
@@ -50,7 +50,7 @@ def test_samples_and_batches_give_back_what_was_written(tmp_path, table, data):
 
 
 def test_batch_has_arrays_for_numbers_and_fixed_arrays_and_lists_for_the_rest(tmp_path):
-    _, shard = write(tmp_path, MIXED, mixed(20))
+    _, shard = write(tmp_path, MIXED, mixed_samples(20))
     batch = shard.batch(np.array([3, 1, 3, 19]))
     assert batch["id"].dtype == np.int64
     assert batch["id"].tolist() == [3, 1, 3, 19]
@@ -69,7 +69,7 @@ def test_images_come_undecoded_in_batches_and_decoded_in_samples(tmp_path):
 
 
 def test_empty_batch_has_every_column(tmp_path):
-    _, shard = write(tmp_path, MIXED, mixed(3))
+    _, shard = write(tmp_path, MIXED, mixed_samples(3))
     batch = shard.batch(np.array([], np.int64))
     assert batch["id"].shape == (0,)
     assert batch["vec"].shape == (0, 2)
@@ -77,7 +77,7 @@ def test_empty_batch_has_every_column(tmp_path):
 
 
 def test_indices_out_of_range_are_refused(tmp_path):
-    _, shard = write(tmp_path, MIXED, mixed(3))
+    _, shard = write(tmp_path, MIXED, mixed_samples(3))
     assert shard[-1]["id"] == 2
     for index in (3, -4):
         with pytest.raises(IndexError):
@@ -90,7 +90,7 @@ def test_indices_out_of_range_are_refused(tmp_path):
 
 
 def test_values_outlive_the_file_and_the_shard(tmp_path):
-    info, shard = write(tmp_path, MIXED, mixed(50))
+    info, shard = write(tmp_path, MIXED, mixed_samples(50))
     batch, sample = shard.batch(np.arange(50)), shard[7]
     (tmp_path / info.raw.basename).unlink()
     assert shard[8]["id"] == 8
@@ -104,7 +104,7 @@ def test_values_outlive_the_file_and_the_shard(tmp_path):
 
 
 def test_many_threads_read_one_shard(tmp_path):
-    _, shard = write(tmp_path, MIXED, mixed(500))
+    _, shard = write(tmp_path, MIXED, mixed_samples(500))
     wrong = []
 
     def read(seed):
@@ -155,7 +155,7 @@ def test_columns_are_read_in_the_order_of_the_index(tmp_path):
 
 
 def test_opening_checks_size_count_and_encodings(tmp_path):
-    info, _ = write(tmp_path, MIXED, mixed(3))
+    info, _ = write(tmp_path, MIXED, mixed_samples(3))
     path = tmp_path / info.raw.basename
     with pytest.raises(ChecksumMismatch):
         Shard.open(path, replace(info, raw=replace(info.raw, num_bytes=info.raw.num_bytes + 1)))

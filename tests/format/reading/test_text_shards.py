@@ -259,7 +259,7 @@ def test_columns_of_other_types_or_with_unusable_names_are_refused(columns):
 
 
 class Long(bytes):
-    """Stands for four gigabytes less a hundred bytes."""
+    """Bytes whose length is four gigabytes less a hundred bytes."""
 
     def __len__(self):
         return (1 << 32) - 100

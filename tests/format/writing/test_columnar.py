@@ -1,4 +1,4 @@
-"""Arrow batches give the same shard bytes as samples one at a time (invariant I8), and refuse the same values."""
+"""Arrow batches give the same shard bytes as single samples (invariant I8), and refuse the same values."""
 
 from contextlib import suppress
 
@@ -16,7 +16,7 @@ NO_HASH = ShardOptions(hashes=(), size_limit=None)
 
 
 def payloads(columns, options, pieces):
-    """Shards of `pieces`, each a batch or a list of samples."""
+    """Return the shards of `pieces`, each a batch or a list of samples."""
     builder, built = ShardBuilder(Schema.from_columns(columns), options), []
     for piece in pieces:
         if isinstance(piece, pa.RecordBatch):

@@ -1,4 +1,4 @@
-"""Where shards end: pure arithmetic, so shards of gigabytes cost nothing to test."""
+"""The ends of shards: pure arithmetic, so shards of gigabytes need no memory in tests."""
 
 import numpy as np
 import pytest

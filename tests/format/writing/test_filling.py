@@ -1,4 +1,4 @@
-"""Memory in which shards grow: lent again only when nobody can see the last shard any more."""
+"""Memory in which shards grow: reused only after the last view of the shard is gone."""
 
 import gc
 import weakref
@@ -83,13 +83,13 @@ def test_shard_is_sealed_once():
 
 def test_shards_still_referenced_do_not_change_while_the_builder_continues():
     builder = ShardBuilder(Schema.from_columns({"x": "bytes"}), ShardOptions(hashes=(), size_limit=300))
-    kept, copies = [], []
+    views, copies = [], []
     for i in range(60):
         for shard in builder.add({"x": bytes([i]) * 100}):
-            kept.append(shard.seal().payloads[0])
-            copies.append(bytes(kept[-1]))
-    assert len(kept) == 59
-    assert [bytes(view) for view in kept] == copies
+            views.append(shard.seal().payloads[0])
+            copies.append(bytes(views[-1]))
+    assert len(views) == 59
+    assert [bytes(view) for view in views] == copies
     assert len(set(copies)) == 59
 
 

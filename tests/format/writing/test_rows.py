@@ -1,4 +1,4 @@
-"""Single samples: the short way gives the bytes of the long one, refuses at once, and keeps nothing of the caller's."""
+"""Single samples: the fast path gives the bytes of the checked encoder, refuses at once, and copies its input."""
 
 from collections import OrderedDict, defaultdict
 from decimal import Decimal
@@ -50,8 +50,8 @@ ANYTHING = st.one_of(
 )
 
 
-def ways(columns):
-    """The short way, which answers None for what it leaves to the long one, and the long way."""
+def both_encoders(columns):
+    """Return the fast path, which returns None for samples that it declines, and the checked encoder."""
     schema = Schema.from_columns(columns)
     long_way = CheckedEncoder(schema, schema.codecs())
     return make_fast_encoder(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
@@ -61,7 +61,7 @@ def ways(columns):
 @given(st.data(), st.lists(st.sampled_from([*NAMES, "float16", "ndarray", "pil"]), min_size=1, max_size=4))
 def test_fast_path_gives_the_bytes_of_the_checked_encoder_or_declines(data, encodings):
     columns = {f"c{i}": encoding for i, encoding in enumerate(encodings)}
-    short, long = ways(columns)
+    short, long = both_encoders(columns)
     sample = {
         name: data.draw(COLUMNS[encoding][0] | ANYTHING if encoding in COLUMNS else ANYTHING)
         for name, encoding in columns.items()
@@ -82,15 +82,15 @@ def test_fast_path_gives_the_bytes_of_the_checked_encoder_or_declines(data, enco
     ],
 )  # fmt: skip
 def test_plain_values_take_the_fast_path(encoding, value):
-    short, long = ways({"a": "bytes", "b": encoding, "c": "int8"})
+    short, long = both_encoders({"a": "bytes", "b": encoding, "c": "int8"})
     sample = {"a": b"xyz", "b": value, "c": 1}
     assert short(sample) == long(sample) is not None
-    short, long = ways({"b": encoding})
+    short, long = both_encoders({"b": encoding})
     assert short({"b": value}) == long({"b": value})
 
 
 def test_bytes_of_a_sample_by_hand():
-    short, long = ways({"b": "str", "a": "int16", "d": "bytes", "c": "uint8", "e": "float64"})
+    short, long = both_encoders({"b": "str", "a": "int16", "d": "bytes", "c": "uint8", "e": "float64"})
     sample = {"e": 1.0, "d": b"\x09", "c": 255, "b": "é", "a": -2}
     # Lengths of b and d, then a, b, c, d, e.
     expected = bytes.fromhex("02000000 01000000 feff c3a9 ff 09 000000000000f03f")
@@ -155,7 +155,7 @@ def test_subclass_of_str_is_stored_as_its_text_in_any_schema():
     schema = Schema.from_columns({"text": "str", "number": "float64"})
     codecs = schema.codecs()
     by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
-    for number in (1.0, 1):  # the second is no plain float, and sends the sample the long way
+    for number in (1.0, 1):  # the fast path declines the second, which is not a float
         encode = make_fast_encoder(schema, codecs, lambda sample: CheckedEncoder(schema, codecs).encode(sample, row=0))
         assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
 
@@ -194,8 +194,8 @@ def test_shard_is_returned_by_the_sample_that_no_longer_fits_it():
     assert counts == [0, 0, 1, 0, 1, 0, 1]
 
 
-class Halves(Encoding):
-    """An encoding of a user's, who got its size wrong for odd values."""
+class WrongSizeForOddValues(Encoding):
+    """A user's encoding whose values do not all have the declared size."""
 
     def __init__(self):
         super().__init__("halves", 4)
@@ -209,7 +209,7 @@ class Halves(Encoding):
 
 def test_value_of_another_size_than_its_encoding_declares_is_refused():
     schema = Schema(("x", "y"), ("halves", "int"), (4, 8))
-    codecs = (Halves(), parse_encoding("int"))
+    codecs = (WrongSizeForOddValues(), parse_encoding("int"))
     long_way = CheckedEncoder(schema, codecs)
     short = make_fast_encoder(schema, codecs, lambda _: None)
     assert short({"x": 2, "y": 1}) == bytes(4) + b"\x01" + bytes(7)
@@ -219,14 +219,14 @@ def test_value_of_another_size_than_its_encoding_declares_is_refused():
 
 
 class Huge(bytes):
-    """As long as it says, without the bytes."""
+    """Bytes that report a length of 4 GiB without holding them."""
 
     def __len__(self):
         return 2**32
 
 
 class HugeEncoding(Encoding):
-    """Gives values of 4 GiB."""
+    """An encoding that returns values of 4 GiB."""
 
     def __init__(self):
         super().__init__("huge")

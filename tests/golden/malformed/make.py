@@ -1,5 +1,7 @@
-"""Writes the small files of this folder: `python -m tests.golden.malformed.make`. Attacks too large to keep are made by
-the tests. Nothing of Smalti is used here: whoever writes hostile files does not use it either.
+"""Write the small malformed files of this folder: `python -m tests.golden.malformed.make`.
+
+Attacks too large for the repository are made by the tests. Nothing of Smalti is used here: an attacker does not use it
+either.
 """
 
 import json
@@ -20,14 +22,14 @@ Files = dict[str, bytes]
 
 
 def file(name: Any, data: "bytes | int" = 352, **hashes: Any) -> dict[str, Any]:
-    """A file of an index entry: its size from its bytes, and then its hash as well."""
+    """Return a file of an index entry: its size from its bytes, and its hash."""
     if isinstance(data, int):
         return {"basename": name, "bytes": data, "hashes": hashes or {"sha1": "2e" * 20}}
     return {"basename": name, "bytes": len(data), "hashes": {"xxh3_64": xxhash.xxh3_64_hexdigest(data)}}
 
 
 def mds(**changes: Any) -> dict[str, Any]:
-    """An MDS entry of columns id, text and tokens."""
+    """Return an MDS entry of columns id, text and tokens."""
     return {
         "column_encodings": ["int", "str", "ndarray:int32"], "column_names": ["id", "text", "tokens"],
         "column_sizes": [8, None, None], "compression": None, "format": "mds", "hashes": ["sha1"],
@@ -37,12 +39,12 @@ def mds(**changes: Any) -> dict[str, Any]:
 
 
 def zipped(**changes: Any) -> dict[str, Any]:
-    """The same, compressed."""
+    """Return the same entry, compressed."""
     return mds(**{"compression": "zstd", "zip_data": file("shard.00000.mds.zstd", 99), **changes})
 
 
 def jsonl(**changes: Any) -> dict[str, Any]:
-    """A JSONL entry."""
+    """Return a JSONL entry."""
     return {
         "columns": {"id": "int", "name": "str"}, "compression": None, "format": "json", "hashes": ["sha1"],
         "newline": "\n", "raw_data": file("shard.00000.json", 568), "raw_meta": file("shard.00000.json.meta", 218),
@@ -51,19 +53,19 @@ def jsonl(**changes: Any) -> dict[str, Any]:
 
 
 def xsv(**changes: Any) -> dict[str, Any]:
-    """An XSV entry."""
+    """Return an XSV entry."""
     entry = jsonl(format="xsv", separator="|", column_names=["id", "name"], column_encodings=["int", "str"])
     del entry["columns"]
     return {**entry, **changes}
 
 
 def index(*entries: Any, **top: Any) -> bytes:
-    """An index file of these entries."""
+    """Return an index file of these entries."""
     return json.dumps({"shards": list(entries), "version": 2, **top}, sort_keys=True).encode()
 
 
 def without(entry: dict[str, Any], key: str) -> dict[str, Any]:
-    """The entry without one of its keys."""
+    """Return the entry without one of its keys."""
     return {name: value for name, value in entry.items() if name != key}
 
 
@@ -174,7 +176,7 @@ INDEXES: Files = {
 def shard(
     samples: Sequence[bytes], *, count: int | None = None, offsets: Sequence[int] | None = None, config: bytes = b"{}"
 ) -> bytes:
-    """An MDS shard; `count` and `offsets` in place of the true ones."""
+    """Return an MDS shard; `count` and `offsets` replace the true ones."""
     begin = 8 + 4 * len(samples) + len(config)
     ends = [begin]
     for sample in samples:
@@ -191,12 +193,12 @@ def shard(
 
 
 def sample(*values: bytes) -> bytes:
-    """A sample of variable-size columns alone."""
+    """Return a sample of variable-size columns only."""
     return struct.pack(f"<{len(values)}I", *map(len, values)) + b"".join(values)
 
 
 def one_column(encoding: str, data: bytes, *, samples: int = 1, size: int | None = None) -> Files:
-    """A set of one shard with one column called `x`, hashes that fit, and whatever samples."""
+    """Return a set of one shard with one column called `x`, fitting hashes, and any samples."""
     entry = mds(
         column_names=["x"], column_encodings=[encoding], column_sizes=[size], hashes=["xxh3_64"], samples=samples,
         raw_data=file("shard.00000.mds", data), size_limit=None,
@@ -205,12 +207,12 @@ def one_column(encoding: str, data: bytes, *, samples: int = 1, size: int | None
 
 
 def one_value(encoding: str, value: bytes) -> Files:
-    """A set of one sample with one value."""
+    """Return a set of one sample with one value."""
     return one_column(encoding, shard([sample(value)]))
 
 
 def lines(kind: str, data: bytes, ends: Sequence[int], *, count: int | None = None, **changes: Any) -> Files:
-    """A set of one text shard; `ends` are its offsets."""
+    """Return a set of one text shard; `ends` are its offsets."""
     n = len(ends) - 1 if count is None else count
     meta = struct.pack("<I", n) + struct.pack(f"<{len(ends)}I", *ends) + b"{}"
     make = jsonl if kind == "json" else xsv
@@ -222,7 +224,7 @@ def lines(kind: str, data: bytes, ends: Sequence[int], *, count: int | None = No
 
 
 def packed(compression: str, extension: str, raw_bytes: int, data: bytes) -> Files:
-    """A compressed set whose one file holds `data`, and whose index says that `raw_bytes` come out of it."""
+    """Return a compressed set whose one file is `data`, and whose index declares a content of `raw_bytes`."""
     name = f"shard.00000.mds.{extension}"
     raw = {"basename": "shard.00000.mds", "bytes": raw_bytes, "hashes": {}}
     entry = mds(
@@ -354,7 +356,7 @@ SETS: dict[str, Callable[[], Files]] = {
 
 
 def all_files() -> Files:
-    """Every small file of this folder by its path in it."""
+    """Return every small file of this folder by its path in it."""
     files = {f"indexes/{name}.json": data for name, data in INDEXES.items()}
     for name, make in SETS.items():
         files.update({f"sets/{name}/{part}": data for part, data in make().items()})
@@ -362,7 +364,7 @@ def all_files() -> Files:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all files."""
     for name, data in all_files().items():
         path = HERE / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -225,8 +225,8 @@ def _views(data: Bytes1d, offsets: Int64s, heads: Heads) -> list[Array]:
     moved = np.empty(int(ends[-1]), np.uint8)
     source, target, begin = memoryview(data), memoryview(moved), 0
     # A copy per value: as fast as a mask for short values, and many times faster for long ones.
-    firsts, lasts = (offsets[:-1] + heads.lengths).tolist(), offsets[1:].tolist()
-    for first, last, end in zip(firsts, lasts, ends.tolist(), strict=True):
+    value_begins, value_ends = (offsets[:-1] + heads.lengths).tolist(), offsets[1:].tolist()
+    for first, last, end in zip(value_begins, value_ends, ends.tolist(), strict=True):
         target[begin:end] = source[first:last]
         begin = end
     numbers = moved.view(heads.dtype)

@@ -25,39 +25,39 @@ def cast_exact(values: Array, dtype: Any) -> Array:
         SchemaError: Not numbers, or a number that `dtype` cannot hold exactly; `row` is the first such index along the
             first axis.
     """
-    wanted = little_endian(dtype)
-    if values.dtype == wanted:
+    target = little_endian(dtype)
+    if values.dtype == target:
         return values
     if values.dtype.kind not in "biuf":
-        raise SchemaError(f"expected numbers for {wanted.name}, found {values.dtype.name}.", row=0)
+        raise SchemaError(f"expected numbers for {target.name}, found {values.dtype.name}.", row=0)
     with np.errstate(all="ignore"):
         if values.dtype.kind == "b":
-            return values.astype(wanted)
+            return values.astype(target)
         if values.dtype.kind in "iu":
-            out, good = _from_integers(values, wanted)
+            out, good = _from_integers(values, target)
         else:
-            out, good = _from_floats(values, wanted)
+            out, good = _from_floats(values, target)
     if not good.all():
         row = int(np.argmin(good.reshape(len(good), -1).all(axis=1))) if good.ndim else 0
         raise SchemaError(
-            f"a value of type {values.dtype.name} cannot be stored as {wanted.name} without loss; change the column's "
+            f"a value of type {values.dtype.name} cannot be stored as {target.name} without loss; change the column's "
             "encoding, or cast explicitly before writing.",
             row=row,
         )
     return out
 
 
-def _from_integers(values: Array, wanted: "np.dtype[Any]") -> tuple[Array, Array]:
-    out = values.astype(wanted)
-    if wanted.kind in "iu":
+def _from_integers(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
+    out = values.astype(target)
+    if target.kind in "iu":
         # A number that wrapped around casts back unchanged, but its sign differs in between.
         return out, np.asarray((out.astype(values.dtype) == values) & ((out < 0) == (values < 0)))
     return out, _equal_as_integers(out, values)
 
 
-def _from_floats(values: Array, wanted: "np.dtype[Any]") -> tuple[Array, Array]:
-    out = values.astype(wanted)
-    if wanted.kind == "f":
+def _from_floats(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
+    out = values.astype(target)
+    if target.kind == "f":
         return out, np.asarray((out.astype(values.dtype) == values) | np.isnan(values))
     return out, _equal_as_integers(values, out) & ~((values == 0) & np.signbit(values))
 

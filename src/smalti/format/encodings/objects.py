@@ -13,7 +13,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
-from smalti.format.json_fields import is_deeper_than
+from smalti.format.json_fields import is_deeper_than, refuse_constant, unique_keys
 
 _MAX_BYTES = 1 << 26
 """A parsed value takes up to thirty times the memory of its text: 64 MiB of text are 2 GB."""
@@ -28,7 +28,7 @@ class Json(Encoding):
         """Return JSON text; an array becomes nested lists; bytes are accepted if they are strict JSON already."""
         try:
             if isinstance(value, bytes):
-                _parse(value, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+                _parse(value, parse_constant=refuse_constant, object_pairs_hook=unique_keys)
                 return value
             if isinstance(value, np.ndarray):
                 value = value.tolist()
@@ -61,17 +61,6 @@ def _parse(data: bytes, **hooks: Any) -> Any:
 
 def _too_deep() -> FormatError:
     return FormatError(f"JSON that is nested more than {_MAX_DEPTH} levels deep.")
-
-
-def _refuse_constant(name: str) -> None:
-    raise SchemaError(f"{name} is not JSON.")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    obj = dict(pairs)
-    if len(obj) != len(pairs):
-        raise SchemaError("a key stands twice in one object; a reader would lose a value.")
-    return obj
 
 
 def _without_content(error: Exception) -> str:

@@ -12,7 +12,7 @@ from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, d
 SCALAR_NAMES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
 )  # fmt: skip
-_STRUCT_CODES = dict(zip(SCALAR_NAMES, "bhiqBHIQ", strict=False))
+STRUCT_CODES = dict(zip(SCALAR_NAMES, "bhiqBHIQefd", strict=True))
 
 
 class Scalar(Encoding):
@@ -21,8 +21,7 @@ class Scalar(Encoding):
     def __init__(self, name: str, dtype: str) -> None:
         self.dtype = little_endian(dtype)
         super().__init__(name, self.dtype.itemsize)
-        code = _STRUCT_CODES.get(dtype)
-        self._pack = struct.Struct(f"<{code}").pack if code else None
+        self._pack = struct.Struct(f"<{STRUCT_CODES[dtype]}").pack if self.dtype.kind in "iu" else None
 
     def encode(self, value: Any) -> bytes:
         """Return the number in `size` bytes; integers, booleans and floats are accepted if nothing is lost."""

@@ -124,8 +124,8 @@ def gather_batch(selection: RowSelection, columns: Sequence[str] | None = None) 
     """Read the samples by column, undecoded; see `Shard.gather`."""
     known = {column.name: column for column in selection.plan.columns}
     check_known(columns or (), known)
-    wanted = selection.plan.columns if columns is None else [known[name] for name in columns]
-    return _read(selection, wanted, {}, lambda source, _, cells: collect(source, cells))
+    chosen = selection.plan.columns if columns is None else [known[name] for name in columns]
+    return _read(selection, chosen, {}, lambda source, _, cells: collect(source, cells))
 
 
 def check_known(names: Iterable[str], known: Collection[str]) -> None:
@@ -141,7 +141,7 @@ def check_known(names: Iterable[str], known: Collection[str]) -> None:
 
 def _read(
     selection: RowSelection,
-    wanted: Sequence[ColumnReadPlan],
+    columns: Sequence[ColumnReadPlan],
     out: Arrays,
     values: Callable[[MappedRows, ColumnReadPlan, Cells], Any],
 ) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _read(
         zip(selection.plan.schema.names, locate(source, selection.rows, selection.plan.schema.sizes), strict=True)
     )
     found: dict[str, Any] = {}
-    for column in wanted:
+    for column in columns:
         cells = places[column.name]
         if column.dtype is None:
             found[column.name] = values(source, column, cells)
@@ -175,10 +175,10 @@ def check_out(array: Array, name: str, shape: tuple[int, ...], dtype: "np.dtype[
     Raises:
         SchemaError: It cannot.
     """
-    wanted = dtype.newbyteorder("=")
-    if array.shape != shape or array.dtype != wanted or not array.flags.writeable:
+    expected = dtype.newbyteorder("=")
+    if array.shape != shape or array.dtype != expected or not array.flags.writeable:
         raise SchemaError(
-            f"`out` for column {name!r}: expected a writable array of {wanted.name}, shape {shape}, found "
+            f"`out` for column {name!r}: expected a writable array of {expected.name}, shape {shape}, found "
             f"{array.dtype.name}, shape {array.shape}.",
             column=name,
         )

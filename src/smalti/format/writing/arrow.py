@@ -27,6 +27,7 @@ from smalti.format.sizes import MAX_FILE_BYTES, check_stored
 
 StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
 """The stored values of a column: uint8, shape (rows, size), or a large_binary array."""
+_EMPTY = pa.scalar(b"", pa.large_binary())  # separator of joined values
 _STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
 
@@ -108,8 +109,7 @@ def _join(columns: list[StoredColumn]) -> memoryview:
     if len(parts) == 1 and isinstance(parts[0], np.ndarray):
         return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
     arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    empty = pa.scalar(b"", pa.large_binary())
-    return _content(pc.binary_join_element_wise(*arrays, empty))
+    return _content(pc.binary_join_element_wise(*arrays, _EMPTY))
 
 
 def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
@@ -352,7 +352,7 @@ def _encode_any_shapes(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
     head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[which])])
     head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in which]), np.uint8), head_ends)
     body = _from_parts(np.ascontiguousarray(numbers).view(np.uint8), ends * width)
-    return _join_parts(head, body)
+    return pc.binary_join_element_wise(head, body, _EMPTY)
 
 
 def _flatten(array: pa.Array) -> tuple[Array, Array]:
@@ -380,10 +380,6 @@ def _from_parts(data: Array, ends: Array) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
 
 
-def _join_parts(*parts: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-
-
 def _tensors(codec: NdArray, values: Array) -> StoredColumn:
     if codec.shape is None:
         return _encode_each(codec, list(values))
@@ -409,12 +405,8 @@ def plain_values(array: pa.Array) -> list[Any]:
     return plain
 
 
-def _children(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(i).type for i in range(kind.num_fields)]
-
-
 def _has_map(kind: pa.DataType) -> bool:
-    return pt.is_map(kind) or any(_has_map(child) for child in _children(kind))
+    return pt.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _plain_value(value: Any, kind: pa.DataType) -> Any:

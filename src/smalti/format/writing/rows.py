@@ -19,14 +19,13 @@ from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, is_possible, sh
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
 from smalti.format.encodings.images import Jpeg
-from smalti.format.encodings.scalars import Int, Scalar
+from smalti.format.encodings.scalars import STRUCT_CODES, Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import check_stored
 
-_INTEGERS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
-             "uint64": "Q"}  # fmt: skip
-_FLOATS = {"float16": "e", "float32": "f"}
+_MAX_FAST_COLUMNS = 1000  # the generated code and the time to compile it grow with them
+Encode = Callable[[Mapping[str, Any]], bytes]
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,12 @@ def _fixed_size_encoder(codec: Encoding) -> Callable[[Any], bytes]:
 
 
 def _number(codec: Scalar) -> FastPath:
-    name = codec.dtype.name
-    if name in _INTEGERS:
-        return FastPath(code=_INTEGERS[name])  # `struct` accepts integers in range, and nothing else
-    if name == "float64":
-        return FastPath(kind=float, code="d")
-    return FastPath(encode=_narrow_float(codec, _FLOATS[name]), code=_FLOATS[name])
+    code = STRUCT_CODES[codec.dtype.name]
+    if codec.dtype.kind in "iu":
+        return FastPath(code=code)  # `struct` accepts integers in range, and nothing else
+    if codec.dtype.name == "float64":
+        return FastPath(kind=float, code=code)
+    return FastPath(encode=_narrow_float(codec, code), code=code)
 
 
 def _narrow_float(codec: Scalar, code: str) -> Callable[[Any], float]:
@@ -132,10 +131,6 @@ class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
         return head
 
 
-_MAX_FAST_COLUMNS = 1000  # the generated code and the time to compile it grow with them
-Encode = Callable[[Mapping[str, Any]], bytes]
-
-
 class CheckedEncoder:
     """Samples to bytes through the encodings; every error names its column and sample."""
 
@@ -181,9 +176,9 @@ def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: En
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback
-    source = _EncoderSource(codecs)
+    source, first = _EncoderSource(codecs), schema.names[0]
     space = {
-        "columns": itemgetter(*schema.names) if len(codecs) > 1 else _only(schema.names[0]),
+        "columns": itemgetter(*schema.names) if len(codecs) > 1 else lambda sample: (sample[first],),
         "join": b"".join,
         "fallback": fallback,
         # DeprecationWarning: older numpy warns when `struct` packs a numpy boolean, and warnings may be errors.
@@ -194,13 +189,6 @@ def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: En
     exec(source.text(), space)  # noqa: S102
     encode: Encode = space["encode"]
     return encode
-
-
-def _only(name: str) -> Callable[[Mapping[str, Any]], tuple[Any]]:
-    def columns(sample: Mapping[str, Any]) -> tuple[Any]:
-        return (sample[name],)
-
-    return columns
 
 
 class _EncoderSource:
