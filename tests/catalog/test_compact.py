@@ -82,7 +82,7 @@ def test_full_shards_stay_as_they_are(store, make_draft):
     assert compact(store, below=last + 1, size_limit=10_000).version == 1, "one small shard alone gains nothing"
 
 
-def test_shards_that_would_be_as_many_afterwards_are_not_written_again(store, make_draft):
+def test_shards_whose_number_would_not_shrink_are_not_written_again(store, make_draft):
     publish(store, make_draft(store, 40))
     assert compact(store, below=10_000, size_limit=300).version == 1
 
@@ -120,7 +120,7 @@ def test_added_columns_whose_table_is_gone_are_not_left_behind(store, make_draft
 # ---------------------------------------------------------------------- beside others, and when it fails
 
 
-def test_what_is_appended_meanwhile_is_kept(make_draft):
+def test_a_concurrent_append_is_kept(make_draft):
     store = InterferingStore()
     publish(store, make_draft(store, 40, row_hash="0" * 31 + "1"))
     store.interfere = lambda: publish(store, make_draft(store, 3, first=90, row_hash="0" * 31 + "2"), mode="append")
@@ -130,7 +130,7 @@ def test_what_is_appended_meanwhile_is_kept(make_draft):
     assert verify(store, deep=False).ok
 
 
-def test_what_replaces_the_content_meanwhile_wins_and_nothing_is_left(make_draft):
+def test_a_concurrent_overwrite_wins_and_nothing_is_left(make_draft):
     store = InterferingStore()
     publish(store, make_draft(store, 40))
     store.interfere = lambda: publish(store, make_draft(store, 4, write_id="over"), mode="overwrite")
@@ -143,7 +143,7 @@ def test_what_replaces_the_content_meanwhile_wins_and_nothing_is_left(make_draft
     assert [key for key in store.objects if "/writes/" in key] == []
 
 
-def test_a_damaged_shard_ends_it_and_nothing_is_left(make_draft):
+def test_a_damaged_shard_stops_a_compaction_and_nothing_is_left(make_draft):
     store = MemoryStore()
     made = publish(store, make_draft(store, 40))
     key = made.shards[3].raw.basename

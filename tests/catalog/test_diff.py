@@ -31,12 +31,12 @@ def test_an_append_adds_and_keeps(store):
     assert found.same_rows is False
 
 
-def test_the_other_way_round_what_was_added_is_removed(store):
+def test_in_reverse_the_added_shards_are_removed_ones(store):
     there, back = diff(store, 1, 2), diff(store, 2, 1)
     assert (back.removed, back.added, back.num_kept) == (there.added, (), there.num_kept)
 
 
-def test_an_overwrite_with_other_columns_says_which(store):
+def test_an_overwrite_with_other_columns_names_them(store):
     found = diff(store, 2, 3)
     assert found.num_kept == 0
     assert found.columns_added == {"extra": "str"}

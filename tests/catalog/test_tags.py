@@ -67,7 +67,7 @@ def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three, n
 
 
 @pytest.mark.parametrize("version", [0, -1, 4])
-def test_only_a_version_that_is_there_gets_a_tag(three, version):
+def test_only_an_existing_version_gets_a_tag(three, version):
     with pytest.raises(VersionNotFound, match="versions 1 to 3"):
         tag(three, "best", version)
     assert tags(three) == {}
@@ -95,7 +95,7 @@ def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
             ask()
 
 
-def test_of_a_set_without_this_tag_those_that_there_are_are_named(three):
+def test_for_a_missing_tag_the_existing_tags_are_named(three):
     with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: none$"):
         version_of_tag(three, "best")
     tag(three, "second", 2)
@@ -104,13 +104,13 @@ def test_of_a_set_without_this_tag_those_that_there_are_are_named(three):
         version_of_tag(three, "best")
 
 
-def test_where_the_index_file_is_still_to_be_put_there_is_a_set_all_the_same(three):
+def test_a_set_whose_index_file_is_not_yet_written_can_be_tagged(three):
     three.delete("index.json")
     with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: none"):
         version_of_tag(three, "best")
 
 
-def test_who_may_not_list_is_told_that_there_is_no_such_tag(make_draft):
+def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     store.plant("list", error=StoreAuthError("403"))
@@ -118,7 +118,7 @@ def test_who_may_not_list_is_told_that_there_is_no_such_tag(make_draft):
         version_of_tag(store, "best")
 
 
-def test_a_tag_that_is_there_takes_one_request(make_draft):
+def test_reading_an_existing_tag_takes_one_request(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     tag(store, "best")
@@ -143,7 +143,7 @@ class Vacuuming(MemoryStore):
             assert announce_removal(self, find_newest(self).header, "vacuum-1", expired=(1,)) is not None
 
 
-def test_a_tag_that_a_vacuum_overtakes_is_taken_away_again(make_draft):
+def test_a_tag_that_a_vacuum_overtakes_is_removed_again(make_draft):
     store = Vacuuming()
     publish(store, make_draft(store, 3))
     publish(store, make_draft(store, 4), mode="overwrite")
@@ -206,7 +206,7 @@ class Meanwhile(MemoryStore):
         super().put_if_absent(key, data)
 
 
-def test_a_tag_that_somebody_has_is_not_taken_away_by_another_who_came_too_late(make_draft):
+def test_an_existing_tag_is_not_removed_by_a_later_call_that_fails(make_draft):
     """The vacuum sees the tag, and keeps the version; so it must not go because a second caller is refused."""
     store = Meanwhile()
     for number in range(2):
@@ -218,7 +218,7 @@ def test_a_tag_that_somebody_has_is_not_taken_away_by_another_who_came_too_late(
     assert tags(store) == {"best": 1}
 
 
-def test_a_tag_of_ones_own_goes_with_its_version(make_draft):
+def test_a_new_tag_is_removed_if_its_version_expires(make_draft):
     store = Meanwhile()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")

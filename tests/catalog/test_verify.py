@@ -16,7 +16,7 @@ def store(request, tmp_path):
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_whole_set_has_no_problems(store, make_draft, compression):
+def test_a_complete_set_has_no_problems(store, make_draft, compression):
     made = publish(store, make_draft(store, 30, compression=compression))
     seen = []
     report = verify(store, on_shard=lambda done, total: seen.append((done, total)))
@@ -41,7 +41,7 @@ def test_a_damaged_shard_is_named_with_its_kind(store, make_draft, compression, 
     assert verify(store, deep=False).ok == (damage == "flip"), "sizes alone do not see a flipped bit"
 
 
-def test_a_shard_whose_sample_count_lies_is_found_even_without_hashes(make_draft, monkeypatch):
+def test_a_shard_with_a_wrong_sample_count_is_found_even_without_hashes(make_draft, monkeypatch):
     from dataclasses import replace
 
     store = MemoryStore()
@@ -66,7 +66,7 @@ def test_sets_of_mosaicml_verify(shared):
         assert report.num_shards > 0
 
 
-def test_no_verdict_without_an_answer(make_draft):
+def test_a_store_that_does_not_answer_is_an_error_and_not_a_problem(make_draft):
     with pytest.raises(StoreNotFound):
         verify(MemoryStore())
     store = MemoryStore()
@@ -91,7 +91,7 @@ def summed(draft, store):
     return f"{total % 2**128:032x}"
 
 
-def test_the_row_hash_is_computed_anew_and_compared(store, make_draft):
+def test_the_row_hash_is_recomputed_and_compared(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)
@@ -116,7 +116,7 @@ def test_samples_that_are_not_those_that_were_written_are_found_although_every_s
     assert report.row_hash != report.declared_row_hash
 
 
-def test_with_a_damaged_shard_nothing_is_said_of_the_rows(store, make_draft):
+def test_with_a_damaged_shard_no_row_hash_is_reported(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)

@@ -98,7 +98,7 @@ def test_dialects_and_splits_stay_apart(tmp_path):
     assert verify(store).ok
 
 
-def test_a_damaged_meta_file_ends_it_and_nothing_is_left():
+def test_a_damaged_meta_file_stops_a_compaction_and_nothing_is_left():
     store = MemoryStore()
     made = publish(store, text_draft(store, "json", ROWS))
     key = made.shards[2].meta.basename

@@ -184,7 +184,7 @@ def finish_in_fork(target, connection):
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )  # Python 3.12: it is, on purpose
 @pytest.mark.parametrize("work", [abort_in_fork, write_in_fork, finish_in_fork])
-def test_what_a_forks_copy_of_a_writer_does_leaves_the_parents_shards_alone(tmp_path, work):
+def test_a_forked_copy_of_a_writer_leaves_the_parents_shards_alone(tmp_path, work):
     target = ShardUploader(open_store(tmp_path), "w", ShardBuilder(SCHEMA, OPTIONS))
     for _ in range(5):
         target.write(ROW)

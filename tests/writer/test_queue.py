@@ -90,7 +90,7 @@ def test_slow_store_stops_the_writer_instead_of_filling_the_memory(workers):
     wait_until(lambda: builder.alive == 0)
 
 
-def test_raw_bytes_of_few_shards_are_in_memory_at_a_time():
+def test_uncompressed_bytes_of_few_shards_are_in_memory_at_a_time():
     lock, live, most = threading.Lock(), 0, 0
 
     def gone():
@@ -115,7 +115,7 @@ def test_raw_bytes_of_few_shards_are_in_memory_at_a_time():
     assert most <= 2
 
 
-def test_shards_are_sealed_on_other_threads_while_the_writer_goes_on():
+def test_shards_are_sealed_on_other_threads_while_the_writer_continues():
     store = Blocked()
     target = ShardUploader(store, "w", ShardBuilder(SCHEMA, OPTIONS), uploads=UploadOptions(max_workers=3))
     for _ in range(7):  # three shards are full, none of which can be stored

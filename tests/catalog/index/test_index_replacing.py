@@ -91,7 +91,7 @@ def test_the_index_of_a_split_that_a_newer_version_has_again_is_not_removed(make
     assert "test/index.json" not in deleted
 
 
-def test_the_index_of_a_split_that_only_the_overtaken_version_has_is_taken_away(make_draft):
+def test_the_index_of_a_split_that_only_the_overtaken_version_has_is_removed(make_draft):
     """The newer publisher saw no index file yet, and so knew of no split; the older one has just written its own."""
     store = Interrupted("index.json", None, dies=False)
     store.meanwhile = lambda store: publish(store, make_draft(store, 4, first=20), mode="overwrite")
@@ -135,14 +135,14 @@ class Refusing(MemoryStore):
 @pytest.mark.parametrize(
     "error", [StoreConflict("412"), StoreError("no locks", is_unsupported=True)], ids=["refuses", "cannot"]
 )
-def test_where_the_condition_cannot_be_used_the_index_is_replaced_as_ever(make_draft, error):
+def test_where_conditions_cannot_be_used_the_index_is_replaced_unconditionally(make_draft, error):
     store = Refusing(error)
     publish(store, make_draft(store, 2))
     assert publish(store, make_draft(store, 3, first=10), mode="append").version == 2
     assert version_in(store) == 2
 
 
-def test_where_the_store_fails_the_condition_is_not_given_up(make_draft):
+def test_a_failure_of_the_store_does_not_make_the_put_unconditional(make_draft):
     store = Refusing(StoreError("503"))
     publish(store, make_draft(store, 2))
     with pytest.raises(CommitUnknown, match="503"):
@@ -150,7 +150,7 @@ def test_where_the_store_fails_the_condition_is_not_given_up(make_draft):
     assert version_in(store) == 1
 
 
-def test_a_store_that_keeps_nothing_of_an_index_is_told(tmp_path):
+def test_a_store_that_keeps_nothing_of_an_index_is_reported(tmp_path):
     class Losing(MemoryStore):
         def put_if_absent(self, key, data):
             super().put_if_absent(key, b"")
@@ -163,7 +163,7 @@ def test_a_store_that_keeps_nothing_of_an_index_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("junk", [b"", b"[]", b"{", b'{"smalti": 3}', b'{"smalti": {"version": true}}'])
-def test_what_is_no_index_of_a_version_is_replaced(tmp_path, junk):
+def test_a_file_that_is_no_index_of_a_version_is_replaced(tmp_path, junk):
     store = LocalStore(tmp_path)
     store.put("index.json", junk)
     replace_index(store, "index.json", b'{"smalti": {"version": 1}}', 1)
@@ -171,7 +171,7 @@ def test_what_is_no_index_of_a_version_is_replaced(tmp_path, junk):
 
 
 @pytest.mark.parametrize(("version", "stays"), [(6, True), (7, False), (8, False)])
-def test_only_an_older_index_gives_way(tmp_path, version, stays):
+def test_only_an_older_index_is_replaced(tmp_path, version, stays):
     store = LocalStore(tmp_path)
     there, ours = b'{"smalti": {"version": 7}}', b'{"smalti": {"version": %d}, "x": 1}' % version
     store.put("index.json", there)

@@ -50,7 +50,7 @@ def test_a_regular_index_is_read_as_it_is_parsed(count, zipped, hashes):
     assert len(found.shards) == count
 
 
-def test_a_line_end_after_it_is_nothing():
+def test_a_line_end_after_the_index_is_ignored():
     data = emit_index(alike(5))
     assert read_regular(data + b"\r\n\t ", where="x").shards == expected(data)[0]
     assert read_regular(data + b"\x0b", where="x") is None
@@ -72,7 +72,7 @@ def test_a_line_end_after_it_is_nothing():
         ('"mds"', '"mds", "x": {"samples": 3}'), ('{"shards"', '{ "shards"'), ("zip_data", "zip_date"),
     ],
 )  # fmt: skip
-def test_what_is_not_regular_is_left_to_the_parser(old, new):
+def test_irregular_files_are_left_to_the_parser(old, new):
     text = emit_index(alike(9)).decode()
     assert old in text
     assert read_regular(text.encode(), where="index.json") is not None
@@ -81,7 +81,7 @@ def test_what_is_not_regular_is_left_to_the_parser(old, new):
     assert read_regular(last.encode(), where="index.json") is None
 
 
-def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
+def test_damaged_files_are_never_read_differently_by_pattern_and_parser():
     dice = Random(11)
     regular = [emit_index(alike(4, zipped=zipped)).decode() for zipped in (False, True)]
     several = [json.dumps({"shards": [mds_entry("a"), mds_entry("b"), mds_entry("c")], "version": 2}, sort_keys=True)]
@@ -100,7 +100,7 @@ def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
 
 
 @pytest.mark.slow
-def test_a_single_digit_that_changes_is_read_as_it_stands():
+def test_a_single_changed_digit_is_read_unchanged():
     """Each byte of an index becomes each of a few others: the pattern says the same as the parser, or nothing."""
     data = emit_index(alike(3))
     read = 0
@@ -123,7 +123,7 @@ def large_index(change=lambda text: text):
 
 
 @pytest.mark.slow
-def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
+def test_a_large_set_of_another_writer_opens_by_the_pattern_as_by_the_parser():
     by_pattern = load_manifest(large_index())
     by_parser = load_manifest(large_index(lambda text: json.dumps(json.loads(text))))
     spaced = load_manifest(large_index(lambda text: json.dumps(json.loads(text), indent=1)))
@@ -132,13 +132,13 @@ def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
     assert type(spaced.shards) is tuple
 
 
-def test_a_large_damaged_set_of_others_is_refused_with_the_place():
+def test_a_large_damaged_set_of_another_writer_is_refused_with_the_place():
     store = large_index(lambda text: text.replace("shard.2000.mds", "shard.1999.mds").replace("w/9/", "w/8/"))
     with pytest.raises(IndexFileError, match=r"\$\.shards\[\d+\].*listed by"):
         load_manifest(store)
 
 
-def test_a_decoy_beside_a_key_that_is_written_with_an_escape_is_not_believed():
+def test_a_decoy_next_to_a_key_with_an_escape_is_not_used():
     text = emit_index(alike(9)).decode()
     one = json.loads(text)["shards"][1]
     real = f'"\\u0072aw_data": {json.dumps(one["raw_data"])}, "\\u0073amples": {one["samples"]}, "x": {{"a": 0, '

@@ -146,14 +146,14 @@ def test_a_conflict_with_our_own_retried_put_is_a_success(make_draft):
     assert publish(twice, draft).version == 1
 
 
-def test_a_put_that_did_not_land_is_done_again(make_draft):
+def test_a_put_that_did_not_take_effect_is_repeated(make_draft):
     store = MemoryStore()
     store.plant("put_if_absent", key=HEADER, error=StoreTimeout("no reply"), times=2)
     assert publish(store, make_draft(store)).version == 1
     check_chain(store)
 
 
-def test_a_put_that_never_lands_and_never_answers_is_unknown(make_draft):
+def test_a_put_that_never_takes_effect_nor_answers_is_unknown(make_draft):
     store = MemoryStore()
     draft = make_draft(store)
     store.plant("put_if_absent", key=HEADER, error=StoreTimeout("no reply"))
@@ -179,7 +179,7 @@ def test_an_outcome_that_cannot_be_read_back_is_unknown_and_nothing_is_removed(m
     assert len(check_chain(store)) == 1
 
 
-def test_refused_credentials_are_said_as_such(make_draft):
+def test_refused_credentials_are_reported_as_such(make_draft):
     store = MemoryStore()
     store.plant("put_if_absent", key=HEADER, error=StoreAuthError("403"))
     with pytest.raises(StoreAuthError):

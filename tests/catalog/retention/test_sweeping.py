@@ -42,7 +42,7 @@ def is_ours(key, markers):
     live=st.sets(st.integers(0, 24)),
     expired=st.sets(st.sampled_from(PUBLISHED)),
 )
-def test_nothing_goes_that_is_live_young_a_strangers_or_of_a_write_that_goes_on(found, live, expired):
+def test_nothing_is_removed_that_is_live_young_foreign_or_of_a_write_in_progress(found, live, expired):
     listing = infos_of(found)
     kept_keys = {info.key for place, info in enumerate(listing) if place in live}
     result = sweep(listing, Known(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
@@ -72,7 +72,7 @@ def listed(*keys, time=0.0):
     return [ObjectInfo(key, 7, "", time) for key in keys]
 
 
-def test_tables_go_first_and_markers_last():
+def test_tables_are_removed_first_and_markers_last():
     table = f"_versions/{'ab' * 32}.arrow"
     listing = listed("_versions/writes/mark-c.json", "mark-c/0/shard.00000.mds", table, "pub-a/0/shard.00000.mds")
     result = sweep(listing, Known(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)

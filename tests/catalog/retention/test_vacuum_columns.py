@@ -40,7 +40,7 @@ def publish_with_columns(store, make_draft):
     return beside
 
 
-def test_columns_beside_the_shards_stay_with_their_version_and_go_with_it(store, make_draft):
+def test_added_columns_are_kept_and_removed_with_their_version(store, make_draft):
     beside = publish_with_columns(store, make_draft)
     store.pass_days(20)
     assert vacuum(store, dry_run=False).removed == ()
@@ -53,7 +53,7 @@ def test_columns_beside_the_shards_stay_with_their_version_and_go_with_it(store,
     assert is_whole(store, None)
 
 
-def test_verification_looks_at_the_columns_beside_the_shards_too(store, make_draft):
+def test_verification_checks_added_columns_too(store, make_draft):
     beside = publish_with_columns(store, make_draft)
     assert verify(store).num_shards == 2 * len(beside)
     store.objects[beside[1].raw.basename] = store.objects[beside[1].raw.basename][:-1] + b"!"
@@ -62,7 +62,7 @@ def test_verification_looks_at_the_columns_beside_the_shards_too(store, make_dra
     assert verify(store, version=1).ok
 
 
-def test_a_tag_of_columns_that_went_stops_no_later_vacuum(store, make_draft):
+def test_a_tag_of_a_version_whose_columns_were_removed_stops_no_later_vacuum(store, make_draft):
     """Whoever tagged version 2 died before he looked whether it goes; its shards are those of version 3."""
     publish_with_columns(store, make_draft)
     rollback(store, 1)

@@ -13,7 +13,7 @@ from tests.faultstore import FaultStore, Toxic
 
 
 @pytest.mark.slow
-def test_faults_on_the_way_delay_a_vacuum_and_spoil_nothing(make_draft, monkeypatch):
+def test_faults_of_the_store_delay_a_vacuum_and_damage_nothing(make_draft, monkeypatch):
     with FaultStore(seed=3) as faults:
         for name, value in faults.environment.items():
             monkeypatch.setenv(name, value)

@@ -56,7 +56,7 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize("values", WRONG, ids=str)
-def test_a_wrong_value_is_refused_in_whichever_row_it_stands(table, values):
+def test_a_wrong_value_is_refused_in_any_row(table, values):
     for row in PLACES:
         with pytest.raises(IndexFileError):
             parsed(edited(table, row, **values))
@@ -71,7 +71,7 @@ def test_a_wrong_value_is_refused_in_whichever_row_it_stands(table, values):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_wrong_value_of_a_compressed_file_is_refused_in_whichever_row_it_stands(table, values):
+def test_a_wrong_value_of_a_compressed_file_is_refused_in_any_row(table, values):
     for row in (0, 16_383, 16_386):
         with pytest.raises(IndexFileError):
             parsed(edited(table, row, **values))
@@ -108,7 +108,7 @@ def test_a_null_among_the_words_counts_as_no_compression(table):
 
 
 @pytest.mark.parametrize("values", UNUSUAL, ids=str)
-def test_an_unusual_value_is_read_as_it_stands(table, values):
+def test_an_unusual_value_is_read_unchanged(table, values):
     for row in (1, 16_385):
         changed = edited(table, row, **values)
         assert parsed(changed)[row] != parsed(table)[row]
@@ -117,7 +117,7 @@ def test_an_unusual_value_is_read_as_it_stands(table, values):
 
 
 @pytest.mark.slow
-def test_what_is_accepted_does_not_depend_on_whether_rows_are_looked_at_one_by_one_or_by_column():
+def test_checks_by_column_accept_the_same_tables_as_checks_row_by_row():
     """Damage at random, in tables that fit one row each: there every row is checked by itself."""
     dice, whole = Random(5), many_shards(60)
     values = [value for each in (*WRONG, *UNUSUAL * 8) for value in each.items()]
@@ -150,7 +150,7 @@ def test_a_message_names_the_shard(table):
         parsed(edited(table, 16_400, raw_name="train/../x"))
 
 
-def test_shards_of_another_schema_are_refused_where_they_begin():
+def test_the_first_shard_of_another_schema_is_refused():
     shards = many_shards(50)
     other = replace(shards[30].schema, names=("id", "u"))
     shards[30] = replace(shards[30], schema=other)
@@ -201,7 +201,7 @@ def plain(count=MANY, *, zipped=False):
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
-def test_names_that_rise_are_believed(zipped):
+def test_ascending_names_are_accepted(zipped):
     shards = plain(zipped=zipped)
     assert parsed(table_of(shards)) == tuple(shards)
 
@@ -210,7 +210,7 @@ def test_names_that_rise_are_believed(zipped):
 @pytest.mark.parametrize(
     ("row", "other"), [(1, 0), (MANY - 1, MANY - 2), (MANY - 1, 0), (0, MANY - 1), (1 << 14, (1 << 14) - 1)], ids=str
 )
-def test_one_name_that_stands_twice_among_names_that_rise_is_refused(zipped, row, other):
+def test_a_duplicate_among_ascending_names_is_refused(zipped, row, other):
     shards = plain(zipped=zipped)
     name = shards[other].raw.basename
     with pytest.raises(IndexFileError, match="listed 2 times"):
@@ -227,7 +227,7 @@ def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
         parsed(table_of(shards))
 
 
-def test_names_that_fall_or_differ_in_length_are_read_if_none_stands_twice():
+def test_names_that_descend_or_differ_in_length_are_accepted_without_duplicates():
     shards = [*plain()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
     assert parsed(table_of(shards)) == tuple(shards)
 

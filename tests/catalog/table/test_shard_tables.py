@@ -83,7 +83,7 @@ def test_the_first_file_without_a_hash_is_found(path):
     assert table[1:].without_hash("md5").basename == "train/w/1/shard.1.mds"
 
 
-def test_a_column_that_may_not_be_read_is_seen_without_making_all_shards():
+def test_an_unsafe_column_is_found_without_creating_all_shards():
     from dataclasses import replace
 
     unsafe = Schema(("a",), ("pkl",), (None,))
@@ -165,7 +165,7 @@ def test_a_set_that_is_read_from_its_table_is_the_one_that_was_published(kind, t
         assert opened.select("val") == tuple(shard for shard in made.shards if shard.partition == "val")
 
 
-def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_draft):
+def test_opened_streams_are_pickled_as_their_options(tmp_path, make_draft):
     store = LocalStore(tmp_path / "set")
     publish(store, make_draft(store, 200))
     unindexed(store)
@@ -180,7 +180,7 @@ def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_dr
     assert again.shards[per_set - 1 : per_set + 1] == [again.shards[-1], again.shards[0]]
 
 
-def test_a_digest_that_does_not_fit_its_table_is_seen_by_publishers_and_by_verify(make_draft):
+def test_a_digest_that_does_not_fit_its_table_is_found_by_publishers_and_by_verify(make_draft):
     """A reader believes it, as it does the digest of the table that stands beside it."""
     store = MemoryStore()
     made = publish(store, make_draft(store))
@@ -195,7 +195,7 @@ def test_a_digest_that_does_not_fit_its_table_is_seen_by_publishers_and_by_verif
 
 @pytest.mark.parametrize("field", ["digest", "table_sha256"])
 @pytest.mark.parametrize("value", ["../../etc", "", "AB" * 32, "a" * 63, "a" * 64 + "\n"])
-def test_a_digest_that_is_no_digest_is_refused(make_draft, field, value):
+def test_a_malformed_digest_is_refused(make_draft, field, value):
     """It names a folder of the cache."""
     store = MemoryStore()
     publish(store, make_draft(store))
