@@ -30,7 +30,7 @@ def store(request, tmp_path):
 
 
 def rows_of(store, version=None, split=None):
-    """(id, text) of every sample, in order, read from the shards themselves."""
+    """Return (id, text) of every sample, in order, read from the shards themselves."""
     from smalti.catalog.verify import open_checked
 
     rows = []
@@ -117,7 +117,7 @@ def test_added_columns_whose_table_is_gone_are_not_left_behind(store, make_draft
     assert load_manifest(store).version == 1
 
 
-# ---------------------------------------------------------------------- beside others, and when it fails
+# ---------------------------------------------------------------------- concurrent publishers and faults
 
 
 def test_a_concurrent_append_is_kept(make_draft):
@@ -155,7 +155,7 @@ def test_a_damaged_shard_stops_a_compaction_and_nothing_is_left(make_draft):
 
 
 class Forgetful(ShardBuilder):
-    """Writes the first sample of every shard that it is given twice, and forgets the second: as many as there were."""
+    """A builder that writes the first sample of every shard twice and drops the second, so that the count is right."""
 
     def add_encoded(self, lengths, data):
         if len(lengths) > 1 and lengths[0] == lengths[1]:
@@ -165,7 +165,7 @@ class Forgetful(ShardBuilder):
 
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
-    """As memory that flips a bit would do it; no checksum of a file would see it."""
+    """This simulates a memory fault, which no checksum of a file would detect."""
     monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", Forgetful)
     store = MemoryStore()
     publish(store, make_draft(store, 40))

@@ -1,4 +1,4 @@
-"""What changed between two versions."""
+"""The difference between two versions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from smalti.testing import MemoryStore
 
 @pytest.fixture
 def store(make_draft):
-    """Version 1: a of 10 rows; 2: a and b of 5; 3: c of 4 alone, with another column; 4: 1 again."""
+    """Publish 1: a of 10 rows; 2: a and b of 5; 3: c of 4 alone, with another column; 4: 1 again."""
     store = MemoryStore()
     publish(store, make_draft(store, 10, write_id="aaaa", lineage={"source": "a"}, row_hash="0" * 31 + "a"))
     publish(store, make_draft(store, 5, write_id="bbbb", row_hash="0" * 31 + "b"), mode="append")

@@ -1,4 +1,4 @@
-"""Tags name versions, and are moved on purpose only."""
+"""Tags name versions, and are moved only on request."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def three(store, make_draft):
-    """A set of three versions."""
+    """Return a set of three versions."""
     for number in range(3):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     return store
@@ -74,7 +74,7 @@ def test_only_an_existing_version_gets_a_tag(three, version):
 
 
 def test_a_place_without_versions_has_nothing_to_tag(store):
-    store.put("index.json", b'{"shards": [], "version": 2}')  # as another writer leaves an empty set
+    store.put("index.json", b'{"shards": [], "version": 2}')  # like an empty set of another writer
     with pytest.raises(VersionNotFound, match="no versions"):
         tag(store, "best")
 
@@ -134,8 +134,8 @@ def test_a_version_that_a_vacuum_removes_gets_no_tag(three):
     assert tags(three) == {}
 
 
-class Vacuuming(MemoryStore):
-    """A vacuum declares version 1 gone just when a tag is put."""
+class VacuumingStore(MemoryStore):
+    """A store in which a vacuum expires version 1 just when a tag is put."""
 
     def put_if_absent(self, key, data):
         super().put_if_absent(key, data)
@@ -144,7 +144,7 @@ class Vacuuming(MemoryStore):
 
 
 def test_a_tag_that_a_vacuum_overtakes_is_removed_again(make_draft):
-    store = Vacuuming()
+    store = VacuumingStore()
     publish(store, make_draft(store, 3))
     publish(store, make_draft(store, 4), mode="overwrite")
     with pytest.raises(VersionNotFound, match="version 1 was removed"):
@@ -194,35 +194,35 @@ def test_a_damaged_tag_is_refused(three):
         version_of_tag(three, "best")
 
 
-class Meanwhile(MemoryStore):
-    """Something happens right before the next tag is created."""
+class InterferingStore(MemoryStore):
+    """A store that calls `interfere` right before the next tag is created."""
 
-    happens = None
+    interfere = None
 
     def put_if_absent(self, key, data):
-        happens, self.happens = self.happens, None if "/tags/" in key else self.happens
-        if happens is not None and "/tags/" in key:
-            happens()
+        interfere, self.interfere = self.interfere, None if "/tags/" in key else self.interfere
+        if interfere is not None and "/tags/" in key:
+            interfere()
         super().put_if_absent(key, data)
 
 
 def test_an_existing_tag_is_not_removed_by_a_later_call_that_fails(make_draft):
-    """The vacuum sees the tag, and keeps the version; so it must not go because a second caller is refused."""
-    store = Meanwhile()
+    """The vacuum sees the tag and keeps the version, so a second call that fails must not remove the tag."""
+    store = InterferingStore()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     assert tag(store, "best", 1) == 1
-    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.interfere = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {"best": 1}
 
 
 def test_a_new_tag_is_removed_if_its_version_expires(make_draft):
-    store = Meanwhile()
+    store = InterferingStore()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
-    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.interfere = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {}

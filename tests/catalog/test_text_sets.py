@@ -1,4 +1,4 @@
-"""Versions of text shards: manifest, table, index and verification carry both files; MDS sets stay as they were."""
+"""Versions of text shards: manifest, table, index and verification have both files; MDS sets are unchanged."""
 
 from dataclasses import replace
 from hashlib import sha256

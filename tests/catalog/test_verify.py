@@ -1,4 +1,4 @@
-"""Verification finds what is wrong, and only that."""
+"""Verification finds every fault, and reports no others."""
 
 import itertools
 
@@ -80,7 +80,7 @@ def test_a_store_that_does_not_answer_is_an_error_and_not_a_problem(make_draft):
 
 
 def summed(draft, store):
-    """The row hash of a draft's samples, from the bytes that are in the store."""
+    """Return the row hash of a draft's samples, from the bytes in the store."""
     from xxhash import xxh3_128_intdigest
 
     total = 0

@@ -1,4 +1,4 @@
-"""While a writer is at work its marker says so, and what a killed one leaves can be told from a stranger's."""
+"""A writer has a marker while it runs, by which leftovers of a killed one differ from foreign objects."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_leftovers_of_a_killed_writer_are_removed_by_a_vacuum_in_time(tmp_path):
     killed = make_writer(tmp_path, exist_ok=True)
     for _ in range(10):
         killed.write({"x": bytes(400)})
-    killed._uploader.finish()  # all shards are there, and then it dies
+    killed._uploader.finish()  # all shards are stored, then it is killed
     assert vacuum(tmp_path).removed == ()
     for path in tmp_path.rglob("*"):
         os.utime(path, (1e9, 1e9))
@@ -79,7 +79,7 @@ def test_a_vacuum_of_a_place_without_versions_says_what_to_do(tmp_path):
 
 
 class KilledAtItsSecondShard(LocalStore):
-    """The process is killed when the second shard is written and has its temporary name."""
+    """A store that kills the process when the second shard is written under its temporary name."""
 
     def _rename(self, temp, path):
         if path.name == "shard.00001.mds":
@@ -118,7 +118,7 @@ def test_a_temporary_file_of_a_killed_writer_is_removed_by_a_vacuum_in_time(tmp_
 
 
 def test_old_temporary_files_of_any_object_are_removed_and_recent_ones_are_left(tmp_path):
-    """Whoever was killed: its write id need not be known any more, and tables, tags and index files are written so."""
+    """The write id need not be known any more, and tables, tags and index files have temporary files too."""
     make_writer(tmp_path).finish()
     left = [
         "dead/0/.shard.00000.mds.0123456789abcdef.smalti-tmp",

@@ -20,7 +20,7 @@ def rows(count):
 
 
 def ids(folder, version=None):
-    """The ids in a local, uncompressed set."""
+    """Return the ids in a local, uncompressed set."""
     manifest = load_manifest(open_store(folder), version=version)
     shards = [Shard.open(folder / info.raw.basename, info) for info in manifest.shards]
     return [shard[i]["id"] for shard in shards for i in range(len(shard))]

@@ -1,4 +1,4 @@
-"""Shards are sealed on threads: bounded in number, in order, and with failures that are told at the next call."""
+"""Shards are sealed on threads: bounded in number, in order, and with failures raised by the next call."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ ROW = {"x": bytes(400)}  # two to a shard
 
 
 class Weighed:
-    """A filled shard whose life is watched."""
+    """A filled shard that records when it is freed."""
 
     def __init__(self, number):
         self.number = number
@@ -31,7 +31,7 @@ class Weighed:
 
 
 class WeighedBuilder:
-    """Every sample is a shard; counts those that are alive."""
+    """A builder that makes a shard of each sample, and counts the shards in memory."""
 
     def __init__(self):
         self.alive, self.most, self.made = 0, 0, 0
@@ -57,8 +57,8 @@ class WeighedBuilder:
             self.alive -= 1
 
 
-class Blocked(MemoryStore):
-    """A store whose puts wait until they are let through."""
+class BlockedStore(MemoryStore):
+    """A store whose puts wait for an event."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ def test_slow_store_stops_the_writer_instead_of_filling_the_memory(workers):
     for _ in range(20):
         target.write({})
     assert len(target.finish()) == 20
-    # Those under way, and the one that waits for its turn.
+    # Those that are being uploaded, and the one that waits.
     assert builder.most <= workers + 1
     wait_until(lambda: builder.alive == 0)
 
@@ -116,9 +116,9 @@ def test_uncompressed_bytes_of_few_shards_are_in_memory_at_a_time():
 
 
 def test_shards_are_sealed_on_other_threads_while_the_writer_continues():
-    store = Blocked()
+    store = BlockedStore()
     target = ShardUploader(store, "w", ShardBuilder(SCHEMA, OPTIONS), uploads=UploadOptions(max_workers=3))
-    for _ in range(7):  # three shards are full, none of which can be stored
+    for _ in range(7):  # three shards are full, and none can be stored
         target.write(ROW)
     assert store.objects == {}
     store.gate.set()

@@ -1,4 +1,4 @@
-"""Shards reach the store whole and in order while the writer goes on, or the write fails."""
+"""Shards are stored completely and in order while the writer continues, or the write fails."""
 
 import threading
 import time
@@ -81,7 +81,7 @@ def test_the_writer_continues_during_uploads_whose_number_is_bounded():
 
     store = SlowStore()
     target = uploader(store, max_workers=3)
-    write(target, 5)  # the second shard is full: the first two are under way, and nobody waited
+    write(target, 5)  # the second shard is full: the first two are being uploaded, and `write` did not wait
     assert len(store.objects) == 0
     write(target, 20)
     assert len(target.finish()) == 13

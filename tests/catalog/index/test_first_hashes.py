@@ -1,4 +1,4 @@
-"""Hashes of the shards' first bytes: kept by manifests, tables and index files, and no part of what a set is."""
+"""Hashes of the shards' first bytes: kept by manifests, tables and index files, and not part of the digest."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from tests.catalog.table.tables import table_of as arrow_of
 
 SCHEMA = Schema.from_columns({"id": "int"})
 LARGEST, SMALL = (1 << 64) - 1, 7
-"""One that has the sign of a signed number, and one that has not."""
+"""A hash that is negative as a signed number, and one that is not."""
 
 
 def shard(number, first, split=None):
@@ -38,7 +38,7 @@ def firsts(shards):
 
 @pytest.fixture
 def published():
-    """A store with a version of these shards."""
+    """Return a store with a version of these shards."""
     store = MemoryStore()
     for each in SHARDS:
         store.put(each.raw.basename, b"x" * 100)

@@ -15,7 +15,7 @@ from tests.shard_sets import write_set
 
 
 def fill(store, folder, count, first=0):
-    """A set of plain MDS shards, of a few samples each, in a folder of the store."""
+    """Write a set of plain MDS shards, of a few samples each, to a folder of the store."""
     made = ShardBuilder(Schema.from_columns({"id": "int"}), ShardOptions(size_limit=215))
     filled = [shard for number in range(first, first + count) for shard in made.add({"id": number})] + made.finish()
     built = [shard.seal() for shard in filled]
@@ -34,7 +34,7 @@ def names(store):
     return [shard.raw.basename for shard in load_manifest(store).shards]
 
 
-# ------------------------------------------------------------------ what it makes
+# ------------------------------------------------------------------ what is merged
 
 
 def test_a_root_is_merged_at_any_depth_in_the_order_of_its_parts(store):
@@ -166,7 +166,7 @@ def test_parts_are_read_at_the_same_time():
     assert json.loads(store.objects["index.json"])["shards"]
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ what is refused
 
 
 def check_refused(store, error, match, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Index files that are read by a pattern say exactly what they say when they are parsed; all others are parsed."""
+"""Index files that are read by a pattern give the same as when they are parsed; all others are parsed."""
 
 import json
 from dataclasses import replace
@@ -101,7 +101,7 @@ def test_damaged_files_are_never_read_differently_by_pattern_and_parser():
 
 @pytest.mark.slow
 def test_a_single_changed_digit_is_read_unchanged():
-    """Each byte of an index becomes each of a few others: the pattern says the same as the parser, or nothing."""
+    """Each byte of an index is replaced by each of a few others: the pattern gives the same as the parser, or None."""
     data = emit_index(alike(3))
     read = 0
     for place in range(len(data)):
@@ -115,7 +115,7 @@ def test_a_single_changed_digit_is_read_unchanged():
 
 
 def large_index(change=lambda text: text):
-    """More than is looked at to find the version."""
+    """The file is larger than the part that is read to find the version."""
     store = MemoryStore()
     store.put("index.json", change(emit_index(alike(3000)).decode()).encode())
     assert store.size("index.json") > 1 << 20
@@ -144,7 +144,7 @@ def test_a_decoy_next_to_a_key_with_an_escape_is_not_used():
     real = f'"\\u0072aw_data": {json.dumps(one["raw_data"])}, "\\u0073amples": {one["samples"]}, "x": {{"a": 0, '
     decoy = text.replace('"raw_data": ', real + '"raw_data": ').replace(', "size_limit"', ', "b": 0}, "size_limit"')
     first = decoy.index("}, {") + 1
-    decoy = decoy[:12] + decoy[first + 2 :]  # begins with the entry whose decoy says what is real
+    decoy = decoy[:12] + decoy[first + 2 :]  # the first entry is the one whose decoy has the right values
     assert len(json.loads(decoy)["shards"]) == 8
     assert read_regular(decoy.encode(), where="index.json") is None
     with pytest.raises(IndexFileError, match="listed by"):

@@ -1,4 +1,4 @@
-"""What a header says only where there is something to say: older readers and older sets know nothing of it."""
+"""The optional fields of a header, which are left out when empty: older readers and older sets do not have them."""
 
 import json
 from dataclasses import replace

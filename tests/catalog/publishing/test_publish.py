@@ -25,7 +25,7 @@ def store(request, tmp_path):
 
 
 def ids(store, manifest):
-    """The id column of every sample, decoded by hand from the shards."""
+    """Return the id of every sample, decoded by hand from the shards."""
     import struct
 
     found = []

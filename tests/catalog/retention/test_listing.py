@@ -1,4 +1,4 @@
-"""A listing that is kept in little memory tells what the store told."""
+"""A listing in compressed form has all that the store reported."""
 
 import tracemalloc
 

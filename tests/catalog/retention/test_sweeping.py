@@ -1,4 +1,4 @@
-"""What may go is reasoned out of a listing alone; here over listings that nobody would think of."""
+"""The rules of vacuum, as properties of arbitrary listings."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def infos_of(found):
 
 
 def is_ours(key, markers):
-    """The rule of docs/versions.md, once more: whose name this is."""
+    """Return whether Smalti wrote an object of this name, by the rule of docs/versions.md."""
     *folders, name = key.split("/")
     if folders == ["_versions"]:
         return name.startswith(("ab" * 32, "probe-0123456789abcdef"))

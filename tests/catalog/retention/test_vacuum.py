@@ -1,4 +1,4 @@
-"""A vacuum removes what nobody needs, and nothing else, whatever happens meanwhile."""
+"""A vacuum removes exactly the objects that no version needs, also with concurrent publishers and faults."""
 
 import pytest
 
@@ -26,8 +26,8 @@ from tests.catalog.publishing.interfering_store import InterferingStore
 DAY = 86400.0
 
 
-class Aging(MemoryStore):
-    """A store whose clock the test turns; far from this machine's."""
+class AgingStore(MemoryStore):
+    """A store whose clock the test sets; it is far from this machine's."""
 
     def __init__(self):
         self.now = 1000 * DAY
@@ -42,11 +42,11 @@ class Aging(MemoryStore):
 
 @pytest.fixture
 def store():
-    return Aging()
+    return AgingStore()
 
 
 def publish_all(store, make_draft, *names, mode="overwrite"):
-    """A version for each name, which is its write id, a day apart."""
+    """Publish a version for each name, which is its write id, a day apart."""
     for number, name in enumerate(names):
         publish(store, make_draft(store, 4 + number, write_id=name), mode=mode)
         store.pass_days(1)
@@ -133,11 +133,11 @@ def test_a_tag_keeps_its_version_until_the_tag_is_removed(store, make_draft):
     assert store.below("aaaa/") == []
 
 
-# ---------------------------------------------------------------------- writers that died, and strangers
+# ---------------------------------------------------------------------- dead writers and foreign objects
 
 
 def test_every_header_is_read_before_the_tags_are(store, make_draft):
-    """So that a tag that comes while headers are read is seen."""
+    """A tag that is made while headers are read must be seen."""
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc")
     tag(store, "best", 1)
     before = len(store.calls)
@@ -250,7 +250,7 @@ def test_uploads_that_dead_writers_never_ended_are_aborted_in_time(store, make_d
 
 
 def test_a_marker_stays_while_its_write_has_a_young_upload(store, make_draft):
-    """Without the marker nobody could tell later whose upload it is."""
+    """Without the marker a later vacuum could not recognise the upload."""
     publish_all(store, make_draft, "aaaa")
     markers.begin(store, "dead")
     store.pass_days(5)
@@ -273,7 +273,7 @@ def test_credentials_that_may_not_list_uploads_can_still_vacuum(store, make_draf
     assert report.expired == (1,)
 
 
-# ---------------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------------- what is refused
 
 
 def test_less_than_a_week_needs_unsafe_ttl(store, make_draft):
@@ -298,13 +298,13 @@ def test_an_invalid_age_is_refused(text):
         parse_age(text)
 
 
-class Timeless(MemoryStore):
+class TimelessStore(MemoryStore):
     def list(self, prefix=""):
         return (ObjectInfo(info.key, info.num_bytes, info.modified) for info in super().list(prefix))
 
 
 def test_a_store_that_reports_no_times_is_refused(make_draft):
-    store = Timeless()
+    store = TimelessStore()
     publish(store, make_draft(store))
     before = dict(store.objects)
     with pytest.raises(CatalogError, match="does not report when its objects were put"):
@@ -331,11 +331,11 @@ def test_a_kept_version_that_cannot_be_read_stops_the_vacuum(store, make_draft):
     assert store.objects == before
 
 
-# ---------------------------------------------------------------------- beside others
+# ---------------------------------------------------------------------- concurrent publishers
 
 
-class BeforeVacuum(InterferingStore, Aging):
-    """Just before the vacuum's own version is put."""
+class BeforeVacuum(InterferingStore, AgingStore):
+    """A store that interferes just before the version of the vacuum is put."""
 
     before = b'"vacuum"'
 
@@ -398,7 +398,7 @@ def test_if_others_keep_publishing_a_vacuum_fails_and_removes_nothing(make_draft
             return datetime(2026, 1, 1, tzinfo=timezone.utc)
 
         def pause(self, seconds):
-            """Not."""
+            """Do not wait."""
 
     store.interfere = again
     with pytest.raises(CommitConflict, match="nothing was removed"):
@@ -406,7 +406,7 @@ def test_if_others_keep_publishing_a_vacuum_fails_and_removes_nothing(make_draft
     assert is_whole(store, 1)
 
 
-# ---------------------------------------------------------------------- dying
+# ---------------------------------------------------------------------- kills
 
 
 def make_rubbish(store, make_draft):
@@ -417,13 +417,13 @@ def make_rubbish(store, make_draft):
 
 
 def test_killed_after_any_write_every_kept_version_is_whole_and_the_next_one_finishes(make_draft):
-    expected = Aging()
+    expected = AgingStore()
     make_rubbish(expected, make_draft)
     vacuum(expected, dry_run=False)
     shards = sorted(key for key in expected.objects if "/shard." in key)
     deaths = 0
     for count in range(100):
-        store = Aging()
+        store = AgingStore()
         make_rubbish(store, make_draft)
         store.die_after_writes(count)
         try:

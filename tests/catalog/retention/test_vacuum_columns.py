@@ -1,4 +1,4 @@
-"""What lies beside the shards of a version stays with it, and goes with it."""
+"""Added columns are kept and removed together with their version."""
 
 import hashlib
 from dataclasses import replace
@@ -12,16 +12,16 @@ from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.digest import digest_of
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from tests.catalog.retention.test_vacuum import Aging, is_whole, publish_all
+from tests.catalog.retention.test_vacuum import AgingStore, is_whole, publish_all
 
 
 @pytest.fixture
 def store():
-    return Aging()
+    return AgingStore()
 
 
 def publish_with_columns(store, make_draft):
-    """Version 1 of write `aaaa`; version 2 has a column of write `side` beside the same shards."""
+    """Publish version 1 of write `aaaa`, and version 2 with the same shards and a column added by write `side`."""
     draft = make_draft(store, 30, write_id="aaaa")
     publish(store, draft)
     beside = []
@@ -63,7 +63,7 @@ def test_verification_checks_added_columns_too(store, make_draft):
 
 
 def test_a_tag_of_a_version_whose_columns_were_removed_stops_no_later_vacuum(store, make_draft):
-    """Whoever tagged version 2 died before he looked whether it goes; its shards are those of version 3."""
+    """The process that tagged version 2 was killed before its check; the version's shards are those of version 3."""
     publish_with_columns(store, make_draft)
     rollback(store, 1)
     store.pass_days(20)

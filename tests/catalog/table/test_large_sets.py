@@ -1,4 +1,4 @@
-"""What is written and looked at for sets of very many shards: part by part, and the same as for few."""
+"""Sets of very many shards are written and checked in parts, with the same results as small ones."""
 
 import json
 from dataclasses import replace
@@ -68,15 +68,15 @@ def test_the_index_file_of_thousands_of_shards_is_that_of_their_folder():
 
 
 def test_a_store_that_keeps_nothing_of_a_large_index_file_is_reported():
-    class Losing(MemoryStore):
+    class LosingStore(MemoryStore):
         def put_file(self, key, path):
             self.put(key, b"")
 
     with pytest.raises(CatalogError, match="the store has 0"):
-        put_index(Losing(), "index.json", [shard(number) for number in range(MANY_SHARDS)], {})
+        put_index(LosingStore(), "index.json", [shard(number) for number in range(MANY_SHARDS)], {})
 
 
-class Counting(MemoryStore):
+class CountingStore(MemoryStore):
     asked = 0
 
     def size(self, key):
@@ -85,7 +85,7 @@ class Counting(MemoryStore):
 
 
 def stored(count, folder=f"{WRITE_ID}/00000-0a1b2c3d"):
-    store = Counting()
+    store = CountingStore()
     names = [f"{folder}/shard.{number:05d}.mds" for number in range(count)]
     for number, name in enumerate(names):
         store.put(name, b"x" * (number % 5))
@@ -163,7 +163,7 @@ def test_a_shard_of_another_size_is_reported_with_both_sizes():
 
 
 def test_shards_at_the_root_are_looked_up_one_by_one():
-    store, shards = Counting(), [shard(0, "")] * 3
+    store, shards = CountingStore(), [shard(0, "")] * 3
     shards = [
         replace(each, raw=FileInfo(f"shard.{number}.mds", number), partition=None) for number, each in enumerate(shards)
     ]
@@ -191,7 +191,7 @@ def test_a_packed_list_that_is_damaged_is_refused_with_the_place_it_came_from(da
 
 
 def test_an_index_file_too_large_to_be_parsed_still_shows_its_version(tmp_path):
-    """A million entries are 600 MB: only the end of the file is looked at. Sparse: it takes no room on the disk."""
+    """A million entries take 600 MB: only the end of the file is read. The file is sparse, and takes no disk space."""
     store = open_store(str(tmp_path))
     store.put("w-1/shard.00000.mds", b"x" * 4096)
     first = replace(shard(5, ""), raw=FileInfo("w-1/shard.00000.mds", 4096), partition=None, hash_names=())

@@ -1,4 +1,4 @@
-"""A wrong value in any row of a long table is found by column, wherever the row stands; right ones are not refused."""
+"""A wrong value in any row of a long table is found by column; valid tables are not refused."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -90,7 +90,7 @@ def test_a_shard_that_is_compressed_without_saying_how_is_refused(table):
 
 @pytest.mark.slow
 def test_a_null_among_the_words_counts_as_no_compression(table):
-    """The one other way in which Arrow can say that a text is absent."""
+    """Arrow's other representation of a null: in the dictionary."""
     column = table.column("compression").combine_chunks()
     words = pa.array([*column.dictionary.to_pylist(), None], pa.string())
     last = len(words) - 1
@@ -118,7 +118,7 @@ def test_an_unusual_value_is_read_unchanged(table, values):
 
 @pytest.mark.slow
 def test_checks_by_column_accept_the_same_tables_as_checks_row_by_row():
-    """Damage at random, in tables that fit one row each: there every row is checked by itself."""
+    """Random damage, compared with tables of one row each, where every row is checked by itself."""
     dice, whole = Random(5), many_shards(60)
     values = [value for each in (*WRONG, *UNUSUAL * 8) for value in each.items()]
     seen = set()
@@ -193,7 +193,7 @@ def test_samples_are_those_of_the_column(table):
 
 
 def plain(count=MANY, *, zipped=False):
-    """Shards whose names have one length and rise from row to row, as one writer's do."""
+    """Return shards whose names have one length and ascend, as those of one writer."""
     names = [f"w/{number // 1000:05}/shard.{number % 1000:05}.mds" for number in range(count)]
     zips = [FileInfo(f"{name}.zstd", 100) if zipped else None for name in names]
     packed = "zstd:7" if zipped else None
@@ -218,7 +218,7 @@ def test_a_duplicate_among_ascending_names_is_refused(zipped, row, other):
 
 
 def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
-    """Both columns rise, each for itself: `a.zstd` is raw in one row and compressed in another one."""
+    """Each column ascends by itself: `a.zstd` is raw in one row and compressed in another one."""
     shards = [
         ShardInfo(SCHEMA, 1, FileInfo("w/a", 100), FileInfo("w/b", 100), "zstd:7"),
         ShardInfo(SCHEMA, 1, FileInfo("w/b", 100), FileInfo("w/c", 100), "zstd:7"),

@@ -1,4 +1,4 @@
-"""The shards of a version as a table: the same as ever, made when asked for, safe whatever becomes of the file."""
+"""The shards of a version as a table: equal to a tuple, created on access, safe if the file is changed."""
 
 import copy
 import json
@@ -136,7 +136,7 @@ def test_a_file_that_was_replaced_since_it_was_pickled_is_checked_again(path, sh
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\x00", b"\x7f", b"\x80"])
 def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_crash(path, junk):
-    """pyarrow would follow the new offsets to wherever they point."""
+    """pyarrow would follow the new offsets wherever they point."""
     table, size = mapped(path), path.stat().st_size
     before = table[5]
     with path.open("r+b") as file:
@@ -149,7 +149,7 @@ def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_cras
 
 
 def unindexed(store):
-    """The set without its index file, so that it is read from its table."""
+    """Remove the index file of the set, so that it is read from its table."""
     store.delete("index.json")
     return store
 
@@ -181,7 +181,7 @@ def test_opened_streams_are_pickled_as_their_options(tmp_path, make_draft):
 
 
 def test_a_digest_that_does_not_fit_its_table_is_found_by_publishers_and_by_verify(make_draft):
-    """A reader believes it, as it does the digest of the table that stands beside it."""
+    """A reader does not recompute it; the digest of the table is next to it in the header."""
     store = MemoryStore()
     made = publish(store, make_draft(store))
     other = sha256(b"other").hexdigest()
@@ -196,7 +196,7 @@ def test_a_digest_that_does_not_fit_its_table_is_found_by_publishers_and_by_veri
 @pytest.mark.parametrize("field", ["digest", "table_sha256"])
 @pytest.mark.parametrize("value", ["../../etc", "", "AB" * 32, "a" * 63, "a" * 64 + "\n"])
 def test_a_malformed_digest_is_refused(make_draft, field, value):
-    """It names a folder of the cache."""
+    """The digest names a folder of the cache."""
     store = MemoryStore()
     publish(store, make_draft(store))
     header = json.loads(store.objects[HEADER])
