@@ -154,7 +154,7 @@ def test_a_damaged_shard_stops_a_compaction_and_nothing_is_left(make_draft):
     assert store.objects == before
 
 
-class Forgetful(ShardBuilder):
+class LossyBuilder(ShardBuilder):
     """A builder that writes the first sample of every shard twice and drops the second, so that the count is right."""
 
     def add_encoded(self, lengths, data):
@@ -166,7 +166,7 @@ class Forgetful(ShardBuilder):
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
     """This simulates a memory fault, which no checksum of a file would detect."""
-    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", Forgetful)
+    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", LossyBuilder)
     store = MemoryStore()
     publish(store, make_draft(store, 40))
     before = dict(store.objects)

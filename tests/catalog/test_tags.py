@@ -26,51 +26,51 @@ def store(request, tmp_path):
 
 
 @pytest.fixture
-def three(store, make_draft):
+def three_versions(store, make_draft):
     """Return a set of three versions."""
     for number in range(3):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     return store
 
 
-def test_a_tag_names_the_newest_version_or_the_one_given(three):
-    assert tag(three, "newest") == 3
-    assert tag(three, "best", 2) == 2
-    assert tags(three) == {"best": 2, "newest": 3}
-    assert version_of_tag(three, "best") == 2
+def test_a_tag_names_the_newest_version_or_the_one_given(three_versions):
+    assert tag(three_versions, "newest") == 3
+    assert tag(three_versions, "best", 2) == 2
+    assert tags(three_versions) == {"best": 2, "newest": 3}
+    assert version_of_tag(three_versions, "best") == 2
 
 
-def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three):
-    tag(three, "best", 2)
-    assert tag(three, "best", 2) == 2
+def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three_versions):
+    tag(three_versions, "best", 2)
+    assert tag(three_versions, "best", 2) == 2
     with pytest.raises(CatalogError, match="tag 'best' is that of version 2; say `move` to give it to version 1"):
-        tag(three, "best", 1)
-    assert tags(three) == {"best": 2}
-    assert tag(three, "best", 1, move=True) == 1
-    assert tags(three) == {"best": 1}
+        tag(three_versions, "best", 1)
+    assert tags(three_versions) == {"best": 2}
+    assert tag(three_versions, "best", 1, move=True) == 1
+    assert tags(three_versions) == {"best": 1}
 
 
-def test_an_untagged_name_is_free_again(three):
-    tag(three, "best", 2)
-    untag(three, "best")
-    assert tags(three) == {}
+def test_an_untagged_name_is_free_again(three_versions):
+    tag(three_versions, "best", 2)
+    untag(three_versions, "best")
+    assert tags(three_versions) == {}
     with pytest.raises(VersionNotFound, match="has no tag 'best'"):
-        untag(three, "best")
-    assert tag(three, "best", 3) == 3
+        untag(three_versions, "best")
+    assert tag(three_versions, "best", 3) == 3
 
 
 @pytest.mark.parametrize("name", ["", "3", "2026", "a/b", "../x", "-x", "a b", "x" * 129, "ä"])
-def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three, name):
+def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three_versions, name):
     with pytest.raises(CatalogError, match="is not usable"):
-        tag(three, name)
-    assert tags(three) == {}
+        tag(three_versions, name)
+    assert tags(three_versions) == {}
 
 
 @pytest.mark.parametrize("version", [0, -1, 4])
-def test_only_an_existing_version_gets_a_tag(three, version):
+def test_only_an_existing_version_gets_a_tag(three_versions, version):
     with pytest.raises(VersionNotFound, match="versions 1 to 3"):
-        tag(three, "best", version)
-    assert tags(three) == {}
+        tag(three_versions, "best", version)
+    assert tags(three_versions) == {}
 
 
 def test_a_place_without_versions_has_nothing_to_tag(store):
@@ -95,19 +95,19 @@ def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
             ask()
 
 
-def test_for_a_missing_tag_the_existing_tags_are_named(three):
+def test_for_a_missing_tag_the_existing_tags_are_named(three_versions):
     with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: none$"):
-        version_of_tag(three, "best")
-    tag(three, "second", 2)
-    tag(three, "first", 1)
+        version_of_tag(three_versions, "best")
+    tag(three_versions, "second", 2)
+    tag(three_versions, "first", 1)
     with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: 'first', 'second'$"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
-def test_a_set_whose_index_file_is_not_yet_written_can_be_tagged(three):
-    three.delete("index.json")
+def test_a_set_whose_index_file_is_not_yet_written_can_be_tagged(three_versions):
+    three_versions.delete("index.json")
     with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: none"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
 def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
@@ -127,11 +127,11 @@ def test_reading_an_existing_tag_takes_one_request(make_draft):
     assert store.calls[before:] == [Call("get_range", "_versions/tags/best.json")]
 
 
-def test_a_version_that_a_vacuum_removes_gets_no_tag(three):
-    assert announce_removal(three, find_newest(three).header, "vacuum-1", expired=(1,)) is not None
+def test_a_version_that_a_vacuum_removes_gets_no_tag(three_versions):
+    assert announce_removal(three_versions, find_newest(three_versions).header, "vacuum-1", expired=(1,)) is not None
     with pytest.raises(VersionNotFound, match="version 1 was removed by a vacuum"):
-        tag(three, "best", 1)
-    assert tags(three) == {}
+        tag(three_versions, "best", 1)
+    assert tags(three_versions) == {}
 
 
 class VacuumingStore(MemoryStore):
@@ -187,11 +187,11 @@ def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_d
     assert tags(store) == {"best": 2}
 
 
-def test_a_damaged_tag_is_refused(three):
-    tag(three, "best", 1)
-    three.put("_versions/tags/best.json", b'{"version": "1"}')
+def test_a_damaged_tag_is_refused(three_versions):
+    tag(three_versions, "best", 1)
+    three_versions.put("_versions/tags/best.json", b'{"version": "1"}')
     with pytest.raises(IndexFileError, match="expected a version from 1 on"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
 class InterferingStore(MemoryStore):

@@ -79,7 +79,7 @@ def test_a_store_that_does_not_answer_is_an_error_and_not_a_problem(make_draft):
 # ---------------------------------------------------------------------- the row hash
 
 
-def summed(draft, store):
+def row_hash_of_draft(draft, store):
     """Return the row hash of a draft's samples, from the bytes in the store."""
     from xxhash import xxh3_128_intdigest
 
@@ -95,7 +95,7 @@ def test_the_row_hash_is_recomputed_and_compared(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    expected = summed(draft, store)
+    expected = row_hash_of_draft(draft, store)
     publish(store, draft)
     report = verify(store)
     assert (report.row_hash, report.declared_row_hash, report.ok) == (expected, "", True)
@@ -109,7 +109,7 @@ def test_samples_that_are_not_those_that_were_written_are_found_although_every_s
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    publish(store, replace(draft, row_hash=summed(draft, store), shards=draft.shards[1:]))
+    publish(store, replace(draft, row_hash=row_hash_of_draft(draft, store), shards=draft.shards[1:]))
     report = verify(store)
     assert [problem.kind for problem in report.problems] == ["rows"]
     assert "their samples are not those that were written" in report.summary()
@@ -120,7 +120,7 @@ def test_with_a_damaged_shard_no_row_hash_is_reported(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    made = publish(store, replace(draft, row_hash=summed(draft, store)))
+    made = publish(store, replace(draft, row_hash=row_hash_of_draft(draft, store)))
     store.delete(made.shards[1].stored.basename)
     report = verify(store)
     assert [problem.kind for problem in report.problems] == ["missing"]
@@ -133,13 +133,13 @@ def test_row_hashes_of_appended_versions_add_up_and_rollbacks_keep_theirs(store,
     from smalti.catalog import rollback
 
     first, second = make_draft(store, 10), make_draft(store, 7, first=50)
-    publish(store, replace(first, row_hash=summed(first, store)))
-    publish(store, replace(second, row_hash=summed(second, store)), mode="append")
+    publish(store, replace(first, row_hash=row_hash_of_draft(first, store)))
+    publish(store, replace(second, row_hash=row_hash_of_draft(second, store)), mode="append")
     report = verify(store)
     assert report.ok
     assert report.row_hash == report.declared_row_hash != ""
     rollback(store, 1)
-    assert verify(store).declared_row_hash == summed(first, store)
+    assert verify(store).declared_row_hash == row_hash_of_draft(first, store)
     publish(store, make_draft(store, 2, first=90), mode="append")
     assert verify(store).declared_row_hash == "", "one part does not say its own"
 

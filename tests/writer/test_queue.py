@@ -18,7 +18,7 @@ OPTIONS = ShardOptions(size_limit=1000)
 ROW = {"x": bytes(400)}  # two to a shard
 
 
-class Weighed:
+class TrackedShard:
     """A filled shard that records when it is freed."""
 
     def __init__(self, number):
@@ -30,7 +30,7 @@ class Weighed:
         return BuiltShard(ShardInfo(SCHEMA, 1, FileInfo(name, 3)), (b"abc",))
 
 
-class WeighedBuilder:
+class TrackedBuilder:
     """A builder that makes a shard of each sample, and counts the shards in memory."""
 
     def __init__(self):
@@ -38,7 +38,7 @@ class WeighedBuilder:
         self.lock = threading.Lock()
 
     def add(self, _):
-        shard = Weighed(self.made)
+        shard = TrackedShard(self.made)
         self.made += 1
         with self.lock:
             self.alive += 1
@@ -80,7 +80,7 @@ def wait_until(claim):
 def test_slow_store_stops_the_writer_instead_of_filling_the_memory(workers):
     store = MemoryStore()
     store.plant("put", delay=0.01)
-    builder = WeighedBuilder()
+    builder = TrackedBuilder()
     target = ShardUploader(store, "w", builder, uploads=UploadOptions(max_workers=workers))
     for _ in range(20):
         target.write({})
@@ -155,11 +155,11 @@ def test_failure_on_a_thread_is_raised_by_the_very_next_call():
 
 
 def test_shard_that_cannot_be_sealed_fails_the_write_and_leaves_nothing():
-    class Broken(Weighed):
+    class Broken(TrackedShard):
         def seal(self):
             raise MemoryError
 
-    class BrokenBuilder(WeighedBuilder):
+    class BrokenBuilder(TrackedBuilder):
         def add(self, _):
             return [Broken(0)]
 
@@ -172,7 +172,7 @@ def test_shard_that_cannot_be_sealed_fails_the_write_and_leaves_nothing():
     assert store.objects == {}
 
 
-def write_on(writer):
+def write_until_failure(writer):
     with writer:
         for _ in range(10_000):
             writer.write(ROW)
@@ -188,7 +188,7 @@ def test_writer_that_fails_on_a_thread_publishes_nothing_and_deletes_the_rest(tm
     blocked.rename(tmp_path / "aside")
     blocked.write_text("a file where the folder of the shards belongs")
     with pytest.raises(StoreError):
-        write_on(writer)
+        write_until_failure(writer)
     assert writer.manifest is None
     assert not (tmp_path / "index.json").exists()
 

@@ -409,7 +409,7 @@ def test_if_others_keep_publishing_a_vacuum_fails_and_removes_nothing(make_draft
 # ---------------------------------------------------------------------- kills
 
 
-def make_rubbish(store, make_draft):
+def make_leftovers(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc", "dddd")
     tag(store, "best", 3)
     put_orphan(store, make_draft, "dead")
@@ -418,13 +418,13 @@ def make_rubbish(store, make_draft):
 
 def test_killed_after_any_write_every_kept_version_is_whole_and_the_next_one_finishes(make_draft):
     expected = AgingStore()
-    make_rubbish(expected, make_draft)
+    make_leftovers(expected, make_draft)
     vacuum(expected, dry_run=False)
     shards = sorted(key for key in expected.objects if "/shard." in key)
     deaths = 0
     for count in range(100):
         store = AgingStore()
-        make_rubbish(store, make_draft)
+        make_leftovers(store, make_draft)
         store.die_after_writes(count)
         try:
             vacuum(store, dry_run=False)
@@ -444,7 +444,7 @@ def test_killed_after_any_write_every_kept_version_is_whole_and_the_next_one_fin
 
 
 def test_a_delete_that_fails_ends_the_vacuum_and_the_next_one_continues(store, make_draft):
-    make_rubbish(store, make_draft)
+    make_leftovers(store, make_draft)
     store.plant("delete", key="*.mds", at=2, times=1, lost_ack=True)
     store.plant("delete", key="*.mds", at=2, times=1)
     with pytest.raises(StoreError):

@@ -192,7 +192,7 @@ def test_samples_are_those_of_the_column(table):
     assert (sizes.dtype, sizes[:4].tolist(), sizes[1999:2002].tolist()) == (np.int64, [0, 1, 2, 3], [999, 0, 1])
 
 
-def plain(count=MANY, *, zipped=False):
+def ascending(count=MANY, *, zipped=False):
     """Return shards whose names have one length and ascend, as those of one writer."""
     names = [f"w/{number // 1000:05}/shard.{number % 1000:05}.mds" for number in range(count)]
     zips = [FileInfo(f"{name}.zstd", 100) if zipped else None for name in names]
@@ -202,7 +202,7 @@ def plain(count=MANY, *, zipped=False):
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
 def test_ascending_names_are_accepted(zipped):
-    shards = plain(zipped=zipped)
+    shards = ascending(zipped=zipped)
     assert parsed(table_of(shards)) == tuple(shards)
 
 
@@ -211,7 +211,7 @@ def test_ascending_names_are_accepted(zipped):
     ("row", "other"), [(1, 0), (MANY - 1, MANY - 2), (MANY - 1, 0), (0, MANY - 1), (1 << 14, (1 << 14) - 1)], ids=str
 )
 def test_a_duplicate_among_ascending_names_is_refused(zipped, row, other):
-    shards = plain(zipped=zipped)
+    shards = ascending(zipped=zipped)
     name = shards[other].raw.basename
     with pytest.raises(IndexFileError, match="listed 2 times"):
         parsed(edited(table_of(shards), row, raw_name=name))
@@ -228,11 +228,11 @@ def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
 
 
 def test_names_that_descend_or_differ_in_length_are_accepted_without_duplicates():
-    shards = [*plain()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
+    shards = [*ascending()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
     assert parsed(table_of(shards)) == tuple(shards)
 
 
 @pytest.mark.parametrize("name", ["w/.//x", "w//x", "w/./x", "w/../x", "w/x/", "/w/x", "w/..", "w/x/.", "../x", "x\\y"])
 def test_an_unsafe_name_among_many_is_refused(name):
     with pytest.raises(IndexFileError):
-        parsed(edited(table_of(plain()), 9, raw_name=name))
+        parsed(edited(table_of(ascending()), 9, raw_name=name))

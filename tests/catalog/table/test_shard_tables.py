@@ -148,7 +148,7 @@ def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_cras
     assert before.raw.basename == "train/w/5/shard.5.mds"
 
 
-def unindexed(store):
+def remove_index(store):
     """Remove the index file of the set, so that it is read from its table."""
     store.delete("index.json")
     return store
@@ -158,7 +158,7 @@ def unindexed(store):
 def test_a_set_that_is_read_from_its_table_is_the_one_that_was_published(kind, tmp_path, make_draft):
     store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "set")
     made = publish(store, make_draft(store, 30, splits=("train", "val"), compression="zstd"))
-    for opened in (load_manifest(unindexed(store)), load_manifest(store, version=1)):
+    for opened in (load_manifest(remove_index(store)), load_manifest(store, version=1)):
         assert opened == made
         assert (opened.num_bytes, opened.partitions) == (made.num_bytes, ("train", "val"))
         assert opened.num_bytes == sum(store.size(shard.stored.basename) for shard in opened.shards)
@@ -168,7 +168,7 @@ def test_a_set_that_is_read_from_its_table_is_the_one_that_was_published(kind, t
 def test_opened_streams_are_pickled_as_their_options(tmp_path, make_draft):
     store = LocalStore(tmp_path / "set")
     publish(store, make_draft(store, 200))
-    unindexed(store)
+    remove_index(store)
     streams = OpenStreams([StreamOptions(local=str(tmp_path / "set"))] * 2)
     data = pickle.dumps(streams)
     again = pickle.loads(data)
