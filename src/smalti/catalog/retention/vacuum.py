@@ -152,7 +152,7 @@ def _check_set(store: Store) -> None:
             raise CatalogError(
                 f"{store.url} has no version yet, so that a writer could still publish what would be "
                 f"removed; {writers} unfinished writers have left files. Publish a version and call again, or remove "
-                "the folder if no writer is at work"
+                "the folder if no writer is running"
             )
         raise no_shard_set(store)
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
