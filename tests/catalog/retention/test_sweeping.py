@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from smalti.catalog.retention.sweep import Known, Why, sweep
+from smalti.catalog.retention.sweep import SetFacts, Why, sweep
 from smalti.storage import ObjectInfo
 
 CUTOFF = 1000.0
@@ -45,7 +45,7 @@ def is_ours(key, markers):
 def test_nothing_is_removed_that_is_live_young_foreign_or_of_a_write_in_progress(found, live, expired):
     listing = infos_of(found)
     kept_keys = {info.key for place, info in enumerate(listing) if place in live}
-    result = sweep(listing, Known(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
+    result = sweep(listing, SetFacts(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
     markers = [
         name for name in ("pub-a", *MARKED, "best", "00000001", "index") if f"_versions/writes/{name}.json" in found
     ]
@@ -75,7 +75,7 @@ def listed(*keys, time=0.0):
 def test_tables_are_removed_first_and_markers_last():
     table = f"_versions/{'ab' * 32}.arrow"
     listing = listed("_versions/writes/mark-c.json", "mark-c/0/shard.00000.mds", table, "pub-a/0/shard.00000.mds")
-    result = sweep(listing, Known(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)
+    result = sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)
     assert [(each.key, each.why) for each in result.doomed] == [
         (table, Why.LEFTOVER),
         ("mark-c/0/shard.00000.mds", Why.ORPHAN),
@@ -88,5 +88,5 @@ def test_tables_are_removed_first_and_markers_last():
 
 def test_a_write_that_the_newest_version_has_forgotten_is_fenced_too():
     listing = listed("pub-a/0/shard.00000.mds")
-    assert sweep(listing, Known(["pub-a"], [], ["pub-a"], []), CUTOFF).fences == ("pub-a",)
-    assert sweep(listing, Known(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF).fences == ()
+    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], []), CUTOFF).fences == ("pub-a",)
+    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF).fences == ()

@@ -27,7 +27,7 @@ from smalti.catalog.retention.listing import Listing, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
-    Known,
+    SetFacts,
     Sweep,
     VersionCase,
     Why,
@@ -228,7 +228,7 @@ class _State:
         needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
         live = Names(chain.from_iterable(self._needed(self.headers[version]) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
-        known = Known(self.published, live, expired, self.newest.writes.keys())
+        known = SetFacts(self.published, live, expired, self.newest.writes.keys())
         return sweep(self.listed.objects, known, self.cutoff, unfinished)
 
     def fences(self, found: Sweep) -> tuple[str, ...]:
