@@ -30,7 +30,8 @@ class VersionCase:
     """One version, with the facts by which a vacuum decides whether it is kept."""
 
     header: Header
-    is_newest: bool
+    num_newer: int
+    """Number of versions after it."""
     is_tagged: bool
     is_expired: bool
     """True if an earlier vacuum has removed it."""
@@ -42,7 +43,7 @@ class VersionCase:
 
 def is_newest(case: VersionCase) -> bool:
     """Keep the newest version."""
-    return case.is_newest
+    return case.num_newer == 0
 
 
 def is_tagged(case: VersionCase) -> bool:

@@ -200,7 +200,7 @@ class _State:
         cases = (
             VersionCase(
                 header,
-                is_newest=version == newest.version,
+                num_newer=newest.version - version,
                 is_tagged=version in tagged,
                 is_expired=version in expired,
                 superseded=listed.times.get(header_key(version + 1)),
