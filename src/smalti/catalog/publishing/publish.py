@@ -65,12 +65,11 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
         done = _already_published(store, newest, draft, is_first=attempt == 0)
         if done is not None:
             return done
-        header, shards = header_of_draft(store, draft, VersionStep(newest, mode, clock))
-        committed = commit(store, header, clock)
-        if committed is not None:
-            return _finish(store, committed, shards if committed == header else None)
-        if mode != "append":
-            raise _lost_race(store, header)
+        try:
+            return _commit_draft(store, draft, VersionStep(newest, mode, clock))
+        except CommitConflict:
+            if mode != "append":
+                raise
         clock.pause(PAUSE_SECONDS * min(attempt + 1, 10))
     raise CommitConflict(
         f"{store.url}: an append was overtaken {REBASES} times; nothing of it is visible. Publish again when "
@@ -101,11 +100,7 @@ def replace_content(
             version=based_on,
             write_id=draft.write_id,
         )
-    header, shards = header_of_draft(store, draft, VersionStep(newest, operation, clock))
-    committed = commit(store, header, clock)
-    if committed is None:
-        raise _lost_race(store, header)
-    return _finish(store, committed, shards if committed == header else None)
+    return _commit_draft(store, draft, VersionStep(newest, operation, clock))
 
 
 def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
@@ -238,13 +233,23 @@ def _already_published(store: Store, newest: Header | None, draft: Draft, *, is_
     return None
 
 
-def _lost_race(store: Store, header: Header) -> CommitConflict:
-    return CommitConflict(
-        f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
-        "nothing of it is visible. Look at the new version, and publish again if it is still needed",
-        version=header.version,
-        write_id=header.write_id,
-    )
+def _commit_draft(store: Store, draft: Draft, step: VersionStep) -> Manifest:
+    """Create the version after `step.parent`.
+
+    Raises:
+        CommitConflict: another writer was first; nothing of this draft is visible.
+        Otherwise: as for `publish`.
+    """
+    header, shards = header_of_draft(store, draft, step)
+    committed = commit(store, header, step.clock)
+    if committed is None:
+        raise CommitConflict(
+            f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
+            "nothing of it is visible. Look at the new version, and publish again if it is still needed",
+            version=header.version,
+            write_id=header.write_id,
+        )
+    return _finish(store, committed, shards if committed == header else None)
 
 
 def _header_of_write(store: Store, newest: Header, version: int) -> Header:
