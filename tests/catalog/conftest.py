@@ -13,7 +13,7 @@ COLUMNS = {"id": "int64", "text": "str"}
 
 @pytest.fixture
 def make_draft() -> Callable[..., Draft]:
-    """Write shards of `rows` samples into the store, below a fresh write id, and draft them."""
+    """Return a function that writes shards of `rows` samples, below a new write id, and returns their draft."""
 
     def make(
         store: Store,

@@ -30,7 +30,7 @@ def store(request, tmp_path):
 
 
 def rows_of(store, version=None, split=None):
-    """(id, text) of every sample, in order, read from the shards themselves."""
+    """Return (id, text) of every sample, in order, read from the shards themselves."""
     from smalti.catalog.verify import open_checked
 
     rows = []
@@ -82,7 +82,7 @@ def test_full_shards_stay_as_they_are(store, make_draft):
     assert compact(store, below=last + 1, size_limit=10_000).version == 1, "one small shard alone gains nothing"
 
 
-def test_shards_that_would_be_as_many_afterwards_are_not_written_again(store, make_draft):
+def test_shards_whose_number_would_not_shrink_are_not_written_again(store, make_draft):
     publish(store, make_draft(store, 40))
     assert compact(store, below=10_000, size_limit=300).version == 1
 
@@ -117,10 +117,10 @@ def test_added_columns_whose_table_is_gone_are_not_left_behind(store, make_draft
     assert load_manifest(store).version == 1
 
 
-# ---------------------------------------------------------------------- beside others, and when it fails
+# ---------------------------------------------------------------------- concurrent publishers and faults
 
 
-def test_what_is_appended_meanwhile_is_kept(make_draft):
+def test_a_concurrent_append_is_kept(make_draft):
     store = InterferingStore()
     publish(store, make_draft(store, 40, row_hash="0" * 31 + "1"))
     store.interfere = lambda: publish(store, make_draft(store, 3, first=90, row_hash="0" * 31 + "2"), mode="append")
@@ -130,7 +130,7 @@ def test_what_is_appended_meanwhile_is_kept(make_draft):
     assert verify(store, deep=False).ok
 
 
-def test_what_replaces_the_content_meanwhile_wins_and_nothing_is_left(make_draft):
+def test_a_concurrent_overwrite_wins_and_nothing_is_left(make_draft):
     store = InterferingStore()
     publish(store, make_draft(store, 40))
     store.interfere = lambda: publish(store, make_draft(store, 4, write_id="over"), mode="overwrite")
@@ -143,7 +143,7 @@ def test_what_replaces_the_content_meanwhile_wins_and_nothing_is_left(make_draft
     assert [key for key in store.objects if "/writes/" in key] == []
 
 
-def test_a_damaged_shard_ends_it_and_nothing_is_left(make_draft):
+def test_a_damaged_shard_stops_a_compaction_and_nothing_is_left(make_draft):
     store = MemoryStore()
     made = publish(store, make_draft(store, 40))
     key = made.shards[3].raw.basename
@@ -154,8 +154,8 @@ def test_a_damaged_shard_ends_it_and_nothing_is_left(make_draft):
     assert store.objects == before
 
 
-class Forgetful(ShardBuilder):
-    """Writes the first sample of every shard that it is given twice, and forgets the second: as many as there were."""
+class LossyBuilder(ShardBuilder):
+    """A builder that writes the first sample of every shard twice and drops the second, so that the count is right."""
 
     def add_encoded(self, lengths, data):
         if len(lengths) > 1 and lengths[0] == lengths[1]:
@@ -165,8 +165,8 @@ class Forgetful(ShardBuilder):
 
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
-    """As memory that flips a bit would do it; no checksum of a file would see it."""
-    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", Forgetful)
+    """This simulates a memory fault, which no checksum of a file would detect."""
+    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", LossyBuilder)
     store = MemoryStore()
     publish(store, make_draft(store, 40))
     before = dict(store.objects)

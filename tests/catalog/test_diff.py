@@ -1,4 +1,4 @@
-"""What changed between two versions."""
+"""The difference between two versions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from smalti.testing import MemoryStore
 
 @pytest.fixture
 def store(make_draft):
-    """Version 1: a of 10 rows; 2: a and b of 5; 3: c of 4 alone, with another column; 4: 1 again."""
+    """Publish 1: a of 10 rows; 2: a and b of 5; 3: c of 4 alone, with another column; 4: 1 again."""
     store = MemoryStore()
     publish(store, make_draft(store, 10, write_id="aaaa", lineage={"source": "a"}, row_hash="0" * 31 + "a"))
     publish(store, make_draft(store, 5, write_id="bbbb", row_hash="0" * 31 + "b"), mode="append")
@@ -31,12 +31,12 @@ def test_an_append_adds_and_keeps(store):
     assert found.same_rows is False
 
 
-def test_the_other_way_round_what_was_added_is_removed(store):
+def test_in_reverse_the_added_shards_are_removed_ones(store):
     there, back = diff(store, 1, 2), diff(store, 2, 1)
     assert (back.removed, back.added, back.num_kept) == (there.added, (), there.num_kept)
 
 
-def test_an_overwrite_with_other_columns_says_which(store):
+def test_an_overwrite_with_other_columns_names_them(store):
     found = diff(store, 2, 3)
     assert found.num_kept == 0
     assert found.columns_added == {"extra": "str"}

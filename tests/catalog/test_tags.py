@@ -1,4 +1,4 @@
-"""Tags name versions, and are moved on purpose only."""
+"""Tags name versions, and are moved only on request."""
 
 import pytest
 
@@ -26,55 +26,55 @@ def store(request, tmp_path):
 
 
 @pytest.fixture
-def three(store, make_draft):
-    """A set of three versions."""
+def three_versions(store, make_draft):
+    """Return a set of three versions."""
     for number in range(3):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     return store
 
 
-def test_a_tag_names_the_newest_version_or_the_one_given(three):
-    assert tag(three, "newest") == 3
-    assert tag(three, "best", 2) == 2
-    assert tags(three) == {"best": 2, "newest": 3}
-    assert version_of_tag(three, "best") == 2
+def test_a_tag_names_the_newest_version_or_the_one_given(three_versions):
+    assert tag(three_versions, "newest") == 3
+    assert tag(three_versions, "best", 2) == 2
+    assert tags(three_versions) == {"best": 2, "newest": 3}
+    assert version_of_tag(three_versions, "best") == 2
 
 
-def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three):
-    tag(three, "best", 2)
-    assert tag(three, "best", 2) == 2
+def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three_versions):
+    tag(three_versions, "best", 2)
+    assert tag(three_versions, "best", 2) == 2
     with pytest.raises(CatalogError, match="tag 'best' is that of version 2; say `move` to give it to version 1"):
-        tag(three, "best", 1)
-    assert tags(three) == {"best": 2}
-    assert tag(three, "best", 1, move=True) == 1
-    assert tags(three) == {"best": 1}
+        tag(three_versions, "best", 1)
+    assert tags(three_versions) == {"best": 2}
+    assert tag(three_versions, "best", 1, move=True) == 1
+    assert tags(three_versions) == {"best": 1}
 
 
-def test_an_untagged_name_is_free_again(three):
-    tag(three, "best", 2)
-    untag(three, "best")
-    assert tags(three) == {}
+def test_an_untagged_name_is_free_again(three_versions):
+    tag(three_versions, "best", 2)
+    untag(three_versions, "best")
+    assert tags(three_versions) == {}
     with pytest.raises(VersionNotFound, match="has no tag 'best'"):
-        untag(three, "best")
-    assert tag(three, "best", 3) == 3
+        untag(three_versions, "best")
+    assert tag(three_versions, "best", 3) == 3
 
 
 @pytest.mark.parametrize("name", ["", "3", "2026", "a/b", "../x", "-x", "a b", "x" * 129, "ä"])
-def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three, name):
+def test_a_name_that_cannot_be_a_key_or_reads_like_a_version_is_refused(three_versions, name):
     with pytest.raises(CatalogError, match="is not usable"):
-        tag(three, name)
-    assert tags(three) == {}
+        tag(three_versions, name)
+    assert tags(three_versions) == {}
 
 
 @pytest.mark.parametrize("version", [0, -1, 4])
-def test_only_a_version_that_is_there_gets_a_tag(three, version):
+def test_only_an_existing_version_gets_a_tag(three_versions, version):
     with pytest.raises(VersionNotFound, match="versions 1 to 3"):
-        tag(three, "best", version)
-    assert tags(three) == {}
+        tag(three_versions, "best", version)
+    assert tags(three_versions) == {}
 
 
 def test_a_place_without_versions_has_nothing_to_tag(store):
-    store.put("index.json", b'{"shards": [], "version": 2}')  # as another writer leaves an empty set
+    store.put("index.json", b'{"shards": [], "version": 2}')  # like an empty set of another writer
     with pytest.raises(VersionNotFound, match="no versions"):
         tag(store, "best")
 
@@ -95,22 +95,22 @@ def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
             ask()
 
 
-def test_of_a_set_without_this_tag_those_that_there_are_are_named(three):
+def test_for_a_missing_tag_the_existing_tags_are_named(three_versions):
     with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: none$"):
-        version_of_tag(three, "best")
-    tag(three, "second", 2)
-    tag(three, "first", 1)
+        version_of_tag(three_versions, "best")
+    tag(three_versions, "second", 2)
+    tag(three_versions, "first", 1)
     with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: 'first', 'second'$"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
-def test_where_the_index_file_is_still_to_be_put_there_is_a_set_all_the_same(three):
-    three.delete("index.json")
+def test_a_set_whose_index_file_is_not_yet_written_can_be_tagged(three_versions):
+    three_versions.delete("index.json")
     with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: none"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
-def test_who_may_not_list_is_told_that_there_is_no_such_tag(make_draft):
+def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     store.plant("list", error=StoreAuthError("403"))
@@ -118,7 +118,7 @@ def test_who_may_not_list_is_told_that_there_is_no_such_tag(make_draft):
         version_of_tag(store, "best")
 
 
-def test_a_tag_that_is_there_takes_one_request(make_draft):
+def test_reading_an_existing_tag_takes_one_request(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     tag(store, "best")
@@ -127,15 +127,15 @@ def test_a_tag_that_is_there_takes_one_request(make_draft):
     assert store.calls[before:] == [Call("get_range", "_versions/tags/best.json")]
 
 
-def test_a_version_that_a_vacuum_removes_gets_no_tag(three):
-    assert announce_removal(three, find_newest(three).header, "vacuum-1", expired=(1,)) is not None
+def test_a_version_that_a_vacuum_removes_gets_no_tag(three_versions):
+    assert announce_removal(three_versions, find_newest(three_versions).header, "vacuum-1", expired=(1,)) is not None
     with pytest.raises(VersionNotFound, match="version 1 was removed by a vacuum"):
-        tag(three, "best", 1)
-    assert tags(three) == {}
+        tag(three_versions, "best", 1)
+    assert tags(three_versions) == {}
 
 
-class Vacuuming(MemoryStore):
-    """A vacuum declares version 1 gone just when a tag is put."""
+class VacuumingStore(MemoryStore):
+    """A store in which a vacuum expires version 1 just when a tag is put."""
 
     def put_if_absent(self, key, data):
         super().put_if_absent(key, data)
@@ -143,8 +143,8 @@ class Vacuuming(MemoryStore):
             assert announce_removal(self, find_newest(self).header, "vacuum-1", expired=(1,)) is not None
 
 
-def test_a_tag_that_a_vacuum_overtakes_is_taken_away_again(make_draft):
-    store = Vacuuming()
+def test_a_tag_that_a_vacuum_overtakes_is_removed_again(make_draft):
+    store = VacuumingStore()
     publish(store, make_draft(store, 3))
     publish(store, make_draft(store, 4), mode="overwrite")
     with pytest.raises(VersionNotFound, match="version 1 was removed"):
@@ -187,42 +187,42 @@ def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_d
     assert tags(store) == {"best": 2}
 
 
-def test_a_damaged_tag_is_refused(three):
-    tag(three, "best", 1)
-    three.put("_versions/tags/best.json", b'{"version": "1"}')
+def test_a_damaged_tag_is_refused(three_versions):
+    tag(three_versions, "best", 1)
+    three_versions.put("_versions/tags/best.json", b'{"version": "1"}')
     with pytest.raises(IndexFileError, match="expected a version from 1 on"):
-        version_of_tag(three, "best")
+        version_of_tag(three_versions, "best")
 
 
-class Meanwhile(MemoryStore):
-    """Something happens right before the next tag is created."""
+class InterferingStore(MemoryStore):
+    """A store that calls `interfere` right before the next tag is created."""
 
-    happens = None
+    interfere = None
 
     def put_if_absent(self, key, data):
-        happens, self.happens = self.happens, None if "/tags/" in key else self.happens
-        if happens is not None and "/tags/" in key:
-            happens()
+        interfere, self.interfere = self.interfere, None if "/tags/" in key else self.interfere
+        if interfere is not None and "/tags/" in key:
+            interfere()
         super().put_if_absent(key, data)
 
 
-def test_a_tag_that_somebody_has_is_not_taken_away_by_another_who_came_too_late(make_draft):
-    """The vacuum sees the tag, and keeps the version; so it must not go because a second caller is refused."""
-    store = Meanwhile()
+def test_an_existing_tag_is_not_removed_by_a_later_call_that_fails(make_draft):
+    """The vacuum sees the tag and keeps the version, so a second call that fails must not remove the tag."""
+    store = InterferingStore()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     assert tag(store, "best", 1) == 1
-    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.interfere = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {"best": 1}
 
 
-def test_a_tag_of_ones_own_goes_with_its_version(make_draft):
-    store = Meanwhile()
+def test_a_new_tag_is_removed_if_its_version_expires(make_draft):
+    store = InterferingStore()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
-    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.interfere = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {}

@@ -1,4 +1,4 @@
-"""Versions of text shards: manifest, table, index and verification carry both files; MDS sets stay as they were."""
+"""Versions of text shards: manifest, table, index and verification have both files; MDS sets are unchanged."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -46,11 +46,11 @@ def parsed(shards):
     return parse_table(data, sha256=sha256(data).hexdigest(), where="table")
 
 
-def test_the_digest_of_mds_shards_is_what_it_always_was():
+def test_the_digest_of_mds_shards_is_unchanged():
     assert digest_of(MDS) == "f4cffda7b8e5f6a10e3c309aaf2cb4bce2399eb96853c8c84ffe01b388ce8975"
 
 
-def test_the_table_of_mds_shards_has_the_layout_it_always_had():
+def test_the_table_of_mds_shards_has_layout_1():
     table = pa.ipc.open_file(pa.BufferReader(emit_table(MDS))).read_all()
     assert b'"version": 1' in table.schema.metadata[b"smalti"]
     assert table.column_names == [
@@ -62,7 +62,7 @@ def test_the_table_of_mds_shards_has_the_layout_it_always_had():
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_published_set_opens_with_everything_that_its_shards_said(kind, compression):
+def test_a_published_text_set_opens_with_all_data_of_its_shards(kind, compression):
     store = MemoryStore()
     made = draft(store, kind, compression=compression)
     manifest = publish(store, made)
@@ -108,7 +108,7 @@ def test_a_meta_file_that_is_missing_or_short_is_not_published():
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_verification_sees_a_damaged_meta_file(compression):
+def test_verification_finds_a_damaged_meta_file(compression):
     store = MemoryStore()
     made = draft(store, compression=compression)
     publish(store, made)

@@ -1,4 +1,4 @@
-"""Verification finds what is wrong, and only that."""
+"""Verification finds every fault, and reports no others."""
 
 import itertools
 
@@ -16,7 +16,7 @@ def store(request, tmp_path):
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_whole_set_has_no_problems(store, make_draft, compression):
+def test_a_complete_set_has_no_problems(store, make_draft, compression):
     made = publish(store, make_draft(store, 30, compression=compression))
     seen = []
     report = verify(store, on_shard=lambda done, total: seen.append((done, total)))
@@ -41,7 +41,7 @@ def test_a_damaged_shard_is_named_with_its_kind(store, make_draft, compression, 
     assert verify(store, deep=False).ok == (damage == "flip"), "sizes alone do not see a flipped bit"
 
 
-def test_a_shard_whose_sample_count_lies_is_found_even_without_hashes(make_draft, monkeypatch):
+def test_a_shard_with_a_wrong_sample_count_is_found_even_without_hashes(make_draft, monkeypatch):
     from dataclasses import replace
 
     store = MemoryStore()
@@ -66,7 +66,7 @@ def test_sets_of_mosaicml_verify(shared):
         assert report.num_shards > 0
 
 
-def test_no_verdict_without_an_answer(make_draft):
+def test_a_store_that_does_not_answer_is_an_error_and_not_a_problem(make_draft):
     with pytest.raises(StoreNotFound):
         verify(MemoryStore())
     store = MemoryStore()
@@ -79,8 +79,8 @@ def test_no_verdict_without_an_answer(make_draft):
 # ---------------------------------------------------------------------- the row hash
 
 
-def summed(draft, store):
-    """The row hash of a draft's samples, from the bytes that are in the store."""
+def row_hash_of_draft(draft, store):
+    """Return the row hash of a draft's samples, from the bytes in the store."""
     from xxhash import xxh3_128_intdigest
 
     total = 0
@@ -91,11 +91,11 @@ def summed(draft, store):
     return f"{total % 2**128:032x}"
 
 
-def test_the_row_hash_is_computed_anew_and_compared(store, make_draft):
+def test_the_row_hash_is_recomputed_and_compared(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    expected = summed(draft, store)
+    expected = row_hash_of_draft(draft, store)
     publish(store, draft)
     report = verify(store)
     assert (report.row_hash, report.declared_row_hash, report.ok) == (expected, "", True)
@@ -109,18 +109,18 @@ def test_samples_that_are_not_those_that_were_written_are_found_although_every_s
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    publish(store, replace(draft, row_hash=summed(draft, store), shards=draft.shards[1:]))
+    publish(store, replace(draft, row_hash=row_hash_of_draft(draft, store), shards=draft.shards[1:]))
     report = verify(store)
     assert [problem.kind for problem in report.problems] == ["rows"]
     assert "their samples are not those that were written" in report.summary()
     assert report.row_hash != report.declared_row_hash
 
 
-def test_with_a_damaged_shard_nothing_is_said_of_the_rows(store, make_draft):
+def test_with_a_damaged_shard_no_row_hash_is_reported(store, make_draft):
     from dataclasses import replace
 
     draft = make_draft(store, 30)
-    made = publish(store, replace(draft, row_hash=summed(draft, store)))
+    made = publish(store, replace(draft, row_hash=row_hash_of_draft(draft, store)))
     store.delete(made.shards[1].stored.basename)
     report = verify(store)
     assert [problem.kind for problem in report.problems] == ["missing"]
@@ -133,13 +133,13 @@ def test_row_hashes_of_appended_versions_add_up_and_rollbacks_keep_theirs(store,
     from smalti.catalog import rollback
 
     first, second = make_draft(store, 10), make_draft(store, 7, first=50)
-    publish(store, replace(first, row_hash=summed(first, store)))
-    publish(store, replace(second, row_hash=summed(second, store)), mode="append")
+    publish(store, replace(first, row_hash=row_hash_of_draft(first, store)))
+    publish(store, replace(second, row_hash=row_hash_of_draft(second, store)), mode="append")
     report = verify(store)
     assert report.ok
     assert report.row_hash == report.declared_row_hash != ""
     rollback(store, 1)
-    assert verify(store).declared_row_hash == summed(first, store)
+    assert verify(store).declared_row_hash == row_hash_of_draft(first, store)
     publish(store, make_draft(store, 2, first=90), mode="append")
     assert verify(store).declared_row_hash == "", "one part does not say its own"
 

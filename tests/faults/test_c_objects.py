@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, verify
-from smalti.catalog.publishing.commit import Clock
+from smalti.catalog.publishing.commit import PublishingClock
 from smalti.errors import ShardNotFound, SmaltiError, StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -185,7 +185,7 @@ def test_c14_clocks_hours_apart_have_no_say_in_what_is_newest(make_draft):
     assert load_manifest(store).rows == 8
 
 
-class WrongClock(Clock):
+class WrongClock(PublishingClock):
     """A clock that is so many hours off."""
 
     def __init__(self, hours):

@@ -1,4 +1,4 @@
-"""Who works on the store: jobs as Spark runs them, readers, those who roll back, and vacuum."""
+"""The actors that write, read, roll back and vacuum a set: jobs as Spark runs them, readers, and others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,19 +33,19 @@ Answers = list[tuple[Attempt, list[ShardInfo]]]
 
 @dataclass(frozen=True)
 class Habits:
-    """How drivers behave; a planted bug is another habit."""
+    """The behaviour of drivers; planted bugs change it."""
 
     choose: Callable[[Answers], Answers] = one_answer_each  # type: ignore[assignment]  # any answer will do
     waits_for_uploads: bool = True
     cleans_up_after: tuple[type[SmaltiError], ...] = (CommitConflict, DatasetExists)
     keeps_write_id: bool = True
     older_than: float = TTL
-    """What vacuum takes for old, seconds."""
+    """Age limit of vacuums, seconds."""
 
 
 @dataclass
 class Stage:
-    """All that actors share."""
+    """The objects that all actors share."""
 
     world: World
     disk: Disk
@@ -53,13 +53,13 @@ class Stage:
     habits: Habits = field(default_factory=Habits)
 
     def store(self, actor: Actor) -> SimStore:
-        """The store as this actor sees it."""
+        """Return the store as this actor uses it."""
         return SimStore(self.disk, actor)
 
 
 @dataclass
 class SparkJob:
-    """A driver with its tasks; it may die and be started again, with the same write id."""
+    """A driver with its tasks; it may be killed and started again, with the same write id."""
 
     stage: Stage
     name: str
@@ -68,9 +68,9 @@ class SparkJob:
     num_shards: int
     lives: int = 3
     sleeps: tuple[float, ...] = (0.0,)
-    """How long a task, and the driver before it publishes, may be frozen: one of these."""
+    """Times in seconds for which a task, and the driver before it publishes, may be suspended."""
     splits: tuple[str, ...] = ("",)
-    """A task's shards go to these in turn."""
+    """The splits of a task's shards, in turn."""
 
     def __post_init__(self) -> None:
         samples = tuple(
@@ -79,18 +79,18 @@ class SparkJob:
         self.job = self.stage.oracle.jobs.setdefault(self.name, Job(self.name, self.mode, samples))
 
     def work(self, actor: Actor) -> None:
-        """The job, as whoever schedules it would run it: again until it is told how it ended."""
+        """Run the job as a scheduler does: again until its outcome is known."""
         world = self.stage.world
         for life in range(self.lives):
             try:
                 self._live(actor, life)
             except Crash:
-                world.say(actor, "is killed")
+                world.log(actor, "is killed")
                 self.job.unknown += 1
             except (StoreError, CommitUnknown) as error:
-                world.say(actor, f"failed: {type(error).__name__}")
+                world.log(actor, f"failed: {type(error).__name__}")
             except SmaltiError as error:
-                world.say(actor, f"failed for good: {type(error).__name__}")
+                world.log(actor, f"failed for good: {type(error).__name__}")
                 return
             else:
                 return
@@ -101,7 +101,7 @@ class SparkJob:
         write_id = f"{self.name}-{0 if self.stage.habits.keeps_write_id else life}"
         header = check_target(store, self.mode, write_id=write_id).header
         if header is not None and write_id in header.writes:
-            self._told(actor, load_manifest(store, version=header.writes[write_id]))
+            self._record_result(actor, load_manifest(store, version=header.writes[write_id]))
             return
         markers.begin(store, write_id)
         answers = self._run_tasks(actor, write_id)
@@ -110,10 +110,10 @@ class SparkJob:
         draft = Draft(write_id, SCHEMA, shards)
         try:
             made = self._publish(actor, draft)
-        except (StoreError, CommitUnknown):  # it says: call again
+        except (StoreError, CommitUnknown):  # the advice of both is to call again
             self._sleep(actor, self.stage.world.dice.choice(self.sleeps))
             made = self._publish(actor, draft)
-        self._told(actor, made)
+        self._record_result(actor, made)
         markers.end(store, write_id)
 
     def _publish(self, actor: Actor, draft: Draft) -> Manifest:
@@ -129,12 +129,12 @@ class SparkJob:
                 remove(store, draft.shards)
             raise
 
-    def _told(self, actor: Actor, made: Manifest) -> None:
-        self.stage.world.say(actor, f"was told version {made.version}")
-        self.job.told.append(made.version)
+    def _record_result(self, actor: Actor, made: Manifest) -> None:
+        self.stage.world.log(actor, f"published version {made.version}")
+        self.job.returned.append(made.version)
 
     def _run_tasks(self, actor: Actor, write_id: str) -> Answers:
-        """One answer of each task; a failed attempt is followed by another, and any may be run twice."""
+        """Run all tasks and return their answers; failed attempts are retried, and any task may run twice."""
         world, answers = self.stage.world, []
         running = [
             self._start(write_id, task, actor, answers)
@@ -148,10 +148,10 @@ class SparkJob:
                 world.wait_for(actor, lambda last=last: last.is_done)
         if not _has_all(answers, self.num_tasks):
             raise StoreError("a task failed for good")
-        return self.stage.habits.choose(self._counted(list(answers)))
+        return self.stage.habits.choose(self._accepted(list(answers)))
 
-    def _counted(self, answers: Answers) -> Answers:
-        """What Spark hands to the driver: for each task the attempt that was first; once in a while all."""
+    def _accepted(self, answers: Answers) -> Answers:
+        """Return the answers that Spark passes to the driver: the first one of each task, or sometimes all."""
         if self.stage.world.dice.random() < 0.1:
             return answers
         first = {attempt.task: (attempt, shards) for attempt, shards in reversed(answers)}
@@ -194,13 +194,13 @@ def _has_all(answers: Answers, num_tasks: int) -> bool:
 
 
 def shard_of(key: str, *, samples: int = 1, split: str = "", schema: Schema = SCHEMA) -> ShardInfo:
-    """A shard of this name, below the folder of its split."""
+    """Return a shard of this name, below the folder of its split."""
     raw = FileInfo(f"{split}/{key}" if split else key, len(BODY))
     return ShardInfo(schema, samples=samples, raw=raw, partition=split or None)
 
 
 def upload(store: SimStore, key: str) -> None:
-    """As `UploadQueue` does it: twice if need be, and looked at afterwards."""
+    """Upload as `UploadQueue` does: at most twice, with a check of the size."""
     with suppress(StoreError):
         store.put(key, BODY)
         if store.size(key) == len(BODY):
@@ -211,7 +211,7 @@ def upload(store: SimStore, key: str) -> None:
 
 
 def remove(store: SimStore, shards: Sequence[ShardInfo]) -> None:
-    """What a writer does who was told that nothing is visible."""
+    """Remove shards, as a writer does after an error which promises that nothing is visible."""
     for shard in shards:
         try:
             store.delete(shard.stored.basename)
@@ -220,7 +220,7 @@ def remove(store: SimStore, shards: Sequence[ShardInfo]) -> None:
 
 
 def reader(stage: Stage) -> Callable[[Actor], None]:
-    """Opens the newest version, and reads all of it, once in a while after days."""
+    """Return an actor that opens the newest version and reads all of it, sometimes days later."""
 
     def work(actor: Actor) -> None:
         store, oracle, world = stage.store(actor), stage.oracle, stage.world
@@ -246,11 +246,11 @@ def reader(stage: Stage) -> Callable[[Actor], None]:
 
 
 def read_all(store: SimStore, version: Manifest) -> None:
-    """Every shard of a version, and what lies beside them.
+    """Read every shard of a version, and those of its added columns.
 
     Raises:
-        StoreNotFound: a shard is gone.
-        IndexFileError: a table is.
+        StoreNotFound: a shard is missing.
+        IndexFileError: a table is missing.
     """
     for key in [shard.stored.basename for shard in version.shards]:
         read_one(store, key)
@@ -260,14 +260,14 @@ def read_all(store: SimStore, version: Manifest) -> None:
 
 
 def read_one(store: SimStore, key: str) -> None:
-    """An object that must be there, if the store answers."""
+    """Read an object that must exist; simulated faults are ignored."""
     with suppress_faults():
         store.get(key)
 
 
 @contextmanager
 def suppress_faults() -> Iterator[None]:
-    """Faults of the store are nobody's broken promise; that something is gone is."""
+    """Ignore simulated faults of the store, but not missing objects."""
     try:
         yield
     except StoreNotFound:
@@ -277,7 +277,7 @@ def suppress_faults() -> Iterator[None]:
 
 
 def old_reader(stage: Stage) -> Callable[[Actor], None]:
-    """Opens a version by its number."""
+    """Return an actor that opens a version by its number."""
 
     def work(actor: Actor) -> None:
         number = stage.world.dice.randint(1, 3)
@@ -299,7 +299,7 @@ def old_reader(stage: Stage) -> Callable[[Actor], None]:
 
 
 def vacuumer(stage: Stage, *, times: int) -> Callable[[Actor], None]:
-    """Removes what nobody needs, now and then."""
+    """Return an actor that runs vacuum some times."""
 
     def work(actor: Actor) -> None:
         store, clock, habits = stage.store(actor), SimClock(stage.world, actor), stage.habits
@@ -307,14 +307,14 @@ def vacuumer(stage: Stage, *, times: int) -> Callable[[Actor], None]:
             try:
                 vacuum(store, dry_run=False, clock=clock, older_than=habits.older_than, unsafe_ttl=True)
             except (StoreError, CatalogError) as error:
-                stage.world.say(actor, f"gave up: {type(error).__name__}")
+                stage.world.log(actor, f"vacuum failed: {type(error).__name__}")
             stage.world.sleep(actor, stage.world.dice.choice((1.0, DAY, 5 * DAY)))
 
     return work
 
 
 def roller(stage: Stage, name: str) -> Callable[[Actor], None]:
-    """Rolls back, again if it is not told how that ended."""
+    """Return an actor that rolls back, again while the outcome is unknown."""
 
     def work(actor: Actor) -> None:
         store, clock = stage.store(actor), SimClock(stage.world, actor)

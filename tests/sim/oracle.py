@@ -1,6 +1,7 @@
-"""What must be true of the store after every step, and of what callers were told, at the end.
+"""The promises of the catalogue, checked after every change of the store, and against the results of calls at the end.
 
-Watches every change of every object, and reads headers and tables by itself; it calls nothing that publishes.
+The oracle watches every change of every object, and parses headers and tables itself; it does not use the code that
+publishes.
 """
 
 import json
@@ -26,7 +27,7 @@ TTL = 7 * 86_400.0
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken."""
+    """The error of a broken promise."""
 
 
 @dataclass(frozen=True)
@@ -40,34 +41,34 @@ class Version:
     samples: tuple[str, ...]
     """Job, task and number of every shard, which stand for its samples."""
     keys: frozenset[str]
-    """Every object that a reader of it needs."""
+    """Keys of all objects that a reader of it needs."""
     time: float
-    """When it appeared."""
+    """Time when it appeared."""
     names: frozenset[str] = frozenset()
-    """Its shards, without what lies beside them."""
+    """Its shards, without those of added columns."""
 
     def of_split(self, split: str) -> set[str]:
-        """The shards in the folder of a split."""
+        """Return the shards in the folder of a split."""
         return {name for name in self.names if _split_of(name) == split}
 
 
 @dataclass
 class Job:
-    """What somebody wants to be written, and what he was told."""
+    """A write that a caller requested, and the results of the calls."""
 
     name: str
     mode: str
     samples: tuple[str, ...]
-    told: list[int] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
     """Versions that calls returned."""
     refused: int = 0
-    """Calls that failed, and said that nothing is visible."""
+    """Calls that failed with the promise that nothing is visible."""
     unknown: int = 0
-    """Calls that said that they do not know, or whose caller died."""
+    """Calls with an unknown outcome, or whose caller was killed."""
 
 
 class Tags:
-    """The one tag that there is, and the version that it is known to have: nobody has asked to change it since."""
+    """The single tag of a run, and its version as far as no change is in progress."""
 
     name = "best"
 
@@ -76,20 +77,20 @@ class Tags:
         self._version: int | None = None
         self._open = 0
         self.changes = 0
-        """How often somebody began to move it, or to take it away."""
+        """Number of changes that were begun."""
 
     @property
     def version(self) -> int | None:
-        """None while it may be another one: a change was begun, and has not ended, or ended with an error."""
+        """The version of the tag; None after a change was begun, until one has succeeded."""
         return None if self._open else self._version
 
     def begin_to_change(self) -> None:
-        """Somebody moves it, or takes it away."""
+        """Record that a caller starts to move or remove the tag."""
         self.changes += 1
         self._open += 1
 
-    def told(self, version: int | None, *, moved: bool, before: int) -> None:
-        """Somebody was told that it is of this version; he had looked at `changes` first."""
+    def record_result(self, version: int | None, *, moved: bool, before: int) -> None:
+        """Record a successful call after which the tag has this version; `before` is `changes` before the call."""
         self._open -= moved
         is_alone = self.changes == before + moved
         self._version = version if is_alone or self._shown() == version else None
@@ -100,7 +101,7 @@ class Tags:
 
 
 class Oracle:
-    """The promises, kept an eye on."""
+    """The checks of all promises."""
 
     def __init__(self, disk: Disk, foreign: dict[str, bytes]) -> None:
         self.disk = disk
@@ -110,19 +111,19 @@ class Oracle:
         self.jobs: dict[str, Job] = {}
         self.tags = Tags(disk)
         self.contents: dict[str, tuple[str, ...]] = {}
-        """Samples of shards that are not as their tasks wrote them: put together, or beside others."""
+        """Samples of shards that no task wrote: merged ones, and those of added columns."""
         for key, data in foreign.items():
-            disk.put("stranger", key, data)
+            disk.put("foreign", key, data)
         disk.watchers.append(self.look)
 
     def look(self, who: str, key: str, before: bytes | None, after: bytes | None) -> None:
-        """One object changed.
+        """Check the change of one object.
 
         Raises:
-            BrokenPromiseError: it must not.
+            BrokenPromiseError: the change breaks a promise.
         """
         if key in self.foreign:
-            raise BrokenPromiseError(f"{who} touched {key}, which is not ours")
+            raise BrokenPromiseError(f"{who} touched {key}, which Smalti did not write")
         if before is not None and before != after:
             self._replaced(who, key, after)
         if after is not None and before is None and HEADER.fullmatch(key):
@@ -146,7 +147,7 @@ class Oracle:
             self._vacuumed(who, key)
 
     def _vacuumed(self, who: str, key: str) -> None:
-        """What a vacuum removes must be old; of a write that nobody published, everything that belongs to it."""
+        """Check that a removed object is old, and so is every object of its write if that was never published."""
         found = SHARD.fullmatch(key)
         write_id = found["write"] if found else ""
         is_published = any(version.write_id == write_id for version in self.versions)
@@ -161,11 +162,11 @@ class Oracle:
                     raise BrokenPromiseError(f"{who} removed {key}, and {other} is only {age:.0f} s old")
 
     def living(self) -> list[Version]:
-        """The versions that readers may open."""
+        """Return the versions that readers may open."""
         return [version for version in self.versions if version.number not in self.expired]
 
     def kept(self) -> list[Version]:
-        """Those, and all that somebody has a tag of."""
+        """Return those, and the version with the tag."""
         return [each for each in self.versions if each.number not in self.expired or each.number == self.tags.version]
 
     def _appeared(self, who: str, key: str, data: bytes) -> None:
@@ -201,7 +202,7 @@ class Oracle:
         self.expired = frozenset(header.expired)
 
     def _names(self, what: str, key: str, sha256_of_table: str) -> list[str]:
-        """The shards of a table, all of which are there."""
+        """Return the names of the shards in a table, and check that all exist."""
         table = self.disk.objects.get(key)
         if table is None:
             raise BrokenPromiseError(f"{what}, and its table {key} is not there")
@@ -214,18 +215,18 @@ class Oracle:
         return names
 
     def samples_of(self, names: list[str]) -> tuple[str, ...]:
-        """The samples in these shards, in order."""
+        """Return the samples in these shards, in order."""
         return tuple(sample for name in names for sample in self.contents.get(name) or (_sample(name),))
 
     def _check_expired(self, who: str, numbers: frozenset[int]) -> None:
-        """Whoever opened a version while it was the newest has until the limit to read it."""
+        """Check that a reader that opened a version while it was the newest had until the limit to read it."""
         for number in numbers:
             age = self.disk.world.now - self.versions[number].time  # of the version after it
             if age < TTL:
-                raise BrokenPromiseError(f"{who} gave up version {number}, which was the newest {age:.0f} s ago")
+                raise BrokenPromiseError(f"{who} expired version {number}, which was the newest {age:.0f} s ago")
 
     def _check_content(self, who: str, version: Version, target: object) -> None:
-        """It holds what its operation makes of its parent: so an append is in every version until an overwrite."""
+        """Check that the samples follow from the operation and the parent, so that no append is lost."""
         parent = self.versions[-1].samples if self.versions else ()
         job = self.jobs.get(_job_of(version.write_id))
         if version.operation in {"create", "overwrite"}:
@@ -243,30 +244,30 @@ class Oracle:
             raise BrokenPromiseError(f"{who} made version {version.number} of {version.samples}, expected {expected}")
 
     def check_read(self, digest: str, number: int, newest_before: int) -> None:
-        """Somebody opened this version as the newest, when so many were there."""
+        """Check a read of the newest version, when there were `newest_before` versions at its start."""
         if number < newest_before:
             raise BrokenPromiseError(
-                f"a reader was given version {number}, and {newest_before} was there before he asked"
+                f"a reader was given version {number}, and {newest_before} was there before the call"
             )
         if digest != self.versions[number - 1].digest:
             raise BrokenPromiseError(f"a reader was given something else than version {number}")
 
     def check_refusal(self, job: Job, who: str, since: float) -> None:
-        """A call of this time was told that nothing of it is visible: nothing may be on its way, either."""
+        """Check that a call that failed with the promise that nothing is visible has no late header either."""
         job.refused += 1
         for late in self.disk.world.late:
-            is_open = late.key not in self.disk.objects  # else it is refused when it comes
+            is_open = late.key not in self.disk.objects  # else the late put will be refused
             if is_open and late.who == who and late.sent >= since and HEADER.fullmatch(late.key):
-                raise BrokenPromiseError(f"{who} was told that nothing is visible, and its {late.key} is on its way")
+                raise BrokenPromiseError(f"{who} was told that nothing is visible, and its {late.key} is still to come")
 
     def check_end(self, *, is_quiet: bool) -> None:
-        """Nobody goes on, and nothing is on its way any more."""
+        """Check the final state, after all actors and late writes are done."""
         for job in self.jobs.values():
             made = [version for version in self.versions if _job_of(version.write_id) == job.name]
-            for number in job.told:
+            for number in job.returned:
                 if [number] != [version.number for version in made]:
                     raise BrokenPromiseError(f"{job.name} was told version {number}; {len(made)} versions are of it")
-            if job.refused and not job.unknown and not job.told and made:
+            if job.refused and not job.unknown and not job.returned and made:
                 raise BrokenPromiseError(
                     f"{job.name} was told that nothing is visible, and version {made[0].number} is"
                 )
@@ -280,12 +281,12 @@ class Oracle:
             shown = _shown(self.disk.objects[INDEX])
             if shown != len(self.versions):
                 raise BrokenPromiseError(
-                    f"index.json shows version {shown} of {len(self.versions)}, and everybody is done"
+                    f"index.json shows version {shown} of {len(self.versions)}, and all actors are done"
                 )
             self._check_split_indexes()
 
     def _check_split_indexes(self) -> None:
-        """Each split of the newest version has an index file of it, and no other has one."""
+        """Check that exactly the splits of the newest version have an index file, of that version."""
         newest = self.versions[-1]
         found = {match[1]: key for key in self.disk.objects if (match := SPLIT_INDEX.fullmatch(key))}
         splits = {_split_of(name) for name in newest.names} - {""}
@@ -304,7 +305,7 @@ def _split_of(name: str) -> str:
 
 
 def _shown(index: bytes) -> int:
-    """The version that an index file shows."""
+    """Return the version that an index file shows."""
     return int(json.loads(index)["smalti"]["version"])
 
 
@@ -315,5 +316,5 @@ def _job_of(write_id: str) -> str:
 def _sample(name: str) -> str:
     found = SHARD.fullmatch(name)
     if found is None:
-        raise BrokenPromiseError(f"a version names {name}, which nobody wrote")
+        raise BrokenPromiseError(f"a version names {name}, which no task wrote")
     return f"{_job_of(found['write'])}/{found['task']}/{found['number']}"

@@ -1,6 +1,6 @@
-"""Bugs to plant, one at a time: what the simulator must find, or it proves nothing.
+"""Planted bugs, one at a time, which the simulation must find; else its passing would prove nothing.
 
-Each takes one thing away that the protocol rests on, in the real code or in how drivers behave, and nothing else.
+Each removes one thing that the protocol relies on, in the real code or in the behaviour of drivers.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from smalti.catalog.publishing import commit, next_version, publish
 from smalti.catalog.reading import find_newest
 from smalti.catalog.retention import sweep
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
-from tests.sim import keepers
+from tests.sim import maintenance
 from tests.sim.actors import Habits
 from tests.sim.store import SimStore
 
@@ -38,27 +38,27 @@ def unconditional_put() -> Iterator[Habits]:
 
 @contextmanager
 def published_before_uploads_end() -> Iterator[Habits]:
-    """Tasks answer before their shards are stored, and nobody looks."""
-    with patch.object(publish, "check_stored", _nothing):
+    """Tasks answer before their shards are stored, and publishing does not check them."""
+    with patch.object(publish, "check_stored", _do_nothing):
         yield Habits(waits_for_uploads=False)
 
 
 @contextmanager
 def all_attempts_taken() -> Iterator[Habits]:
-    """The driver takes every answer, and not one of each task."""
+    """The driver uses every answer instead of one of each task."""
     yield Habits(choose=lambda answers: sorted(answers, key=lambda answer: answer[0].task))
 
 
 @contextmanager
 def lost_reply_is_a_failure() -> Iterator[Habits]:
-    """A put that was not answered counts as one that did not happen, and the shards are removed."""
+    """A put without a reply counts as failed, and the shards are removed."""
 
     def planted(store: Any, header: Any, clock: Any) -> Any:
         del clock
         try:
             store.put_if_absent(header_key(header.version), header.emit())
         except StoreError as error:
-            raise CommitConflict("taken for a failure") from error
+            raise CommitConflict("counted as a failure") from error
         return header
 
     with patch.object(publish, "commit", planted):
@@ -72,8 +72,8 @@ def cleaned_up_although_unknown() -> Iterator[Habits]:
 
 
 @contextmanager
-def somebody_elses_version_is_ours() -> Iterator[Habits]:
-    """After a refused put the write id is not compared."""
+def another_writers_version_is_ours() -> Iterator[Habits]:
+    """The write id is not compared after a refused put."""
     real = commit._read_back
 
     def read_back(store: Any, header: Any, clock: Any) -> Any:
@@ -86,25 +86,25 @@ def somebody_elses_version_is_ours() -> Iterator[Habits]:
 
 @contextmanager
 def index_of_an_older_version() -> Iterator[Habits]:
-    """Who writes the index files does not look whether a newer version came meanwhile."""
+    """A publisher does not look for newer versions when it writes the index files."""
 
-    def refresh(store: Any, manifest: Any) -> None:
+    def write_only(store: Any, manifest: Any) -> None:
         refresh._write(store, manifest, stale=set())
 
-    with patch.object(publish, "refresh_index", refresh):
+    with patch.object(publish, "refresh_index", write_only):
         yield Habits()
 
 
 @contextmanager
-def index_put_whatever_is_there() -> Iterator[Habits]:
-    """The condition of an index file's put is ignored; who wrote it still looks for newer versions afterwards."""
+def index_put_unconditionally() -> Iterator[Habits]:
+    """Index files are put unconditionally; the publisher still looks for newer versions afterwards."""
 
     real = SimStore.put_if_match
 
     def put(self: SimStore, key: str, data: bytes, etag: str) -> str:
         if key != INDEX:
             return real(self, key, data, etag)
-        self.disk.world.sleep(self.actor, 2.0)  # whoever is slow between looking and putting does no harm otherwise
+        self.disk.world.sleep(self.actor, 2.0)  # without a delay between reading and putting there is no harm
         self.put(key, data)
         return ""
 
@@ -114,13 +114,13 @@ def index_put_whatever_is_there() -> Iterator[Habits]:
 
 @contextmanager
 def rerun_writes_again() -> Iterator[Habits]:
-    """A job that is started again takes a new write id."""
+    """A job that is started again uses a new write id."""
     yield Habits(keeps_write_id=False)
 
 
 @contextmanager
 def write_ids_forgotten() -> Iterator[Habits]:
-    """A version does not say which writes came before it."""
+    """Headers do not list earlier writes."""
     real = next_version.next_header
 
     def next_header(content: Any, write_id: str, step: Any) -> Any:
@@ -132,14 +132,14 @@ def write_ids_forgotten() -> Iterator[Habits]:
 
 @contextmanager
 def unknown_is_a_refusal() -> Iterator[Habits]:
-    """An outcome that cannot be told is said to be none."""
+    """An unknown outcome is reported as a failure."""
     real = commit.commit
 
     def planted(store: Any, header: Any, clock: Any) -> Any:
         try:
             return real(store, header, clock)
         except CommitUnknown as error:
-            raise CommitConflict("taken for a failure") from error
+            raise CommitConflict("counted as a failure") from error
 
     with patch.object(publish, "commit", planted):
         yield Habits()
@@ -147,7 +147,7 @@ def unknown_is_a_refusal() -> Iterator[Habits]:
 
 @contextmanager
 def timeout_forgotten() -> Iterator[Habits]:
-    """Of several tries the last one decides whether the outcome is known; as it was once."""
+    """Only the last of several attempts decides whether the outcome is known."""
     real = commit.commit
 
     def planted(store: Any, header: Any, clock: Any) -> Any:
@@ -165,7 +165,7 @@ def timeout_forgotten() -> Iterator[Habits]:
 
 @contextmanager
 def append_without_its_parent() -> Iterator[Habits]:
-    """An append that was overtaken goes on with the shards that it had read first."""
+    """An append that was overtaken keeps the parent's shards that it read first."""
     kept: dict[Any, Any] = {}
     real = next_version._shards
 
@@ -178,13 +178,13 @@ def append_without_its_parent() -> Iterator[Habits]:
 
 @contextmanager
 def vacuum_without_a_limit() -> Iterator[Habits]:
-    """Whatever no version names goes, however young it is."""
+    """A vacuum removes unreferenced objects of any age."""
     yield Habits(older_than=0.0)
 
 
 @contextmanager
 def vacuum_without_markers() -> Iterator[Habits]:
-    """An object of a write that goes on goes as soon as it is old itself."""
+    """Objects of a write in progress are removed as soon as they are old themselves."""
     real = sweep.sweep
 
     def planted(listing: Any, known: Any, cutoff: float, unfinished: Any = ()) -> Any:
@@ -197,101 +197,104 @@ def vacuum_without_markers() -> Iterator[Habits]:
 
 @contextmanager
 def vacuum_without_a_fence() -> Iterator[Habits]:
-    """A vacuum removes at once, and publishes nothing first."""
+    """A vacuum removes objects without publishing a version first."""
     with patch.object(_VACUUM, "announce_removal", lambda _, newest, *__, **___: newest):
         yield Habits()
 
 
 @contextmanager
 def fence_ignored() -> Iterator[Habits]:
-    """A writer publishes although a vacuum took it for dead."""
+    """A writer publishes although its write id is fenced."""
     real = publish.check_target
 
     def check_target(store: Any, mode: Any, **options: Any) -> Any:
         newest = real(store, mode, **options)
         return newest if newest.header is None else replace(newest, header=replace(newest.header, fenced=()))
 
-    with patch.object(publish, "check_target", check_target), patch.object(publish, "check_stored", _nothing):
+    with patch.object(publish, "check_target", check_target), patch.object(publish, "check_stored", _do_nothing):
         yield Habits()
 
 
 @contextmanager
 def vacuum_that_forgets_tags() -> Iterator[Habits]:
-    """A version that has a name goes with its age."""
+    """A vacuum ignores tags."""
     with patch.object(_VACUUM, "tags", lambda _: {}):
         yield Habits()
 
 
 @contextmanager
 def vacuum_that_looks_at_tags_once() -> Iterator[Habits]:
-    """A tag that was made between the first look and the version that says what goes is not seen."""
-    real, announce_removal, said = _VACUUM.tags, _VACUUM.announce_removal, set()
+    """A vacuum does not read the tags again after it has published its version."""
+    real, announce, announced = _VACUUM.tags, _VACUUM.announce_removal, set()
 
     def planted(store: Any, *args: Any, **options: Any) -> Any:
-        committed = announce_removal(store, *args, **options)
+        committed = announce(store, *args, **options)
         if committed is not None:
-            said.add(store)
+            announced.add(store)
         return committed
 
     def tags_of(store: Any) -> dict[str, int]:
-        if store not in said:
+        if store not in announced:
             return real(store)
-        said.remove(store)
+        announced.remove(store)
         return {}
 
-    with patch.object(_VACUUM, "tags", tags_of), patch.object(_VACUUM, "announce_removal", commit):
+    with patch.object(_VACUUM, "tags", tags_of), patch.object(_VACUUM, "announce_removal", planted):
         yield Habits()
 
 
 @contextmanager
 def tag_without_a_second_look() -> Iterator[Habits]:
-    """Who names a version does not look whether it went meanwhile."""
+    """Tagging does not check afterwards whether the version was expired in between."""
     with patch.object(_TAGS, "_is_expired", lambda *_: False):
         yield Habits()
 
 
 @contextmanager
 def version_as_old_as_itself() -> Iterator[Habits]:
-    """A version goes when it was made long ago, though it was the newest until now."""
+    """A version expires by its own age, though it was the newest until now."""
     with patch.object(_VACUUM, "header_key", lambda version: header_key(max(version - 1, 1))):
         yield Habits()
 
 
 @contextmanager
 def rollback_to_what_was_removed() -> Iterator[Habits]:
-    """A rollback does not ask what a vacuum has removed, and looks at no shard."""
+    """A rollback ignores expired versions and does not check the shards."""
     real = publish._target
 
     def target(store: Any, newest: Any, version: int) -> Any:
         return real(store, replace(newest, expired=()), version)
 
-    with patch.object(publish, "_target", target), patch.object(publish, "check_stored", _nothing):
+    with patch.object(publish, "_target", target), patch.object(publish, "check_stored", _do_nothing):
         yield Habits()
 
 
 @contextmanager
 def compaction_over_a_newer_version() -> Iterator[Habits]:
-    """What was put together replaces whatever is the newest."""
-    with patch.object(keepers, "replace_content", _over_the_newest), patch.object(keepers, "adder", _nobody):
+    """A compaction replaces the newest version, whatever it is."""
+    with patch.object(maintenance, "replace_content", _over_the_newest), patch.object(maintenance, "adder", _no_actor):
         yield Habits()
 
 
 @contextmanager
 def columns_beside_other_shards() -> Iterator[Habits]:
-    """Columns of a version are published with its shards over whatever is the newest, an append among it."""
-    with patch.object(keepers, "replace_content", _over_the_newest), patch.object(keepers, "compactor", _nobody):
+    """Added columns are published with the shards of their base over the newest version, whatever it is."""
+    with (
+        patch.object(maintenance, "replace_content", _over_the_newest),
+        patch.object(maintenance, "compactor", _no_actor),
+    ):
         yield Habits()
 
 
 def _over_the_newest(store: Any, draft: Any, *, based_on: int, **options: Any) -> Any:
     newest = find_newest(store).header
     based_on = based_on if newest is None else newest.version
-    return keepers.in_world(store, draft, based_on=based_on, **options)
+    return maintenance.replace_content_in_simulation(store, draft, based_on=based_on, **options)
 
 
 @contextmanager
 def append_that_keeps_columns() -> Iterator[Habits]:
-    """Rows are appended to a version with added columns, which the new ones lack."""
+    """Rows can be appended to a version with added columns, which the new rows lack."""
 
     def sidecars_after(parent: Any, draft: Any, mode: str) -> Any:
         return parent.sidecars if mode == "append" and parent is not None else tuple(draft.sidecars)
@@ -302,25 +305,25 @@ def append_that_keeps_columns() -> Iterator[Habits]:
 
 @contextmanager
 def vacuum_that_forgets_columns() -> Iterator[Habits]:
-    """Only the shards of a version are kept, and not what lies beside them."""
+    """A vacuum keeps the shards of a version, but not those of its added columns."""
     with patch.object(_VACUUM, "live_keys", lambda *_: ()):
         yield Habits()
 
 
 @contextmanager
 def split_index_left_behind() -> Iterator[Habits]:
-    """The index file of a split stays when no version has that split any more."""
-    with patch.object(refresh, "_remove_older", _nothing):
+    """The index file of a split that the newest version does not have stays."""
+    with patch.object(refresh, "_remove_older", _do_nothing):
         yield Habits()
 
 
-def _nobody(*_: object) -> Any:
-    """An actor who does nothing."""
+def _no_actor(*_: object) -> Any:
+    """Return an actor that does nothing."""
     return lambda _: None
 
 
-def _nothing(*_: object) -> None:
-    """Look at nothing."""
+def _do_nothing(*_: object) -> None:
+    """Skip a check."""
 
 
 PLANTS: dict[str, Plant] = {
@@ -331,9 +334,9 @@ PLANTS: dict[str, Plant] = {
         all_attempts_taken,
         lost_reply_is_a_failure,
         cleaned_up_although_unknown,
-        somebody_elses_version_is_ours,
+        another_writers_version_is_ours,
         index_of_an_older_version,
-        index_put_whatever_is_there,
+        index_put_unconditionally,
         rerun_writes_again,
         write_ids_forgotten,
         unknown_is_a_refusal,

@@ -1,4 +1,4 @@
-"""The store of the simulated world, and the clock of one actor in it."""
+"""The simulated store, and the simulated clock of one actor."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -13,7 +13,7 @@ from tests.sim.world import Actor, Crash, Late, World
 
 
 class Disk:
-    """The objects, with the time of each; tells every change to those who watch."""
+    """The objects with their times; calls the watchers on every change."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -25,17 +25,17 @@ class Disk:
         """Replace an object."""
         before = self.objects.get(key)
         self.objects[key], self.times[key] = data, self.world.now
-        self._tell(who, key, before, data)
+        self._notify(who, key, before, data)
 
     def create(self, who: str, key: str, data: bytes) -> bool:
-        """Create an object; whether there was none."""
+        """Create an object if there is none; return whether it was created."""
         if key in self.objects:
             return False
         self.put(who, key, data)
         return True
 
     def replace(self, who: str, key: str, data: bytes, expected: bytes) -> bool:
-        """Replace an object if it is still this; whether it was."""
+        """Replace an object if its content is `expected`; return whether it was replaced."""
         if self.objects.get(key) != expected:
             return False
         self.put(who, key, data)
@@ -45,16 +45,16 @@ class Disk:
         """Remove an object."""
         before = self.objects.pop(key, None)
         if before is not None:
-            self._tell(who, key, before, None)
+            self._notify(who, key, before, None)
             del self.times[key]
 
-    def _tell(self, who: str, key: str, before: bytes | None, after: bytes | None) -> None:
+    def _notify(self, who: str, key: str, before: bytes | None, after: bytes | None) -> None:
         for watch in self.watchers:
             watch(who, key, before, after)
 
 
 class SimStore(Store):
-    """What one actor sees of the disk; every call is a step of the world, and may go wrong as its dice say."""
+    """The store as one actor uses it: every call is a step of the simulation, and may fail at random."""
 
     url = "sim://world"
 
@@ -109,7 +109,7 @@ class SimStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         self._world.step(self.actor)
         self._fail("list", prefix)
-        self._world.say(self.actor, f"list {prefix}")
+        self._world.log(self.actor, f"list {prefix}")
         top = prefix.rstrip("/") + "/" if prefix else ""
         keys = sorted(key for key in self.disk.objects if key.startswith(top))
         return iter([ObjectInfo(key, len(self.disk.objects[key]), "", self.disk.times[key]) for key in keys])
@@ -118,17 +118,17 @@ class SimStore(Store):
         raise NotImplementedError(prefix)
 
     def local_path(self, key: str) -> Path | None:
-        """A path for the index file alone: readers of a store that is near do not look ahead in another thread."""
+        """Return a path for the index file only: readers of a local store do not read ahead in another thread."""
         return Path("/nonexistent") if key == INDEX else None
 
     def check_exclusive_puts(self, folder: str) -> None:
-        """This store honours them (row C7 is tested elsewhere); the probe would only make runs longer."""
+        """Do nothing: this store supports exclusive puts (row C7 is tested elsewhere), and a probe only adds steps."""
 
     def _read(self, op: str, key: str) -> bytes:
         self._world.step(self.actor)
         self._fail(op, key)
         data = self.disk.objects.get(key)
-        self._world.say(self.actor, f"{op} {key}{'' if data is not None else ' not found'}")
+        self._world.log(self.actor, f"{op} {key}{'' if data is not None else ' not found'}")
         if data is None:
             raise StoreNotFound(f"{key} does not exist", key=key)
         return data
@@ -140,16 +140,16 @@ class SimStore(Store):
         self._fail(op, key)
         dice = world.dice.random()
         if dice < rates.late:
-            world.say(self.actor, f"{op} {key} late")
+            world.log(self.actor, f"{op} {key} late")
             delay = world.dice.choice((1.0, 30.0, 900.0))
             world.late.append(Late(world.now + delay, world.now, self.actor.name, key, effect))
             raise StoreTimeout(f"{op} {key}: no reply", key=key)
         made = effect()
-        world.say(self.actor, f"{op} {key}{' refused' if made is False else ''}")
+        world.log(self.actor, f"{op} {key}{' refused' if made is False else ''}")
         if dice < rates.late + rates.crash / 2:
             raise Crash
         if dice < rates.late + rates.crash / 2 + rates.lost:
-            world.say(self.actor, f"{op} {key} reply lost")
+            world.log(self.actor, f"{op} {key} reply lost")
             kind = world.dice.choice((StoreTimeout, StoreError))
             raise kind(f"{op} {key}: the reply was lost", key=key)
         return made
@@ -161,12 +161,12 @@ class SimStore(Store):
         if dice < rates.crash / 2:
             raise Crash
         if dice < rates.crash / 2 + rates.error:
-            world.say(self.actor, f"{op} {key} 503")
+            world.log(self.actor, f"{op} {key} 503")
             raise StoreError(f"{op} {key}: 503", key=key)
 
 
 class SimClock(PublishingClock):
-    """The clock of one actor: off by hours, and a pause is a turn for others."""
+    """The clock of one actor, with an error of hours; a pause passes the turn to other actors."""
 
     def __init__(self, world: World, actor: Actor) -> None:
         self._world = world

@@ -1,7 +1,7 @@
-"""A world that one seed decides: actors that take turns, a clock that nobody waits for, replies that get lost.
+"""A deterministic simulation: actors that take turns, a simulated clock, and lost or late replies, all from one seed.
 
-Every actor is a thread, but only one of them runs at any time: whoever calls the store hands the turn on to whom the
-dice say, itself perhaps. So the same seed gives the same run, step by step, of the real code.
+Every actor is a thread, but only one of them runs at any time: each call of the store passes the turn to an actor that
+is chosen at random, possibly the same one. So the same seed gives the same run of the real code, step by step.
 """
 
 import random
@@ -12,59 +12,59 @@ from dataclasses import dataclass, field
 
 DAY = 86_400.0
 _PROBE = re.compile("probe-[0-9a-f]{16}")
-"""Named by chance, and the only objects that are."""
+"""The only objects whose names are random."""
 HANG_SECONDS = 60.0
-"""Of real time: after so long without the turn something waits outside this world."""
+"""Real time without progress after which a thread must be waiting for something outside the simulation."""
 
 
 class Crash(BaseException):
-    """SIGKILL: nothing of the actor runs any more, and no handler of `Exception` sees it."""
+    """The simulated SIGKILL of an actor; handlers of `Exception` do not catch it."""
 
 
 class Hang(BaseException):
-    """The run takes more steps than any honest one."""
+    """The error of a run with more steps than a correct one can take."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How often a call goes wrong, of one."""
+    """Probabilities of faults of a call."""
 
     error: float = 0.0
-    """Nothing happened, and the caller is told."""
+    """The call has no effect and raises an error."""
     lost: float = 0.0
-    """It happened, and the caller is told that it did not."""
+    """The call takes effect and raises an error."""
     late: float = 0.0
-    """The caller is told that it timed out; it happens later."""
+    """The call raises a timeout and takes effect later."""
     crash: float = 0.0
-    """The caller dies, before or after it happened."""
+    """The caller is killed, before or after the effect."""
 
 
 QUIET = Rates()
-WEATHERS = (QUIET, QUIET, Rates(0.02, 0.03, 0.03, 0.01), Rates(0.08, 0.06, 0.06, 0.02), Rates(crash=0.06))
+RATES = (QUIET, QUIET, Rates(0.02, 0.03, 0.03, 0.01), Rates(0.08, 0.06, 0.06, 0.02), Rates(crash=0.06))
 
 HARD_TO_COMMIT = Rates(0.4, 0.1, 0.4)
 
 
 @dataclass(eq=False)
 class Actor:
-    """Somebody who works on the store."""
+    """A simulated process that uses the store."""
 
     name: str
     work: Callable[["Actor"], None]
     skew: float
-    """How far off this actor's own clock is, seconds."""
+    """Error of this actor's own clock, seconds."""
     wakes: float
-    """When it may go on, by the world's clock."""
+    """Simulated time from which on it may continue."""
     turn: threading.Lock = field(default_factory=threading.Lock)
     is_ready: Callable[[], bool] = lambda: True
     is_done: bool = False
     lag: float = 0.0
-    """How long it is frozen before it creates an object, seconds."""
+    """Seconds for which it is suspended before it creates an object."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """A write that timed out, and happens nevertheless."""
+    """A write that timed out and takes effect later."""
 
     time: float
     sent: float
@@ -74,16 +74,16 @@ class Late:
 
 
 class World:
-    """Actors, their clock and their dice.
+    """The actors, the simulated clock and the random generator.
 
     Args:
-        seed: Decides everything.
-        max_steps: After so many something runs in a circle.
+        seed: Determines the whole run.
+        max_steps: Number of steps after which the run is considered an endless loop.
     """
 
     def __init__(self, seed: int, *, max_steps: int = 4000) -> None:
         self.dice = random.Random(seed)
-        self.rates = self.dice.choice(WEATHERS)
+        self.rates = self.dice.choice(RATES)
         self.rates_of_commits = self.dice.choice((self.rates, self.rates, self.rates, HARD_TO_COMMIT))
         self.stickiness = self.dice.choice((0.0, 0.5, 0.9))
         self.is_conditional = self.dice.random() < 0.7  # whether its store can replace conditionally
@@ -97,56 +97,56 @@ class World:
         self._failure: BaseException | None = None
 
     def enter(self, name: str, work: Callable[[Actor], None], *, after: float = 0.0) -> Actor:
-        """A new actor, who begins so many seconds from now."""
+        """Add an actor that starts after this number of seconds."""
         actor = Actor(name, work, self.dice.uniform(-3, 3) * 3600, self.now + after)
         actor.turn.acquire()
         self.actors.append(actor)
         return actor
 
     def run(self) -> None:
-        """Until nobody has anything left to do, and everything late has happened.
+        """Run until all actors are done and all late writes have taken effect.
 
         Raises:
-            BaseException: what stopped an actor, but for his death.
+            BaseException: the error that stopped an actor, except a simulated kill.
         """
-        self._hand_on(None)
+        self._pass_turn(None)
         if not self._ended.wait(HANG_SECONDS):
-            raise TimeoutError("an actor waits for something that is not of this world")
+            raise TimeoutError("an actor waits for something outside the simulation")
         if self._failure is None:
-            self._settle(everything=True)
+            self._apply_late(everything=True)
         else:
             raise self._failure
 
     def step(self, actor: Actor) -> None:
-        """The actor waits for its next turn."""
+        """Wait for the next turn of the actor."""
         if self._failure is not None:
             raise Crash
         self.now += self.dice.uniform(0.0, 0.4)
         self._left -= 1
         if self._left < 0:
             raise Hang("too many steps")
-        self._settle()
+        self._apply_late()
         if self.dice.random() < self.stickiness and actor.wakes <= self.now and actor.is_ready():
             return
-        self._hand_on(actor)
+        self._pass_turn(actor)
 
     def sleep(self, actor: Actor, seconds: float) -> None:
-        """The actor goes on after so long, or later."""
+        """Suspend the actor for at least this time."""
         actor.wakes = self.now + seconds
         self.step(actor)
 
     def wait_for(self, actor: Actor, is_ready: Callable[[], bool]) -> None:
-        """The actor goes on once this is so."""
+        """Suspend the actor until the condition holds."""
         actor.is_ready = is_ready
         self.step(actor)
         actor.is_ready = _always
 
-    def say(self, actor: Actor, text: str) -> None:
-        """A line of the trace."""
+    def log(self, actor: Actor, text: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(_PROBE.sub("probe", f"{actor.name} {text}"))
 
-    def _settle(self, *, everything: bool = False) -> None:
-        """Let happen what is late, as far as its time has come."""
+    def _apply_late(self, *, everything: bool = False) -> None:
+        """Apply the late writes that are due."""
         due = [late for late in self.late if everything or late.time <= self.now]
         self.late = [late for late in self.late if late not in due]
         for late in sorted(due, key=lambda late: late.time):
@@ -163,11 +163,11 @@ class World:
             times = [actor.wakes for actor in living if actor.wakes > self.now and actor.is_ready()]
             times += [late.time for late in self.late]
             if not times:
-                raise Hang(f"everybody waits: {', '.join(actor.name for actor in living)}")
+                raise Hang(f"all actors wait: {', '.join(actor.name for actor in living)}")
             self.now = max(self.now, min(times))
-            self._settle()
+            self._apply_late()
 
-    def _hand_on(self, actor: Actor | None) -> None:
+    def _pass_turn(self, actor: Actor | None) -> None:
         chosen = self._choose()
         if chosen is actor and actor is not None:
             return
@@ -187,18 +187,18 @@ class World:
         try:
             actor.work(actor)
         except Crash:
-            self.say(actor, "is dead")
+            self.log(actor, "is dead")
         except BaseException as error:  # raised by `run`
             self._stop(error)
         actor.is_done = True
         if self._failure is None:
             try:
-                self._hand_on(actor)
+                self._pass_turn(actor)
             except BaseException as error:  # raised by `run`
                 self._stop(error)
 
     def _stop(self, error: BaseException) -> None:
-        """The world ends here; everybody who waits for a turn is let go."""
+        """End the simulation with this error, and release all waiting threads."""
         if self._failure is not None:
             return
         self._failure = error

@@ -1,4 +1,4 @@
-"""Shards of text are put together as lines: the same values, written in the same dialect."""
+"""Text shards are merged line by line: the same values, in the same dialect."""
 
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +24,7 @@ from smalti.testing import MemoryStore
 from tests.format.text_sets import COLUMNS, builder
 
 KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {"newline": "\r\n"}), (XSVWriter, {"separator": "||"})]
-# Values whose text is not that of the number that Python makes of them must come through as they were written.
+# Values whose text differs from that of the parsed number must be copied unchanged.
 ROWS = [{"id": number, "name": f"é{number}", "x": 0.1 * number} for number in range(40)] + [
     {"id": -(10**30), "name": "", "x": 1e300}
 ]
@@ -98,7 +98,7 @@ def test_dialects_and_splits_stay_apart(tmp_path):
     assert verify(store).ok
 
 
-def test_a_damaged_meta_file_ends_it_and_nothing_is_left():
+def test_a_damaged_meta_file_stops_a_compaction_and_nothing_is_left():
     store = MemoryStore()
     made = publish(store, text_draft(store, "json", ROWS))
     key = made.shards[2].meta.basename

@@ -1,4 +1,4 @@
-"""A writer that is interrupted, forked or called again loses nothing, and deletes nothing that a version may name."""
+"""A writer that is interrupted, forked or called again loses no sample and deletes no shard of a version."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ ROW = {"x": bytes(400)}  # two to a shard
 
 
 def stored_rows(folder):
-    """How many samples of the newest version are really there."""
+    """Return the number of samples of the newest version that can be read."""
     shards = load_manifest(open_store(folder)).shards
     return sum(len(Shard.open(folder / info.raw.basename, info)) for info in shards)
 
@@ -77,8 +77,8 @@ def test_publishing_that_fails_unclearly_in_the_block_deletes_no_shard(tmp_path)
 # ---------------------------------------------------------------------- interrupts
 
 
-class Interrupting(MemoryStore):
-    """Interrupts the main thread, as Ctrl-C does, while that waits for the first put."""
+class InterruptingStore(MemoryStore):
+    """A store that interrupts the main thread, as Ctrl-C does, while it waits for the first put."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +90,7 @@ class Interrupting(MemoryStore):
             self.is_first = False
             os.kill(os.getpid(), signal.SIGINT)
             assert self.go_on.wait(10)
-            time.sleep(0.1)  # the object arrives when `abort` is at work already
+            time.sleep(0.1)  # the object arrives while `abort` is running
         super().put(key, data)
 
 
@@ -100,7 +100,7 @@ def write_many(target):
 
 
 def test_interrupted_write_cannot_be_finished_as_if_nothing_were_missing():
-    store = Interrupting()
+    store = InterruptingStore()
     target = ShardUploader(store, "w", ShardBuilder(SCHEMA, OPTIONS), uploads=UploadOptions(max_workers=1))
     with pytest.raises(KeyboardInterrupt):
         write_many(target)
@@ -113,7 +113,7 @@ def test_interrupted_write_cannot_be_finished_as_if_nothing_were_missing():
 
 
 def test_interrupted_finish_cannot_be_repeated_with_a_shard_missing():
-    store = Interrupting()
+    store = InterruptingStore()
     target = ShardUploader(store, "w", ShardBuilder(SCHEMA, OPTIONS), uploads=UploadOptions(max_workers=4))
     target.write(ROW)
     with pytest.raises(KeyboardInterrupt):
@@ -184,7 +184,7 @@ def finish_in_fork(target, connection):
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )  # Python 3.12: it is, on purpose
 @pytest.mark.parametrize("work", [abort_in_fork, write_in_fork, finish_in_fork])
-def test_what_a_forks_copy_of_a_writer_does_leaves_the_parents_shards_alone(tmp_path, work):
+def test_a_forked_copy_of_a_writer_leaves_the_parents_shards_alone(tmp_path, work):
     target = ShardUploader(open_store(tmp_path), "w", ShardBuilder(SCHEMA, OPTIONS))
     for _ in range(5):
         target.write(ROW)

@@ -1,4 +1,4 @@
-"""While a writer is at work its marker says so, and what a killed one leaves can be told from a stranger's."""
+"""A writer has a marker while it runs, by which leftovers of a killed one differ from foreign objects."""
 
 import os
 import signal
@@ -23,14 +23,14 @@ def make_writer(root, **options):
     return MDSWriter(out=root, columns={"x": "bytes"}, size_limit=1000, **options)
 
 
-def test_a_marker_is_there_from_the_first_to_the_last(tmp_path):
+def test_a_marker_exists_from_the_start_to_the_end_of_a_write(tmp_path):
     with make_writer(tmp_path) as writer:
         assert marker_keys(tmp_path) == [marker_key(writer.write_id)]
         writer.write({"x": bytes(400)})
     assert marker_keys(tmp_path) == []
 
 
-def test_a_writer_that_fails_takes_its_marker_away_with_its_shards(tmp_path):
+def test_a_writer_that_fails_removes_its_marker_with_its_shards(tmp_path):
     def fail():
         with make_writer(tmp_path) as writer:
             for _ in range(10):
@@ -56,12 +56,12 @@ def test_both_places_of_a_writer_are_marked(tmp_path):
     assert marker_keys(tmp_path / "here") == marker_keys(tmp_path / "there") == []
 
 
-def test_what_a_killed_writer_left_is_removed_by_a_vacuum_in_time(tmp_path):
+def test_leftovers_of_a_killed_writer_are_removed_by_a_vacuum_in_time(tmp_path):
     make_writer(tmp_path).finish()
     killed = make_writer(tmp_path, exist_ok=True)
     for _ in range(10):
         killed.write({"x": bytes(400)})
-    killed._uploader.finish()  # all shards are there, and then it dies
+    killed._uploader.finish()  # all shards are stored, then it is killed
     assert vacuum(tmp_path).removed == ()
     for path in tmp_path.rglob("*"):
         os.utime(path, (1e9, 1e9))
@@ -71,7 +71,7 @@ def test_what_a_killed_writer_left_is_removed_by_a_vacuum_in_time(tmp_path):
     }
 
 
-def test_a_vacuum_where_no_writer_came_to_its_end_says_what_to_do(tmp_path):
+def test_a_vacuum_of_a_place_without_versions_says_what_to_do(tmp_path):
     make_writer(tmp_path)
     make_writer(tmp_path)
     with pytest.raises(CatalogError, match=r"no version yet.* 2 unfinished writers .*or remove the folder"):
@@ -79,7 +79,7 @@ def test_a_vacuum_where_no_writer_came_to_its_end_says_what_to_do(tmp_path):
 
 
 class KilledAtItsSecondShard(LocalStore):
-    """The process is killed when the second shard is written and has its temporary name."""
+    """A store that kills the process when the second shard is written under its temporary name."""
 
     def _rename(self, temp, path):
         if path.name == "shard.00001.mds":
@@ -117,8 +117,8 @@ def test_a_temporary_file_of_a_killed_writer_is_removed_by_a_vacuum_in_time(tmp_
     assert list(tmp_path.rglob("*.smalti-tmp")) == []
 
 
-def test_temporary_files_of_any_object_are_removed_and_those_at_work_are_left(tmp_path):
-    """Whoever was killed: its write id need not be known any more, and tables, tags and index files are written so."""
+def test_old_temporary_files_of_any_object_are_removed_and_recent_ones_are_left(tmp_path):
+    """The write id need not be known any more, and tables, tags and index files have temporary files too."""
     make_writer(tmp_path).finish()
     left = [
         "dead/0/.shard.00000.mds.0123456789abcdef.smalti-tmp",
@@ -137,7 +137,7 @@ def test_temporary_files_of_any_object_are_removed_and_those_at_work_are_left(tm
     assert [path.name for path in tmp_path.rglob("*.smalti-tmp")] == [".index.json.fedcba9876543210.smalti-tmp"]
 
 
-def test_a_marker_that_cannot_be_removed_is_no_fault_of_the_write():
+def test_a_marker_that_cannot_be_removed_does_not_fail_the_write():
     store = MemoryStore()
     markers.begin(store, "abcd")
     store.plant("delete", error=StoreError("503"))
@@ -145,7 +145,7 @@ def test_a_marker_that_cannot_be_removed_is_no_fault_of_the_write():
     assert list(store.objects) == ["_versions/writes/abcd.json"]
 
 
-def test_a_store_that_takes_no_marker_takes_no_write():
+def test_a_write_fails_if_its_marker_cannot_be_put():
     store = MemoryStore()
     store.plant("put", error=StoreError("503"))
     with pytest.raises(StoreError, match="503"):
@@ -153,12 +153,12 @@ def test_a_store_that_takes_no_marker_takes_no_write():
 
 
 @pytest.mark.parametrize("key", ["_versions/writes/a/b.json", "_versions/writes/abcd", "writes/abcd.json", "abcd.json"])
-def test_only_a_marker_is_a_marker(key):
+def test_only_keys_of_markers_have_a_write_id(key):
     assert write_id_of(marker_key("abcd")) == "abcd"
     assert write_id_of(key) is None
 
 
-def test_a_fork_that_fails_leaves_its_parents_marker(tmp_path):
+def test_a_forked_process_that_fails_leaves_its_parents_marker(tmp_path):
     writer = make_writer(tmp_path)
 
     def fail():

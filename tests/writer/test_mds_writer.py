@@ -20,7 +20,7 @@ def rows(count):
 
 
 def ids(folder, version=None):
-    """The ids in a local, uncompressed set."""
+    """Return the ids in a local, uncompressed set."""
     manifest = load_manifest(open_store(folder), version=version)
     shards = [Shard.open(folder / info.raw.basename, info) for info in manifest.shards]
     return [shard[i]["id"] for shard in shards for i in range(len(shard))]
@@ -30,7 +30,7 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_set_is_there_after_a_clean_exit_and_not_before(tmp_path):
+def test_a_set_exists_after_a_clean_exit_and_not_before(tmp_path):
     with MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=500) as writer:
         for row in rows(30):
             writer.write(row)
@@ -49,7 +49,7 @@ def fail(writer):
         raise ZeroDivisionError
 
 
-def test_exception_in_the_block_publishes_nothing_and_removes_what_was_staged(tmp_path):
+def test_an_exception_in_the_block_publishes_nothing_and_removes_the_shards(tmp_path):
     writer = MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=500)
     with pytest.raises(ZeroDivisionError):
         fail(writer)
@@ -81,7 +81,7 @@ def test_finish_can_be_called_by_hand(tmp_path):
     assert load_manifest(open_store(tmp_path)).version == 2
 
 
-def test_set_that_is_there_is_refused_before_anything_is_written(tmp_path):
+def test_an_existing_set_is_refused_before_anything_is_written(tmp_path):
     with MDSWriter(out=tmp_path, columns=COLUMNS) as writer:
         writer.write(rows(1)[0])
     before = files(tmp_path)
@@ -90,7 +90,7 @@ def test_set_that_is_there_is_refused_before_anything_is_written(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_exist_ok_makes_a_new_version_and_keeps_the_old_one(tmp_path):
+def test_exist_ok_publishes_a_new_version_and_keeps_the_old_one(tmp_path):
     for count in (3, 5):
         with MDSWriter(out=tmp_path, columns=COLUMNS, exist_ok=True) as writer:
             for row in rows(count):
@@ -106,7 +106,7 @@ def append(out, samples, **options):
     return writer.manifest
 
 
-def test_append_adds_to_what_is_there_and_makes_a_set_where_none_is(tmp_path):
+def test_append_adds_to_a_set_or_creates_one(tmp_path):
     assert append(tmp_path, rows(2), row_hash=True).version == 1
     manifest = append(tmp_path, rows(5)[2:], row_hash=True)
     assert (manifest.version, manifest.rows) == (2, 5)
@@ -116,7 +116,7 @@ def test_append_adds_to_what_is_there_and_makes_a_set_where_none_is(tmp_path):
     assert verify(tmp_path).ok
 
 
-def test_overwrite_is_what_exist_ok_means(tmp_path):
+def test_overwrite_is_equivalent_to_exist_ok(tmp_path):
     for options in ({"mode": "overwrite"}, {"exist_ok": True}, {"mode": "overwrite", "exist_ok": True}):
         with MDSWriter(out=tmp_path, columns=COLUMNS, **options) as writer:
             writer.write(rows(1)[0])
@@ -133,14 +133,14 @@ def test_overwrite_is_what_exist_ok_means(tmp_path):
         ({"mode": "append", "keep_local": True, "out": ("local", "remote")}, "Append to the remote set alone"),
     ],
 )
-def test_a_mode_that_cannot_be_is_refused_before_anything_is_written(tmp_path, monkeypatch, options, message):
+def test_an_invalid_mode_is_refused_before_anything_is_written(tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
         MDSWriter(**{"out": "set", "columns": COLUMNS, **options})
     assert files(tmp_path) == []
 
 
-def test_the_advice_for_a_set_that_is_there_can_be_followed(tmp_path):
+def test_the_advice_for_an_existing_set_can_be_followed(tmp_path):
     append(tmp_path, rows(1))
     with pytest.raises(DatasetExists, match='use mode="append" to add to it or mode="overwrite"') as caught:
         MDSWriter(out=tmp_path, columns=COLUMNS)
@@ -175,7 +175,7 @@ def test_appends_of_several_writers_at_the_same_time_all_arrive(tmp_path):
     assert load_manifest(tmp_path).rows == 5
 
 
-def test_an_append_that_no_longer_fits_when_it_is_finished_leaves_nothing(tmp_path):
+def test_an_append_to_a_set_whose_columns_changed_since_leaves_nothing(tmp_path):
     append(tmp_path, rows(1))
     writer = MDSWriter(out=tmp_path, columns=COLUMNS, mode="append", size_limit=100)
     for row in rows(5):
@@ -283,7 +283,7 @@ def test_progress_is_shown_on_the_error_stream_when_asked_for(tmp_path, capsys):
         assert (f"{len(writer.manifest.shards)} shards" in shown.err) == asked
 
 
-def test_tables_and_large_batches_are_taken_in_parts_with_the_same_bytes(tmp_path):
+def test_tables_and_large_batches_are_added_in_parts_with_the_same_bytes(tmp_path):
     texts = [f"{i}" * 1000 for i in range(300)]
     table = pa.table({"id": range(300), "text": pa.chunked_array([texts[:100], texts[100:]])})
     hashes = []
@@ -296,7 +296,7 @@ def test_tables_and_large_batches_are_taken_in_parts_with_the_same_bytes(tmp_pat
     assert ids(tmp_path / "table") == list(range(300))
 
 
-def test_what_is_no_arrow_batch_is_refused_with_advice(tmp_path):
+def test_an_object_that_is_no_arrow_batch_is_refused_with_advice(tmp_path):
     writer = MDSWriter(out=tmp_path, columns=COLUMNS)
     with pytest.raises(SchemaError, match=r"found dict; `pyarrow\.table"):
         writer.write_batch({"id": [1], "text": ["a"]})

@@ -1,4 +1,4 @@
-"""Shards are sealed on threads: bounded in number, in order, and with failures that are told at the next call."""
+"""Shards are sealed on threads: bounded in number, in order, and with failures raised by the next call."""
 
 import threading
 import time
@@ -18,8 +18,8 @@ OPTIONS = ShardOptions(size_limit=1000)
 ROW = {"x": bytes(400)}  # two to a shard
 
 
-class Weighed:
-    """A filled shard whose life is watched."""
+class TrackedShard:
+    """A filled shard that records when it is freed."""
 
     def __init__(self, number):
         self.number = number
@@ -30,15 +30,15 @@ class Weighed:
         return BuiltShard(ShardInfo(SCHEMA, 1, FileInfo(name, 3)), (b"abc",))
 
 
-class WeighedBuilder:
-    """Every sample is a shard; counts those that are alive."""
+class TrackedBuilder:
+    """A builder that makes a shard of each sample, and counts the shards in memory."""
 
     def __init__(self):
         self.alive, self.most, self.made = 0, 0, 0
         self.lock = threading.Lock()
 
     def add(self, _):
-        shard = Weighed(self.made)
+        shard = TrackedShard(self.made)
         self.made += 1
         with self.lock:
             self.alive += 1
@@ -57,8 +57,8 @@ class WeighedBuilder:
             self.alive -= 1
 
 
-class Blocked(MemoryStore):
-    """A store whose puts wait until they are let through."""
+class BlockedStore(MemoryStore):
+    """A store whose puts wait for an event."""
 
     def __init__(self):
         super().__init__()
@@ -80,17 +80,17 @@ def wait_until(claim):
 def test_slow_store_stops_the_writer_instead_of_filling_the_memory(workers):
     store = MemoryStore()
     store.plant("put", delay=0.01)
-    builder = WeighedBuilder()
+    builder = TrackedBuilder()
     target = ShardUploader(store, "w", builder, uploads=UploadOptions(max_workers=workers))
     for _ in range(20):
         target.write({})
     assert len(target.finish()) == 20
-    # Those under way, and the one that waits for its turn.
+    # Those that are being uploaded, and the one that waits.
     assert builder.most <= workers + 1
     wait_until(lambda: builder.alive == 0)
 
 
-def test_raw_bytes_of_few_shards_are_in_memory_at_a_time():
+def test_uncompressed_bytes_of_few_shards_are_in_memory_at_a_time():
     lock, live, most = threading.Lock(), 0, 0
 
     def gone():
@@ -115,10 +115,10 @@ def test_raw_bytes_of_few_shards_are_in_memory_at_a_time():
     assert most <= 2
 
 
-def test_shards_are_sealed_on_other_threads_while_the_writer_goes_on():
-    store = Blocked()
+def test_shards_are_sealed_on_other_threads_while_the_writer_continues():
+    store = BlockedStore()
     target = ShardUploader(store, "w", ShardBuilder(SCHEMA, OPTIONS), uploads=UploadOptions(max_workers=3))
-    for _ in range(7):  # three shards are full, none of which can be stored
+    for _ in range(7):  # three shards are full, and none can be stored
         target.write(ROW)
     assert store.objects == {}
     store.gate.set()
@@ -155,11 +155,11 @@ def test_failure_on_a_thread_is_raised_by_the_very_next_call():
 
 
 def test_shard_that_cannot_be_sealed_fails_the_write_and_leaves_nothing():
-    class Broken(Weighed):
+    class Broken(TrackedShard):
         def seal(self):
             raise MemoryError
 
-    class BrokenBuilder(WeighedBuilder):
+    class BrokenBuilder(TrackedBuilder):
         def add(self, _):
             return [Broken(0)]
 
@@ -172,7 +172,7 @@ def test_shard_that_cannot_be_sealed_fails_the_write_and_leaves_nothing():
     assert store.objects == {}
 
 
-def write_on(writer):
+def write_until_failure(writer):
     with writer:
         for _ in range(10_000):
             writer.write(ROW)
@@ -188,7 +188,7 @@ def test_writer_that_fails_on_a_thread_publishes_nothing_and_deletes_the_rest(tm
     blocked.rename(tmp_path / "aside")
     blocked.write_text("a file where the folder of the shards belongs")
     with pytest.raises(StoreError):
-        write_on(writer)
+        write_until_failure(writer)
     assert writer.manifest is None
     assert not (tmp_path / "index.json").exists()
 

@@ -97,7 +97,7 @@ def test_a_block_that_raises_publishes_nothing_and_leaves_nothing():
     assert store.objects == {}
 
 
-def test_a_set_that_is_there_is_replaced_only_when_asked(tmp_path):
+def test_an_existing_set_is_replaced_only_on_request(tmp_path):
     for options in ({}, {"exist_ok": True}):
         with JSONWriter(columns=COLUMNS, out=tmp_path, **options) as writer:
             writer.write(rows(1)[0])
@@ -119,7 +119,7 @@ def test_a_pair_of_places_gets_the_same_files(tmp_path):
      (JSONWriter, {"newline": "x"}), (XSVWriter, {"separator": "\n"}), (JSONWriter, {"compression": "lzma"}),
      (TSVWriter, {"hashes": ["crc32"]}), (TSVWriter, {"size_limit": 1 << 40})],
 )  # fmt: skip
-def test_options_that_cannot_be_used_are_refused_at_once(kind, options):
+def test_invalid_options_are_refused_at_once(kind, options):
     store = MemoryStore()
     with pytest.raises(SchemaError):
         kind(**{"columns": COLUMNS, "out": store, **options})

@@ -1,4 +1,4 @@
-"""Shards reach the store whole and in order while the writer goes on, or the write fails."""
+"""Shards are stored completely and in order while the writer continues, or the write fails."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def write(target, count):
         target.write(ROW)
 
 
-def test_shards_lie_below_the_prefix_in_order_with_their_sizes_and_hashes(tmp_path):
+def test_shards_are_below_the_prefix_in_order_with_their_sizes_and_hashes(tmp_path):
     store = MemoryStore()
     target = uploader(store)
     write(target, 5)
@@ -65,7 +65,7 @@ def test_nothing_written_gives_no_shard_and_no_object():
     assert store.objects == {}
 
 
-def test_writer_goes_on_while_shards_travel_and_at_most_so_many_are_under_way():
+def test_the_writer_continues_during_uploads_whose_number_is_bounded():
     running, most, lock = 0, 0, threading.Lock()
 
     class SlowStore(MemoryStore):
@@ -81,7 +81,7 @@ def test_writer_goes_on_while_shards_travel_and_at_most_so_many_are_under_way():
 
     store = SlowStore()
     target = uploader(store, max_workers=3)
-    write(target, 5)  # the second shard is full: the first two are under way, and nobody waited
+    write(target, 5)  # the second shard is full: the first two are being uploaded, and `write` did not wait
     assert len(store.objects) == 0
     write(target, 20)
     assert len(target.finish()) == 13
@@ -147,7 +147,7 @@ def test_body_that_was_cut_once_is_put_again():
     assert len(store.objects[shard.stored.basename]) == shard.stored.num_bytes
 
 
-def test_put_that_never_ends_is_given_up():
+def test_a_put_that_never_ends_fails_after_the_timeout():
     store = MemoryStore()
     store.plant("put", delay=1.0)
     target = uploader(store, timeout_seconds=0.05, attempts=1)
@@ -180,7 +180,7 @@ def test_abort_names_what_it_could_not_delete():
     assert sorted(store.objects) == ["train/w1/0/shard.00000.mds"]
 
 
-def test_refused_sample_is_not_taken_in_and_the_rest_is():
+def test_a_refused_sample_is_not_added_and_the_others_are():
     store = MemoryStore()
     target = uploader(store)
     target.write(ROW)
@@ -199,7 +199,7 @@ def test_mirrors_get_the_same_objects():
     assert len(first.objects) == 3
 
 
-def test_large_arrays_travel_as_they_are():
+def test_large_arrays_are_uploaded():
     store = MemoryStore()
     schema = Schema.from_columns({"x": "ndarray:float32:1000"})
     target = ShardUploader(store, "", ShardBuilder(schema, ShardOptions("zstd", size_limit="64kb")))

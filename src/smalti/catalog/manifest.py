@@ -1,8 +1,8 @@
 """The facts of a version, the draft of a new one, and row hashes. Values only; this module does no I/O.
 
-A field that the history shows belongs in `VersionFacts`, a field that writers fill in belongs in `Annotations`.
-Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these classes by name.
-The only other place to change is the field's row in the JSON codec (`smalti.catalog.header`).
+A new field belongs in `VersionFacts` if the history shows it (and in `Draft` too if writers fill it in), else in
+`Annotations`. Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these
+classes by name. The only other place to change is the table of the JSON codec in `smalti.catalog.header`.
 """
 
 import json

@@ -60,7 +60,7 @@ def _raw_files(store: Store, shard: ShardInfo, folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Problem:
+class VerifyProblem:
     """One problem that a verification found."""
 
     key: str
@@ -83,7 +83,7 @@ class VerifyReport:
     num_bytes: int
     """Bytes of the shards as stored, from the manifest."""
     rows: int
-    problems: tuple[Problem, ...]
+    problems: tuple[VerifyProblem, ...]
     row_hash: str = ""
     """Row hash of the samples that were read; empty if not all of them were."""
     declared_row_hash: str = ""
@@ -154,7 +154,7 @@ class _Verification:
 
     def __init__(self, store: Store, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:  # noqa: FBT001
         self.total = total
-        self.problems: list[Problem] = []
+        self.problems: list[VerifyProblem] = []
         self._store = store
         self._deep = deep
         self._on_shard = on_shard
@@ -165,7 +165,7 @@ class _Verification:
         rows = 0
         for shard in shards:
             found = self._check(shard)
-            if isinstance(found, Problem):
+            if isinstance(found, VerifyProblem):
                 self.problems.append(found)
             else:
                 rows += found
@@ -174,7 +174,7 @@ class _Verification:
                 self._on_shard(self._done, self.total)
         return row_hash_text(rows)
 
-    def _check(self, shard: ShardInfo) -> Problem | int:
+    def _check(self, shard: ShardInfo) -> VerifyProblem | int:
         """Return a problem, or the sum of the hashes of the samples (0 if they were not read)."""
         store, key = self._store, shard.stored.basename
         try:
@@ -183,24 +183,24 @@ class _Verification:
                 found = store.size(key)
                 if found != file.num_bytes:
                     message = f"{store.locate(key)} has {found} bytes, the manifest says {file.num_bytes}"
-                    return Problem(key, "size", message)
+                    return VerifyProblem(key, "size", message)
             key = shard.stored.basename
             if self._deep:
                 with open_checked(store, shard) as opened:
                     return opened.stored_samples().row_hash()
         except StoreNotFound as error:
-            return Problem(key, "missing", str(error))
+            return VerifyProblem(key, "missing", str(error))
         except (StoreAuthError, StoreTimeout):
             raise
         except ChecksumMismatch as error:
-            return Problem(key, "checksum", str(error))
+            return VerifyProblem(key, "checksum", str(error))
         except FormatError as error:
-            return Problem(key, "content", str(error))
+            return VerifyProblem(key, "content", str(error))
         return 0
 
 
-def _row_hash_problem(store: Store, manifest: Manifest, row_hash: str) -> Problem:
-    return Problem(
+def _row_hash_problem(store: Store, manifest: Manifest, row_hash: str) -> VerifyProblem:
+    return VerifyProblem(
         store.url,
         "rows",
         f"version {manifest.version} of {store.url}: every shard is as its manifest says, but their samples are not "

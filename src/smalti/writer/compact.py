@@ -194,7 +194,7 @@ def compact(
         StoreError: the store failed; nothing was published.
     """
     store = open_store(place)
-    base = _Base.of(store, load_manifest(store))
+    base = _BaseVersion.of(store, load_manifest(store))
     limit = _limit(base.manifest, size_limit)
     small = limit // 2 if below is None else parse_byte_count(below, what="`below`")
     spans = list(MergePlanner(small, limit, base.knows_files_of).spans(base.manifest.shards, base.added))
@@ -217,7 +217,7 @@ def compact(
 
 
 @dataclass(frozen=True)
-class _Base:
+class _BaseVersion:
     """The version that is compacted, with its sidecars loaded."""
 
     manifest: Manifest
@@ -227,7 +227,7 @@ class _Base:
     """The record of source files; None if there is none."""
 
     @classmethod
-    def of(cls, store: Store, manifest: Manifest) -> "_Base":
+    def of(cls, store: Store, manifest: Manifest) -> "_BaseVersion":
         if not manifest.version:
             raise CatalogError(f"{store.url} is a plain MDS set without versions; write it anew with Smalti first")
         added = tuple(aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars))
@@ -256,7 +256,7 @@ class _Compaction:
         self,
         store: Store,
         write_id: str,
-        base: _Base,
+        base: _BaseVersion,
         spans: Sequence[ShardSpan],
         on_shard: Callable[[int, int], None] | None = None,
     ) -> None:

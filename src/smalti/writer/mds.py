@@ -5,7 +5,7 @@ from typing import Any
 
 from smalti.catalog.publishing.publish import Mode
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.writer.version import Place, VersionWriter, WriterOptions
+from smalti.writer.version import Location, VersionWriter, WriterOptions
 
 
 class MDSWriter(VersionWriter):
@@ -26,7 +26,7 @@ class MDSWriter(VersionWriter):
         self,
         *,
         columns: Mapping[str, str],
-        out: Place | tuple[Place, Place],
+        out: Location | tuple[Location, Location],
         keep_local: bool = False,
         compression: str | None = None,
         hashes: Sequence[str] | None = None,

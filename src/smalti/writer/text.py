@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from smalti.catalog.publishing.publish import Mode
 from smalti.format import ShardOptions, TextShardBuilder, layout_of, text_schema
-from smalti.writer.version import Place, VersionWriter, WriterOptions
+from smalti.writer.version import Location, VersionWriter, WriterOptions
 
 
 class TextWriter(VersionWriter):
@@ -22,7 +22,7 @@ class TextWriter(VersionWriter):
         self,
         *,
         columns: Mapping[str, str],
-        out: Place | tuple[Place, Place],
+        out: Location | tuple[Location, Location],
         newline: str = "\n",
         keep_local: bool = False,
         compression: str | None = None,

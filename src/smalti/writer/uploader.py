@@ -167,7 +167,7 @@ class UploadQueue:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise SmaltiError(
-                "this writer was created before a fork, and the parent process uploads its shards; create a writer in "
+                "this writer was made before a fork, and the parent process uploads its shards; create a writer in "
                 "each process, and publish what they wrote together with `smalti.merge_index`."
             )
 

@@ -22,7 +22,7 @@ from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Place = str | Path
+Location = str | Path
 Writer = TypeVar("Writer", bound="VersionWriter")
 
 
@@ -30,7 +30,7 @@ Writer = TypeVar("Writer", bound="VersionWriter")
 class WriterOptions:
     """The options that all writers share, with the names and meanings of the arguments of `MDSWriter`."""
 
-    out: Place | tuple[Place, Place]
+    out: Location | tuple[Location, Location]
     keep_local: bool = False
     exist_ok: bool = False
     max_workers: int | None = None

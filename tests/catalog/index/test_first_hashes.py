@@ -1,4 +1,4 @@
-"""Hashes of the shards' first bytes: kept by manifests, tables and index files, and no part of what a set is."""
+"""Hashes of the shards' first bytes: kept by manifests, tables and index files, and not part of the digest."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ from tests.catalog.table.tables import table_of as arrow_of
 
 SCHEMA = Schema.from_columns({"id": "int"})
 LARGEST, SMALL = (1 << 64) - 1, 7
-"""One that has the sign of a signed number, and one that has not."""
+"""A hash that is negative as a signed number, and one that is not."""
 
 
 def shard(number, first, split=None):
@@ -38,7 +38,7 @@ def firsts(shards):
 
 @pytest.fixture
 def published():
-    """A store with a version of these shards."""
+    """Return a store with a version of these shards."""
     store = MemoryStore()
     for each in SHARDS:
         store.put(each.raw.basename, b"x" * 100)
@@ -46,35 +46,35 @@ def published():
     return store
 
 
-def test_a_table_keeps_them_to_the_last_bit():
+def test_a_table_keeps_first_hashes_to_the_last_bit():
     table = table_of(SHARDS)
     assert firsts(table) == FIRSTS
     assert firsts(table[1:3]) == [None, SMALL]
     assert firsts(pickle.loads(pickle.dumps(table))) == FIRSTS
 
 
-def test_what_a_task_answers_keeps_them():
+def test_packed_shards_keep_first_hashes():
     assert firsts(unpack_shards(pack_shards(SHARDS), where="answer")) == FIRSTS
 
 
-def test_a_table_without_any_has_no_column_of_them():
+def test_a_table_without_first_hashes_has_no_column_for_them():
     assert arrow_of([shard(0, None)]).column_names[-1] == "size_limit"
     assert arrow_of(SHARDS).column_names[-1] == "raw_first"
 
 
-def test_shards_and_digests_are_the_same_with_and_without():
+def test_shards_and_digests_are_the_same_with_and_without_first_hashes():
     plain = [shard(number, None) for number in range(4)]
     assert plain == SHARDS
     assert digest_of(plain) == digest_of(SHARDS)
     assert table_of(plain).content_hashes().tolist() == table_of(SHARDS).content_hashes().tolist()
 
 
-def test_a_version_opens_with_them_by_its_index_and_by_its_table(published):
+def test_a_version_opens_with_first_hashes_by_its_index_and_by_its_table(published):
     assert firsts(load_manifest(published).shards) == FIRSTS
     assert firsts(load_from_table(published, None).shards) == FIRSTS
 
 
-def test_a_split_opened_by_its_own_address_has_its_own():
+def test_a_split_opened_by_its_own_address_has_first_hashes():
     store, shards = MemoryStore(), [shard(0, SMALL, "a"), shard(1, LARGEST, "b")]
     for each in shards:
         store.put(each.raw.basename, b"x" * 100)
@@ -82,7 +82,7 @@ def test_a_split_opened_by_its_own_address_has_its_own():
     assert firsts(load_manifest(store.child("b")).shards) == [LARGEST]
 
 
-def test_entries_of_an_index_have_the_keys_that_other_readers_take(published):
+def test_entries_of_an_index_have_only_keys_that_other_readers_accept(published):
     entry = json.loads(published.get("index.json"))["shards"][0]
     assert sorted(entry["raw_data"]) == ["basename", "bytes", "hashes"]
 
@@ -90,7 +90,7 @@ def test_entries_of_an_index_have_the_keys_that_other_readers_take(published):
 @pytest.mark.parametrize(
     "told", [None, "f" * 16, ["f" * 16], ["f" * 15, 7, None, "F" * 16]], ids=["none", "text", "one", "odd"]
 )
-def test_an_index_that_tells_them_wrongly_opens_without(published, told):
+def test_an_index_with_malformed_first_hashes_opens_without_them(published, told):
     index = json.loads(published.get("index.json"))
     assert index["smalti"]["first_hashes"] == ["f" * 16, None, "0" * 15 + "7", "8" + "0" * 15]
     index["smalti"]["first_hashes"] = told
@@ -108,10 +108,10 @@ def test_a_table_whose_column_is_of_another_kind_is_refused():
         parsed(bytes_of(table.append_column("raw_first", table.column(place))))
 
 
-def test_a_set_of_others_has_none():
+def test_a_set_of_another_writer_has_no_first_hashes():
     shards, _ = parse_index(json.dumps({"shards": [SHARDS[0].to_json()], "version": 2}).encode(), where="index.json")
     assert firsts(shards) == [None]
 
 
-def test_moving_a_shard_keeps_its_hash():
+def test_moving_a_shard_keeps_its_first_hash():
     assert replace(SHARDS[2]).with_prefix("elsewhere").raw.first_hash == SMALL

@@ -1,4 +1,4 @@
-"""Index files when publishers overtake each other: the newest version stays, whoever writes last, sleeps or dies."""
+"""Index files when publishers overtake each other: the newest version stays, also if one is late or killed."""
 
 import json
 
@@ -13,8 +13,8 @@ from smalti.testing import Killed, MemoryStore
 WRITES = ("put", "put_if_absent", "put_if_match")
 
 
-class Interrupted(MemoryStore):
-    """Does something else before its next write of one key, and perhaps dies after it."""
+class InterruptedStore(MemoryStore):
+    """A store that runs a function before its next write of one key, and can raise after that write."""
 
     def __init__(self, key, meanwhile, *, dies=True):
         super().__init__()
@@ -22,13 +22,13 @@ class Interrupted(MemoryStore):
         self.shown = []
 
     def put(self, key, data):
-        self._around(key, lambda: super(Interrupted, self).put(key, data))
+        self._around(key, lambda: super(InterruptedStore, self).put(key, data))
 
     def put_if_absent(self, key, data):
-        self._around(key, lambda: super(Interrupted, self).put_if_absent(key, data))
+        self._around(key, lambda: super(InterruptedStore, self).put_if_absent(key, data))
 
     def put_if_match(self, key, data, etag):
-        return self._around(key, lambda: super(Interrupted, self).put_if_match(key, data, etag))
+        return self._around(key, lambda: super(InterruptedStore, self).put_if_match(key, data, etag))
 
     def _around(self, key, write):
         is_here = key == self.key and self.meanwhile is not None
@@ -51,13 +51,13 @@ def version_in(store, key="index.json"):
 @pytest.mark.parametrize("splits", [(None,), ("train", "test")])
 @pytest.mark.parametrize("has_older", [False, True])
 def test_a_slow_publisher_that_dies_leaves_the_index_of_the_newer_version(make_draft, splits, has_older):
-    """Without the condition its own put would land last, and nobody would look after it any more."""
+    """Without the condition its own put would come last, and no publisher would look at the index file after it."""
 
     def overtake(store):
         publish(store, make_draft(store, 4, first=20, splits=splits), mode="append")
 
     key = f"{splits[0]}/index.json" if splits[0] else "index.json"
-    store = Interrupted(key, None)
+    store = InterruptedStore(key, None)
     if has_older:
         publish(store, make_draft(store, 2, splits=splits))
     store.meanwhile = overtake
@@ -70,7 +70,7 @@ def test_a_slow_publisher_that_dies_leaves_the_index_of_the_newer_version(make_d
 
 
 def test_two_interleaved_publishers_never_show_an_older_version_after_a_newer_one(make_draft):
-    store = Interrupted("index.json", None, dies=False)
+    store = InterruptedStore("index.json", None, dies=False)
     publish(store, make_draft(store, 2))
     store.meanwhile = lambda store: publish(store, make_draft(store, 4, first=20), mode="overwrite")
     made = publish(store, make_draft(store, 3, first=10), mode="append")
@@ -80,8 +80,8 @@ def test_two_interleaved_publishers_never_show_an_older_version_after_a_newer_on
 
 
 def test_the_index_of_a_split_that_a_newer_version_has_again_is_not_removed(make_draft):
-    """The slow one publishes without the split, and finds its stale index only after the next version wrote it."""
-    store = Interrupted("train/index.json", None, dies=False)
+    """The slow publisher drops the split, and finds the stale index only after the next version has written it."""
+    store = InterruptedStore("train/index.json", None, dies=False)
     publish(store, make_draft(store, 2, splits=("train", "test")))
     store.meanwhile = lambda store: rollback(store, 1)
     deleted = []
@@ -91,9 +91,9 @@ def test_the_index_of_a_split_that_a_newer_version_has_again_is_not_removed(make
     assert "test/index.json" not in deleted
 
 
-def test_the_index_of_a_split_that_only_the_overtaken_version_has_is_taken_away(make_draft):
-    """The newer publisher saw no index file yet, and so knew of no split; the older one has just written its own."""
-    store = Interrupted("index.json", None, dies=False)
+def test_the_index_of_a_split_that_only_the_overtaken_version_has_is_removed(make_draft):
+    """The newer publisher saw no index file yet, and so no split; the older one has just written its own."""
+    store = InterruptedStore("index.json", None, dies=False)
     store.meanwhile = lambda store: publish(store, make_draft(store, 4, first=20), mode="overwrite")
     publish(store, make_draft(store, 2, splits=("train",)))
     assert version_in(store) == 2
@@ -121,8 +121,8 @@ def test_an_index_that_is_there_already_is_not_put_again(make_draft):
     assert [call for call in store.calls[before:] if call.op in WRITES] == []
 
 
-class Refusing(MemoryStore):
-    """Says no to every condition, as Ceph 16 does to its own ETags; or that it knows none."""
+class RefusingStore(MemoryStore):
+    """A store that refuses every condition, as Ceph 16 does for its own ETags, or does not support them."""
 
     def __init__(self, error):
         super().__init__()
@@ -135,23 +135,23 @@ class Refusing(MemoryStore):
 @pytest.mark.parametrize(
     "error", [StoreConflict("412"), StoreError("no locks", is_unsupported=True)], ids=["refuses", "cannot"]
 )
-def test_where_the_condition_cannot_be_used_the_index_is_replaced_as_ever(make_draft, error):
-    store = Refusing(error)
+def test_where_conditions_cannot_be_used_the_index_is_replaced_unconditionally(make_draft, error):
+    store = RefusingStore(error)
     publish(store, make_draft(store, 2))
     assert publish(store, make_draft(store, 3, first=10), mode="append").version == 2
     assert version_in(store) == 2
 
 
-def test_where_the_store_fails_the_condition_is_not_given_up(make_draft):
-    store = Refusing(StoreError("503"))
+def test_a_failure_of_the_store_does_not_make_the_put_unconditional(make_draft):
+    store = RefusingStore(StoreError("503"))
     publish(store, make_draft(store, 2))
     with pytest.raises(CommitUnknown, match="503"):
         publish(store, make_draft(store, 3, first=10), mode="append")
     assert version_in(store) == 1
 
 
-def test_a_store_that_keeps_nothing_of_an_index_is_told(tmp_path):
-    class Losing(MemoryStore):
+def test_a_store_that_keeps_nothing_of_an_index_is_reported(tmp_path):
+    class LosingStore(MemoryStore):
         def put_if_absent(self, key, data):
             super().put_if_absent(key, b"")
 
@@ -159,11 +159,11 @@ def test_a_store_that_keeps_nothing_of_an_index_is_told(tmp_path):
             return super().put_if_match(key, b"", etag)
 
     with pytest.raises(CatalogError, match="the store has 0"):
-        replace_index(Losing(), "index.json", b"{}", 1)
+        replace_index(LosingStore(), "index.json", b"{}", 1)
 
 
 @pytest.mark.parametrize("junk", [b"", b"[]", b"{", b'{"smalti": 3}', b'{"smalti": {"version": true}}'])
-def test_what_is_no_index_of_a_version_is_replaced(tmp_path, junk):
+def test_a_file_that_is_no_index_of_a_version_is_replaced(tmp_path, junk):
     store = LocalStore(tmp_path)
     store.put("index.json", junk)
     replace_index(store, "index.json", b'{"smalti": {"version": 1}}', 1)
@@ -171,7 +171,7 @@ def test_what_is_no_index_of_a_version_is_replaced(tmp_path, junk):
 
 
 @pytest.mark.parametrize(("version", "stays"), [(6, True), (7, False), (8, False)])
-def test_only_an_older_index_gives_way(tmp_path, version, stays):
+def test_only_an_older_index_is_replaced(tmp_path, version, stays):
     store = LocalStore(tmp_path)
     there, ours = b'{"smalti": {"version": 7}}', b'{"smalti": {"version": %d}, "x": 1}' % version
     store.put("index.json", there)

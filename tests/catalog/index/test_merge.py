@@ -15,7 +15,7 @@ from tests.shard_sets import write_set
 
 
 def fill(store, folder, count, first=0):
-    """A set of plain MDS shards, of a few samples each, in a folder of the store."""
+    """Write a set of plain MDS shards, of a few samples each, to a folder of the store."""
     made = ShardBuilder(Schema.from_columns({"id": "int"}), ShardOptions(size_limit=215))
     filled = [shard for number in range(first, first + count) for shard in made.add({"id": number})] + made.finish()
     built = [shard.seal() for shard in filled]
@@ -34,7 +34,7 @@ def names(store):
     return [shard.raw.basename for shard in load_manifest(store).shards]
 
 
-# ------------------------------------------------------------------ what it makes
+# ------------------------------------------------------------------ what is merged
 
 
 def test_a_root_is_merged_at_any_depth_in_the_order_of_its_parts(store):
@@ -81,7 +81,7 @@ def test_a_remote_and_a_local_root_both_get_the_result(tmp_path):
     assert names(remote) == wanted
 
 
-def test_the_local_one_of_a_pair_is_read_where_it_is_there(tmp_path):
+def test_the_local_file_of_a_pair_is_read_if_it_exists(tmp_path):
     remote, local = LocalStore(tmp_path / "remote"), LocalStore(tmp_path / "local")
     wanted = fill(remote, "1", 4) + fill(remote, "2", 4)
     local.put("1/index.json", remote.get("1/index.json"))
@@ -166,7 +166,7 @@ def test_parts_are_read_at_the_same_time():
     assert json.loads(store.objects["index.json"])["shards"]
 
 
-# ------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------ what is refused
 
 
 def check_refused(store, error, match, *args, **kwargs):
@@ -230,7 +230,7 @@ def test_index_files_outside_the_root_are_refused(url, tmp_path):
     check_refused(store, CatalogError, "does not lie below", [url.format(root=store.url)], store.url)
 
 
-def test_an_index_file_that_is_not_there_or_not_one_is_refused(tmp_path):
+def test_a_missing_or_malformed_index_file_is_refused(tmp_path):
     store = LocalStore(tmp_path)
     fill(store, "1", 2)
     check_refused(store, CatalogError, "is not there", [f"{tmp_path}/2/index.json"], str(tmp_path))
@@ -253,7 +253,7 @@ def test_arguments_of_neither_form_are_a_type_error(args, options):
         merge_index(*args, **options)
 
 
-def test_a_store_that_fails_or_stands_still_is_an_error_in_time():
+def test_a_store_that_fails_or_hangs_is_an_error_in_time():
     store = MemoryStore()
     fill(store, "1", 2)
     store.plant("get", delay=1.0)

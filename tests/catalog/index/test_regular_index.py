@@ -1,4 +1,4 @@
-"""Index files that are read by a pattern say exactly what they say when they are parsed; all others are parsed."""
+"""Index files that are read by a pattern give the same as when they are parsed; all others are parsed."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.hostile.mutations import mutate_bytes, mutate_json
 from tests.hostile.seeds import MDS_INDEXES, TEXT_INDEXES, mds_entry
 
 
-def alike(count, *, zipped=False, hashes=("sha1", "xxh64")):
+def regular_index(count, *, zipped=False, hashes=("sha1", "xxh64")):
     shards = [shard for shard in many_shards(3 * count) if (shard.zip is not None) == zipped][:count]
     return [
         replace(
@@ -44,14 +44,14 @@ def expected(data):
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("count", [2, 300])
 def test_a_regular_index_is_read_as_it_is_parsed(count, zipped, hashes):
-    data = emit_index(alike(count, zipped=zipped, hashes=hashes))
+    data = emit_index(regular_index(count, zipped=zipped, hashes=hashes))
     found = read_regular(data, where="index.json")
     assert (found.shards, found.digest) == expected(data)
     assert len(found.shards) == count
 
 
-def test_a_line_end_after_it_is_nothing():
-    data = emit_index(alike(5))
+def test_a_line_end_after_the_index_is_ignored():
+    data = emit_index(regular_index(5))
     assert read_regular(data + b"\r\n\t ", where="x").shards == expected(data)[0]
     assert read_regular(data + b"\x0b", where="x") is None
 
@@ -72,8 +72,8 @@ def test_a_line_end_after_it_is_nothing():
         ('"mds"', '"mds", "x": {"samples": 3}'), ('{"shards"', '{ "shards"'), ("zip_data", "zip_date"),
     ],
 )  # fmt: skip
-def test_what_is_not_regular_is_left_to_the_parser(old, new):
-    text = emit_index(alike(9)).decode()
+def test_irregular_files_are_left_to_the_parser(old, new):
+    text = emit_index(regular_index(9)).decode()
     assert old in text
     assert read_regular(text.encode(), where="index.json") is not None
     assert read_regular(text.replace(old, new).encode(), where="index.json") is None
@@ -81,9 +81,9 @@ def test_what_is_not_regular_is_left_to_the_parser(old, new):
     assert read_regular(last.encode(), where="index.json") is None
 
 
-def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
+def test_damaged_files_are_never_read_differently_by_pattern_and_parser():
     dice = Random(11)
-    regular = [emit_index(alike(4, zipped=zipped)).decode() for zipped in (False, True)]
+    regular = [emit_index(regular_index(4, zipped=zipped)).decode() for zipped in (False, True)]
     several = [json.dumps({"shards": [mds_entry("a"), mds_entry("b"), mds_entry("c")], "version": 2}, sort_keys=True)]
     seeds = regular + several + MDS_INDEXES + TEXT_INDEXES
     read = 0
@@ -100,9 +100,9 @@ def test_no_damage_makes_a_pattern_say_something_else_than_the_parser():
 
 
 @pytest.mark.slow
-def test_a_single_digit_that_changes_is_read_as_it_stands():
-    """Each byte of an index becomes each of a few others: the pattern says the same as the parser, or nothing."""
-    data = emit_index(alike(3))
+def test_a_single_changed_digit_is_read_unchanged():
+    """Each byte of an index is replaced by each of a few others: the pattern gives the same as the parser, or None."""
+    data = emit_index(regular_index(3))
     read = 0
     for place in range(len(data)):
         for byte in b'0f"}, x\\':
@@ -115,15 +115,15 @@ def test_a_single_digit_that_changes_is_read_as_it_stands():
 
 
 def large_index(change=lambda text: text):
-    """More than is looked at to find the version."""
+    """The file is larger than the part that is read to find the version."""
     store = MemoryStore()
-    store.put("index.json", change(emit_index(alike(3000)).decode()).encode())
+    store.put("index.json", change(emit_index(regular_index(3000)).decode()).encode())
     assert store.size("index.json") > 1 << 20
     return store
 
 
 @pytest.mark.slow
-def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
+def test_a_large_set_of_another_writer_opens_by_the_pattern_as_by_the_parser():
     by_pattern = load_manifest(large_index())
     by_parser = load_manifest(large_index(lambda text: json.dumps(json.loads(text))))
     spaced = load_manifest(large_index(lambda text: json.dumps(json.loads(text), indent=1)))
@@ -132,19 +132,19 @@ def test_a_large_set_of_others_opens_by_the_pattern_as_by_the_parser():
     assert type(spaced.shards) is tuple
 
 
-def test_a_large_damaged_set_of_others_is_refused_with_the_place():
+def test_a_large_damaged_set_of_another_writer_is_refused_with_the_place():
     store = large_index(lambda text: text.replace("shard.2000.mds", "shard.1999.mds").replace("w/9/", "w/8/"))
     with pytest.raises(IndexFileError, match=r"\$\.shards\[\d+\].*listed by"):
         load_manifest(store)
 
 
-def test_a_decoy_beside_a_key_that_is_written_with_an_escape_is_not_believed():
-    text = emit_index(alike(9)).decode()
+def test_a_decoy_next_to_a_key_with_an_escape_is_not_used():
+    text = emit_index(regular_index(9)).decode()
     one = json.loads(text)["shards"][1]
     real = f'"\\u0072aw_data": {json.dumps(one["raw_data"])}, "\\u0073amples": {one["samples"]}, "x": {{"a": 0, '
     decoy = text.replace('"raw_data": ', real + '"raw_data": ').replace(', "size_limit"', ', "b": 0}, "size_limit"')
     first = decoy.index("}, {") + 1
-    decoy = decoy[:12] + decoy[first + 2 :]  # begins with the entry whose decoy says what is real
+    decoy = decoy[:12] + decoy[first + 2 :]  # the first entry is the one whose decoy has the right values
     assert len(json.loads(decoy)["shards"]) == 8
     assert read_regular(decoy.encode(), where="index.json") is None
     with pytest.raises(IndexFileError, match="listed by"):

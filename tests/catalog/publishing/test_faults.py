@@ -1,4 +1,4 @@
-"""Publishing when things go wrong: races, lost replies, deaths at every step. One invariant: old version or new one."""
+"""Publishing under faults: races, lost replies, kills at every step. The invariant: the old version or the new one."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ HEADER = "_versions/00000001.json"
 
 
 def run_all(work, count):
-    """`work(0..count-1)` at once in threads; what each returned or raised."""
+    """Run `work(0)` to `work(count - 1)` concurrently in threads; return what each returned or raised."""
     results: list = [None] * count
     barrier = threading.Barrier(count, timeout=30)
 
@@ -49,7 +49,7 @@ def store(request, tmp_path):
 
 
 def check_chain(store):
-    """Versions 1..n without a gap, each complete, each write once; the index shows the newest."""
+    """Check that versions 1 to n are complete, without a gap, each write once, and that the index shows the newest."""
     lines = history(store)
     assert [line.version for line in lines] == list(range(1, len(lines) + 1))
     assert [line.parent for line in lines] == [None, *range(1, len(lines))]
@@ -98,7 +98,7 @@ def test_eight_appenders_all_get_in_and_no_row_is_lost(store, make_draft):
     assert [line.rows for line in lines] == [2 + 3 * n for n in range(9)]
 
 
-def test_one_write_published_by_eight_zombies_is_one_version(store, make_draft):
+def test_one_write_published_by_eight_processes_is_one_version(store, make_draft):
     draft = make_draft(store, 5)
     results = run_all(lambda who: publish(store, draft), 8)
     assert all(result == results[0] for result in results), results
@@ -131,7 +131,7 @@ def test_a_lost_reply_is_settled_by_reading_back(make_draft):
 
 
 def test_a_conflict_with_our_own_retried_put_is_a_success(make_draft):
-    """The client library retried by itself: the first put landed, the second was told that something is there."""
+    """The client library retries by itself: the first put takes effect, the second finds an existing object."""
     store = MemoryStore()
     draft = make_draft(store)
 
@@ -146,14 +146,14 @@ def test_a_conflict_with_our_own_retried_put_is_a_success(make_draft):
     assert publish(twice, draft).version == 1
 
 
-def test_a_put_that_did_not_land_is_done_again(make_draft):
+def test_a_put_that_did_not_take_effect_is_repeated(make_draft):
     store = MemoryStore()
     store.plant("put_if_absent", key=HEADER, error=StoreTimeout("no reply"), times=2)
     assert publish(store, make_draft(store)).version == 1
     check_chain(store)
 
 
-def test_a_put_that_never_lands_and_never_answers_is_unknown(make_draft):
+def test_a_put_that_never_takes_effect_nor_answers_is_unknown(make_draft):
     store = MemoryStore()
     draft = make_draft(store)
     store.plant("put_if_absent", key=HEADER, error=StoreTimeout("no reply"))
@@ -179,7 +179,7 @@ def test_an_outcome_that_cannot_be_read_back_is_unknown_and_nothing_is_removed(m
     assert len(check_chain(store)) == 1
 
 
-def test_refused_credentials_are_said_as_such(make_draft):
+def test_refused_credentials_are_reported_as_such(make_draft):
     store = MemoryStore()
     store.plant("put_if_absent", key=HEADER, error=StoreAuthError("403"))
     with pytest.raises(StoreAuthError):
@@ -189,7 +189,7 @@ def test_refused_credentials_are_said_as_such(make_draft):
 
 
 def writes_of_a_publish(make_draft, prepare, mode, splits):
-    """How many writes one publish does, counted on a store without faults."""
+    """Return the number of writes of one publish, counted on a store without faults."""
     store = MemoryStore()
     prepare(store)
     draft = make_draft(store, 4, splits=splits)
@@ -274,7 +274,7 @@ def test_a_slow_publisher_does_not_leave_an_old_index_over_a_newer_one(make_draf
 
 
 def test_finishing_an_old_write_never_shows_the_old_version(make_draft):
-    """A zombie repeats its write long after others went on, and dies after each of its own writes."""
+    """A late process repeats its write after other versions were published, and is killed after each of its writes."""
     for survived in range(3):
         store = MemoryStore()
         old = make_draft(store, 2)
@@ -289,7 +289,7 @@ def test_finishing_an_old_write_never_shows_the_old_version(make_draft):
 
 
 def test_a_reader_without_the_right_to_list_still_opens_the_newest(make_draft):
-    """S3 answers 403, not 404, for a missing key to those who may only read."""
+    """S3 answers 403, not 404, for a missing key if the credentials may only read."""
     store = MemoryStore()
     publish(store, make_draft(store, 2))
     store.plant("get_range", key="_versions/00000002.json", error=StoreAuthError("403"))

@@ -1,4 +1,4 @@
-"""What a header says only where there is something to say: older readers and older sets know nothing of it."""
+"""The optional fields of a header, which are left out when empty: older readers and older sets do not have them."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from smalti.testing import MemoryStore
 NAMES = ("logical", "row_hash", "sidecars", "fenced", "expired")
 
 
-def test_a_header_that_says_nothing_more_is_as_it_always_was(make_draft):
+def test_empty_optional_fields_are_left_out_of_a_header(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store))
     found = json.loads(store.get("_versions/00000001.json"))
@@ -24,7 +24,7 @@ def test_a_header_that_says_nothing_more_is_as_it_always_was(make_draft):
     assert (manifest.logical, manifest.row_hash, manifest.sidecars) == ({}, "", ())
 
 
-def test_what_a_header_says_comes_back(make_draft):
+def test_optional_fields_of_a_header_are_read_back(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store))
     header = replace(
@@ -54,7 +54,7 @@ def test_what_a_header_says_comes_back(make_draft):
         ("expired", None),
     ],
 )
-def test_a_field_that_is_not_what_it_must_be_is_refused_and_named(make_draft, name, value):
+def test_a_malformed_field_is_refused_and_named(make_draft, name, value):
     store = MemoryStore()
     publish(store, make_draft(store))
     found = json.loads(store.get("_versions/00000001.json")) | {name: value}
@@ -71,7 +71,7 @@ def test_a_field_that_is_not_what_it_must_be_is_refused_and_named(make_draft, na
         ({"sidecars": [{"x": object()}]}, SchemaError),
     ],
 )
-def test_a_draft_with_what_no_header_can_hold_is_refused(make_draft, fields, error):
+def test_a_draft_with_values_that_no_header_can_contain_is_refused(make_draft, fields, error):
     store = MemoryStore()
     draft = make_draft(store)
     with pytest.raises(error):

@@ -25,7 +25,7 @@ def store(request, tmp_path):
 
 
 def ids(store, manifest):
-    """The id column of every sample, decoded by hand from the shards."""
+    """Return the id of every sample, decoded by hand from the shards."""
     import struct
 
     found = []
@@ -105,7 +105,7 @@ def test_publishing_the_same_write_again_returns_the_same_version(store, make_dr
     assert [info.version for info in history(store)] == [1, 2]
 
 
-def test_history_tells_every_version_oldest_first(store, make_draft):
+def test_history_lists_every_version_oldest_first(store, make_draft):
     drafts = [make_draft(store, rows) for rows in (3, 4, 5)]
     for draft, mode in zip(drafts, ("create", "append", "overwrite"), strict=True):
         publish(store, draft, mode=mode)
@@ -128,7 +128,7 @@ def test_rollback_is_a_new_version_with_the_old_digest(store, make_draft):
     assert rollback(store, 1).version == 3, "already there: no further version"
 
 
-def test_rollback_to_a_version_that_never_was_says_which_there_are(store, make_draft):
+def test_rollback_to_an_unknown_version_names_the_known_ones(store, make_draft):
     publish(store, make_draft(store))
     with pytest.raises(VersionNotFound, match="1 to 1"):
         rollback(store, 7)
@@ -167,7 +167,7 @@ def test_the_folder_of_a_split_opens_like_a_plain_set(store, make_draft):
         publish(store.child("train"), make_draft(store.child("train")), mode="overwrite")
 
 
-def test_the_index_of_a_split_that_is_gone_goes_too(store, make_draft):
+def test_the_index_of_a_removed_split_is_removed(store, make_draft):
     publish(store, make_draft(store, 6, splits=("train", "test")))
     publish(store, make_draft(store, 6, splits=("train", "dev")), mode="overwrite")
     assert store.exists("train/index.json")

@@ -43,7 +43,7 @@ def test_appends_through_a_storm_are_each_in_the_chain_once(make_draft, seed):
         thread.join(100)
     assert failures == []
     store.heal()
-    publish(store, drafts[0][0], mode="append")  # finishes what the last failed writer left of the index
+    publish(store, drafts[0][0], mode="append")  # finishes the index files that the last failed writer did not write
     lines = check_chain(store)
     assert len(lines) == 13
     assert [line.rows for line in lines] == [2 + 3 * n for n in range(13)]

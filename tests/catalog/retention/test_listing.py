@@ -1,4 +1,4 @@
-"""A listing that is kept in little memory tells what the store told."""
+"""A listing in compressed form has all that the store reported."""
 
 import tracemalloc
 
@@ -6,7 +6,7 @@ from smalti.catalog.retention.listing import Listing, Names
 from smalti.storage import ObjectInfo
 
 
-def test_every_object_comes_again_in_order_with_size_and_time():
+def test_every_object_is_listed_again_in_order_with_size_and_time():
     odd = ["a b", "ä/ö", "line\nbreak", "not utf-8 \udcff", '"quoted"', "a" * 300]
     found = [ObjectInfo(key, number, "etag", 1.1 * number) for number, key in enumerate(odd)]
     found += [ObjectInfo(f"w/{number:07}", 1 << 50, "", None) for number in range(9000)]
@@ -17,7 +17,7 @@ def test_every_object_comes_again_in_order_with_size_and_time():
     assert list(Listing([])) == []
 
 
-def test_a_hundred_thousand_objects_take_eight_megabytes_while_they_are_gone_through():
+def test_a_hundred_thousand_objects_take_eight_megabytes_during_iteration():
     def found():
         for number in range(100_000):
             yield ObjectInfo(
@@ -37,7 +37,7 @@ def test_a_hundred_thousand_objects_take_eight_megabytes_while_they_are_gone_thr
     assert peak < 8_000_000
 
 
-def test_names_are_those_that_were_given_and_no_others():
+def test_a_set_of_names_contains_exactly_the_names_given():
     names = Names([["a", "b"], [], (f"n{number}" for number in range(3000)), ["b", "\udcff"]])
     assert all(name in names for name in ("a", "b", "n0", "n2999", "\udcff"))
     assert not any(name in names for name in ("c", "n3000", "", "A"))

@@ -1,9 +1,9 @@
-"""What may go is reasoned out of a listing alone; here over listings that nobody would think of."""
+"""The rules of vacuum, as properties of arbitrary listings."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from smalti.catalog.retention.sweep import Known, Why, sweep
+from smalti.catalog.retention.sweep import SetFacts, Why, sweep
 from smalti.storage import ObjectInfo
 
 CUTOFF = 1000.0
@@ -26,7 +26,7 @@ def infos_of(found):
 
 
 def is_ours(key, markers):
-    """The rule of docs/versions.md, once more: whose name this is."""
+    """Return whether Smalti wrote an object of this name, by the rule of docs/versions.md."""
     *folders, name = key.split("/")
     if folders == ["_versions"]:
         return name.startswith(("ab" * 32, "probe-0123456789abcdef"))
@@ -42,10 +42,10 @@ def is_ours(key, markers):
     live=st.sets(st.integers(0, 24)),
     expired=st.sets(st.sampled_from(PUBLISHED)),
 )
-def test_nothing_goes_that_is_live_young_a_strangers_or_of_a_write_that_goes_on(found, live, expired):
+def test_nothing_is_removed_that_is_live_young_foreign_or_of_a_write_in_progress(found, live, expired):
     listing = infos_of(found)
     kept_keys = {info.key for place, info in enumerate(listing) if place in live}
-    result = sweep(listing, Known(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
+    result = sweep(listing, SetFacts(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
     markers = [
         name for name in ("pub-a", *MARKED, "best", "00000001", "index") if f"_versions/writes/{name}.json" in found
     ]
@@ -72,10 +72,10 @@ def listed(*keys, time=0.0):
     return [ObjectInfo(key, 7, "", time) for key in keys]
 
 
-def test_tables_go_first_and_markers_last():
+def test_tables_are_removed_first_and_markers_last():
     table = f"_versions/{'ab' * 32}.arrow"
     listing = listed("_versions/writes/mark-c.json", "mark-c/0/shard.00000.mds", table, "pub-a/0/shard.00000.mds")
-    result = sweep(listing, Known(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)
+    result = sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)
     assert [(each.key, each.why) for each in result.doomed] == [
         (table, Why.LEFTOVER),
         ("mark-c/0/shard.00000.mds", Why.ORPHAN),
@@ -88,5 +88,5 @@ def test_tables_go_first_and_markers_last():
 
 def test_a_write_that_the_newest_version_has_forgotten_is_fenced_too():
     listing = listed("pub-a/0/shard.00000.mds")
-    assert sweep(listing, Known(["pub-a"], [], ["pub-a"], []), CUTOFF).fences == ("pub-a",)
-    assert sweep(listing, Known(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF).fences == ()
+    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], []), CUTOFF).fences == ("pub-a",)
+    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF).fences == ()

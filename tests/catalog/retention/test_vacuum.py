@@ -1,4 +1,4 @@
-"""A vacuum removes what nobody needs, and nothing else, whatever happens meanwhile."""
+"""A vacuum removes exactly the objects that no version needs, also with concurrent publishers and faults."""
 
 import pytest
 
@@ -26,8 +26,8 @@ from tests.catalog.publishing.interfering_store import InterferingStore
 DAY = 86400.0
 
 
-class Aging(MemoryStore):
-    """A store whose clock the test turns; far from this machine's."""
+class AgingStore(MemoryStore):
+    """A store whose clock the test sets; it is far from this machine's."""
 
     def __init__(self):
         self.now = 1000 * DAY
@@ -42,11 +42,11 @@ class Aging(MemoryStore):
 
 @pytest.fixture
 def store():
-    return Aging()
+    return AgingStore()
 
 
 def publish_all(store, make_draft, *names, mode="overwrite"):
-    """A version for each name, which is its write id, a day apart."""
+    """Publish a version for each name, which is its write id, a day apart."""
     for number, name in enumerate(names):
         publish(store, make_draft(store, 4 + number, write_id=name), mode=mode)
         store.pass_days(1)
@@ -56,7 +56,7 @@ def is_whole(store, version):
     return verify(store, version=version).ok
 
 
-def test_a_dry_run_says_what_would_go_and_changes_nothing(store, make_draft):
+def test_a_dry_run_reports_what_would_be_removed_and_changes_nothing(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     before, shards = dict(store.objects), store.below("aaaa/")
@@ -69,7 +69,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(store, make_draft):
     assert "would be removed; versions that go: 1" in report.summary()
 
 
-def test_an_old_version_goes_and_the_newest_stays_whole(store, make_draft):
+def test_an_old_version_is_removed_and_the_newest_stays_complete(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     seen = []
@@ -103,7 +103,7 @@ def test_a_version_is_young_until_it_was_superseded_long_ago(store, make_draft):
     assert vacuum(store, dry_run=False).expired == (1,)
 
 
-def test_what_an_append_took_over_stays(store, make_draft):
+def test_shards_that_an_append_took_over_stay(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc", mode="append")
     store.pass_days(20)
     report = vacuum(store, dry_run=False)
@@ -122,7 +122,7 @@ def test_a_version_that_was_rolled_back_to_stays(store, make_draft):
     assert is_whole(store, 3)
 
 
-def test_a_tag_keeps_its_version_until_it_is_taken_away(store, make_draft):
+def test_a_tag_keeps_its_version_until_the_tag_is_removed(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc")
     tag(store, "best", 1)
     store.pass_days(20)
@@ -133,11 +133,11 @@ def test_a_tag_keeps_its_version_until_it_is_taken_away(store, make_draft):
     assert store.below("aaaa/") == []
 
 
-# ---------------------------------------------------------------------- writers that died, and strangers
+# ---------------------------------------------------------------------- dead writers and foreign objects
 
 
 def test_every_header_is_read_before_the_tags_are(store, make_draft):
-    """So that a tag that comes while headers are read is seen."""
+    """A tag that is made while headers are read must be seen."""
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc")
     tag(store, "best", 1)
     before = len(store.calls)
@@ -154,7 +154,7 @@ def put_orphan(store, make_draft, name, *, marked=True):
     return make_draft(store, 4, write_id=name)
 
 
-def test_what_a_dead_writer_left_goes_with_its_marker(store, make_draft):
+def test_leftovers_of_a_dead_writer_are_removed_with_its_marker(store, make_draft):
     publish_all(store, make_draft, "aaaa")
     draft = put_orphan(store, make_draft, "dead")
     store.pass_days(20)
@@ -168,7 +168,7 @@ def test_what_a_dead_writer_left_goes_with_its_marker(store, make_draft):
     assert is_whole(store, None)
 
 
-def test_a_writer_that_may_still_be_at_work_loses_nothing(store, make_draft):
+def test_a_writer_that_may_still_be_running_loses_nothing(store, make_draft):
     publish_all(store, make_draft, "aaaa")
     draft = put_orphan(store, make_draft, "slow")
     store.pass_days(20)
@@ -213,7 +213,7 @@ def test_nothing_is_removed_that_smalti_did_not_write(store, make_draft):
     assert store.below("aaaa/") == ["aaaa/00000/shard.txt", "aaaa/notes.txt"]
 
 
-def test_attempts_that_lost_and_tables_without_a_version_go(store, make_draft):
+def test_shards_of_losing_attempts_and_tables_without_a_version_are_removed(store, make_draft):
     publish_all(store, make_draft, "aaaa")
     leftovers = ["aaaa/00000-0badcafe/shard.00000.mds.zstd", f"_versions/{'ab' * 32}.arrow"]
     for key in (*leftovers, "_versions/probe-0123456789abcdef"):
@@ -250,7 +250,7 @@ def test_uploads_that_dead_writers_never_ended_are_aborted_in_time(store, make_d
 
 
 def test_a_marker_stays_while_its_write_has_a_young_upload(store, make_draft):
-    """Without the marker nobody could tell later whose upload it is."""
+    """Without the marker a later vacuum could not recognise the upload."""
     publish_all(store, make_draft, "aaaa")
     markers.begin(store, "dead")
     store.pass_days(5)
@@ -264,7 +264,7 @@ def test_a_marker_stays_while_its_write_has_a_young_upload(store, make_draft):
     assert second.uploads == (upload,)
 
 
-def test_credentials_that_may_not_ask_for_uploads_can_still_vacuum(store, make_draft):
+def test_credentials_that_may_not_list_uploads_can_still_vacuum(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
     store.plant("unfinished_uploads", error=StoreAuthError("403"))
@@ -273,10 +273,10 @@ def test_credentials_that_may_not_ask_for_uploads_can_still_vacuum(store, make_d
     assert report.expired == (1,)
 
 
-# ---------------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------------- what is refused
 
 
-def test_less_than_a_week_must_be_insisted_upon(store, make_draft):
+def test_less_than_a_week_needs_unsafe_ttl(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(2)
     with pytest.raises(CatalogError, match="`older_than` is 1 days; less than 7 may remove"):
@@ -287,24 +287,24 @@ def test_less_than_a_week_must_be_insisted_upon(store, make_draft):
 @pytest.mark.parametrize(
     ("text", "seconds"), [("7d", 604800), ("36h", 129600), ("90 m", 5400), ("2w", 1209600), ("1.5d", 129600), (3, 3)]
 )
-def test_ages_are_read(text, seconds):
+def test_ages_are_parsed(text, seconds):
     assert parse_age(text) == seconds
     assert LEAST_SECONDS == 604800
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-1d", "1y", -1, float("nan"), float("inf"), True, None])
-def test_what_is_no_age_is_refused(text):
+def test_an_invalid_age_is_refused(text):
     with pytest.raises(CatalogError, match="expected an age such as"):
         parse_age(text)
 
 
-class Timeless(MemoryStore):
+class TimelessStore(MemoryStore):
     def list(self, prefix=""):
         return (ObjectInfo(info.key, info.num_bytes, info.modified) for info in super().list(prefix))
 
 
-def test_a_store_that_tells_no_times_is_refused(make_draft):
-    store = Timeless()
+def test_a_store_that_reports_no_times_is_refused(make_draft):
+    store = TimelessStore()
     publish(store, make_draft(store))
     before = dict(store.objects)
     with pytest.raises(CatalogError, match="does not report when its objects were put"):
@@ -321,7 +321,7 @@ def test_a_place_without_versions_is_refused(store, make_draft):
         vacuum(store)
 
 
-def test_a_kept_version_that_cannot_be_read_stops_it(store, make_draft):
+def test_a_kept_version_that_cannot_be_read_stops_the_vacuum(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.delete(read_header(store, 2).table_key)
     store.pass_days(20)
@@ -331,11 +331,11 @@ def test_a_kept_version_that_cannot_be_read_stops_it(store, make_draft):
     assert store.objects == before
 
 
-# ---------------------------------------------------------------------- beside others
+# ---------------------------------------------------------------------- concurrent publishers
 
 
-class BeforeVacuum(InterferingStore, Aging):
-    """Just before the vacuum's own version is put."""
+class BeforeVacuum(InterferingStore, AgingStore):
+    """A store that interferes just before the version of the vacuum is put."""
 
     before = b'"vacuum"'
 
@@ -372,7 +372,7 @@ def test_a_tag_that_comes_first_keeps_its_version(make_draft):
     assert is_whole(store, 1)
 
 
-def test_two_at_once_remove_the_same(make_draft):
+def test_two_concurrent_vacuums_remove_the_same(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
@@ -382,7 +382,7 @@ def test_two_at_once_remove_the_same(make_draft):
     assert is_whole(store, None)
 
 
-def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_draft):
+def test_if_others_keep_publishing_a_vacuum_fails_and_removes_nothing(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
@@ -398,7 +398,7 @@ def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_
             return datetime(2026, 1, 1, tzinfo=timezone.utc)
 
         def pause(self, seconds):
-            """Not."""
+            """Do not wait."""
 
     store.interfere = again
     with pytest.raises(CommitConflict, match="nothing was removed"):
@@ -406,10 +406,10 @@ def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_
     assert is_whole(store, 1)
 
 
-# ---------------------------------------------------------------------- dying
+# ---------------------------------------------------------------------- kills
 
 
-def make_rubbish(store, make_draft):
+def make_leftovers(store, make_draft):
     publish_all(store, make_draft, "aaaa", "bbbb", "cccc", "dddd")
     tag(store, "best", 3)
     put_orphan(store, make_draft, "dead")
@@ -417,14 +417,14 @@ def make_rubbish(store, make_draft):
 
 
 def test_killed_after_any_write_every_kept_version_is_whole_and_the_next_one_finishes(make_draft):
-    expected = Aging()
-    make_rubbish(expected, make_draft)
+    expected = AgingStore()
+    make_leftovers(expected, make_draft)
     vacuum(expected, dry_run=False)
     shards = sorted(key for key in expected.objects if "/shard." in key)
     deaths = 0
     for count in range(100):
-        store = Aging()
-        make_rubbish(store, make_draft)
+        store = AgingStore()
+        make_leftovers(store, make_draft)
         store.die_after_writes(count)
         try:
             vacuum(store, dry_run=False)
@@ -443,8 +443,8 @@ def test_killed_after_any_write_every_kept_version_is_whole_and_the_next_one_fin
     assert deaths >= 10
 
 
-def test_a_delete_that_fails_ends_it_and_the_next_one_goes_on(store, make_draft):
-    make_rubbish(store, make_draft)
+def test_a_delete_that_fails_ends_the_vacuum_and_the_next_one_continues(store, make_draft):
+    make_leftovers(store, make_draft)
     store.plant("delete", key="*.mds", at=2, times=1, lost_ack=True)
     store.plant("delete", key="*.mds", at=2, times=1)
     with pytest.raises(StoreError):
@@ -454,7 +454,7 @@ def test_a_delete_that_fails_ends_it_and_the_next_one_goes_on(store, make_draft)
     assert is_whole(store, 3)
 
 
-def test_on_a_disk_the_files_are_gone(tmp_path, make_draft):
+def test_on_a_local_disk_the_files_are_removed(tmp_path, make_draft):
     import os
 
     store = LocalStore(tmp_path / "set")

@@ -1,4 +1,4 @@
-"""What lies beside the shards of a version stays with it, and goes with it."""
+"""Added columns are kept and removed together with their version."""
 
 import hashlib
 from dataclasses import replace
@@ -12,16 +12,16 @@ from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.digest import digest_of
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from tests.catalog.retention.test_vacuum import Aging, is_whole, publish_all
+from tests.catalog.retention.test_vacuum import AgingStore, is_whole, publish_all
 
 
 @pytest.fixture
 def store():
-    return Aging()
+    return AgingStore()
 
 
 def publish_with_columns(store, make_draft):
-    """Version 1 of write `aaaa`; version 2 has a column of write `side` beside the same shards."""
+    """Publish version 1 of write `aaaa`, and version 2 with the same shards and a column added by write `side`."""
     draft = make_draft(store, 30, write_id="aaaa")
     publish(store, draft)
     beside = []
@@ -40,7 +40,7 @@ def publish_with_columns(store, make_draft):
     return beside
 
 
-def test_columns_beside_the_shards_stay_with_their_version_and_go_with_it(store, make_draft):
+def test_added_columns_are_kept_and_removed_with_their_version(store, make_draft):
     beside = publish_with_columns(store, make_draft)
     store.pass_days(20)
     assert vacuum(store, dry_run=False).removed == ()
@@ -53,7 +53,7 @@ def test_columns_beside_the_shards_stay_with_their_version_and_go_with_it(store,
     assert is_whole(store, None)
 
 
-def test_verification_looks_at_the_columns_beside_the_shards_too(store, make_draft):
+def test_verification_checks_added_columns_too(store, make_draft):
     beside = publish_with_columns(store, make_draft)
     assert verify(store).num_shards == 2 * len(beside)
     store.objects[beside[1].raw.basename] = store.objects[beside[1].raw.basename][:-1] + b"!"
@@ -62,8 +62,8 @@ def test_verification_looks_at_the_columns_beside_the_shards_too(store, make_dra
     assert verify(store, version=1).ok
 
 
-def test_a_tag_of_columns_that_went_stops_no_later_vacuum(store, make_draft):
-    """Whoever tagged version 2 died before he looked whether it goes; its shards are those of version 3."""
+def test_a_tag_of_a_version_whose_columns_were_removed_stops_no_later_vacuum(store, make_draft):
+    """The process that tagged version 2 was killed before its check; the version's shards are those of version 3."""
     publish_with_columns(store, make_draft)
     rollback(store, 1)
     store.pass_days(20)

@@ -1,4 +1,4 @@
-"""A vacuum through s3fs, on a store that refuses, and that does what it is told and says that it did not."""
+"""A vacuum through s3fs, on a store that refuses requests, or loses the replies of successful ones."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.faultstore import FaultStore, Toxic
 
 
 @pytest.mark.slow
-def test_faults_on_the_way_delay_a_vacuum_and_spoil_nothing(make_draft, monkeypatch):
+def test_faults_of_the_store_delay_a_vacuum_and_damage_nothing(make_draft, monkeypatch):
     with FaultStore(seed=3) as faults:
         for name, value in faults.environment.items():
             monkeypatch.setenv(name, value)
@@ -24,7 +24,7 @@ def test_faults_on_the_way_delay_a_vacuum_and_spoil_nothing(make_draft, monkeypa
         make_draft(store, 20, write_id="dead")
         client = boto3.client("s3", endpoint_url=faults.url, region_name="us-east-1")
         client.create_multipart_upload(Bucket=faults.bucket, Key="set/dead/00000/shard.00009.mds")
-        time.sleep(3.1)  # the store tells times to the second
+        time.sleep(3.1)  # the store reports times to the second
         faults.plant(Toxic("http", status=503, code="SlowDown", probability=0.1))
         faults.plant(Toxic("lost_ack", method="DELETE", probability=0.2))
         for attempt in range(100):

@@ -9,7 +9,7 @@ from smalti.format import FileInfo, Schema, ShardInfo
 
 SCHEMA = Schema.from_columns({"id": "int", "t": "str"})
 MANY = 17_000
-"""More rows than are screened together."""
+"""More rows than are checked together."""
 
 
 def file(name, number, size=4096):
@@ -47,7 +47,7 @@ def parsed(table):
 
 
 def edited(table, row, **values):
-    """The table with other values in one row."""
+    """Return the table with other values in one row."""
     for name, value in values.items():
         place = table.column_names.index(name)
         items = table.column(place).to_pylist()

@@ -1,4 +1,4 @@
-"""What is written and looked at for sets of very many shards: part by part, and the same as for few."""
+"""Sets of very many shards are written and checked in parts, with the same results as small ones."""
 
 import json
 from dataclasses import replace
@@ -67,16 +67,16 @@ def test_the_index_file_of_thousands_of_shards_is_that_of_their_folder():
     assert (found[12].raw.basename, found[12].partition) == ("w/1/shard.12.mds", None)
 
 
-def test_a_store_that_takes_a_large_index_file_and_keeps_nothing_is_told():
-    class Losing(MemoryStore):
+def test_a_store_that_keeps_nothing_of_a_large_index_file_is_reported():
+    class LosingStore(MemoryStore):
         def put_file(self, key, path):
             self.put(key, b"")
 
     with pytest.raises(CatalogError, match="the store has 0"):
-        put_index(Losing(), "index.json", [shard(number) for number in range(MANY_SHARDS)], {})
+        put_index(LosingStore(), "index.json", [shard(number) for number in range(MANY_SHARDS)], {})
 
 
-class Counting(MemoryStore):
+class CountingStore(MemoryStore):
     asked = 0
 
     def size(self, key):
@@ -85,7 +85,7 @@ class Counting(MemoryStore):
 
 
 def stored(count, folder=f"{WRITE_ID}/00000-0a1b2c3d"):
-    store = Counting()
+    store = CountingStore()
     names = [f"{folder}/shard.{number:05d}.mds" for number in range(count)]
     for number, name in enumerate(names):
         store.put(name, b"x" * (number % 5))
@@ -96,7 +96,7 @@ def stored(count, folder=f"{WRITE_ID}/00000-0a1b2c3d"):
     return store, shards
 
 
-def test_shards_that_a_listing_shows_are_not_asked_for_one_by_one():
+def test_shards_that_a_listing_shows_are_not_looked_up_one_by_one():
     store, shards = stored(2_000)
     check_stored(store, shards, WRITE_ID)
     assert store.asked == 0
@@ -131,7 +131,7 @@ def test_of_compressed_shards_the_compressed_file_must_be_there():
     ]
 
 
-def test_tables_are_compared_by_marks_of_all_that_a_shard_says():
+def test_content_hashes_depend_on_all_data_of_a_shard():
     shards = [shard(number, zipped=number == 3) for number in range(5)]
     changed = [
         replace(shards[0], samples=7),
@@ -147,7 +147,7 @@ def test_tables_are_compared_by_marks_of_all_that_a_shard_says():
     assert len(set(before)) == 5
 
 
-def test_the_file_of_a_table_is_made_once_and_a_part_of_it_anew():
+def test_the_file_of_a_table_is_created_once_and_that_of_a_slice_again():
     shards = [shard(number) for number in range(5)]
     table = table_of(shards)
     assert emit_table(table) is emit_table(table)
@@ -155,15 +155,15 @@ def test_the_file_of_a_table_is_made_once_and_a_part_of_it_anew():
     assert emit_table(table[1:]) == emit_table(shards[1:])
 
 
-def test_a_shard_of_another_size_is_told_with_both_sizes():
+def test_a_shard_of_another_size_is_reported_with_both_sizes():
     store, shards = stored(20)
     store.put(shards[7].raw.basename, b"x")
     with pytest.raises(CatalogError, match=r"shard\.00007\.mds has 1 bytes, its writer says 2"):
         check_stored(store, shards, WRITE_ID)
 
 
-def test_shards_at_the_root_are_asked_for_one_by_one():
-    store, shards = Counting(), [shard(0, "")] * 3
+def test_shards_at_the_root_are_looked_up_one_by_one():
+    store, shards = CountingStore(), [shard(0, "")] * 3
     shards = [
         replace(each, raw=FileInfo(f"shard.{number}.mds", number), partition=None) for number, each in enumerate(shards)
     ]
@@ -190,8 +190,8 @@ def test_a_packed_list_that_is_damaged_is_refused_with_the_place_it_came_from(da
         unpack_shards(bad, where="answer of task 3")
 
 
-def test_an_index_file_of_ours_beyond_what_is_parsed_still_tells_the_version(tmp_path):
-    """A million entries are 600 MB: only the end of the file is looked at. Sparse: it takes no room on the disk."""
+def test_an_index_file_too_large_to_be_parsed_still_shows_its_version(tmp_path):
+    """A million entries take 600 MB: only the end of the file is read. The file is sparse, and takes no disk space."""
     store = open_store(str(tmp_path))
     store.put("w-1/shard.00000.mds", b"x" * 4096)
     first = replace(shard(5, ""), raw=FileInfo("w-1/shard.00000.mds", 4096), partition=None, hash_names=())

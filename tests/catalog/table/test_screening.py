@@ -1,4 +1,4 @@
-"""A wrong value in any row of a long table is found by column, wherever the row stands; right ones are not refused."""
+"""A wrong value in any row of a long table is found by column; valid tables are not refused."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -56,7 +56,7 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize("values", WRONG, ids=str)
-def test_a_wrong_value_is_refused_in_whichever_row_it_stands(table, values):
+def test_a_wrong_value_is_refused_in_any_row(table, values):
     for row in PLACES:
         with pytest.raises(IndexFileError):
             parsed(edited(table, row, **values))
@@ -71,7 +71,7 @@ def test_a_wrong_value_is_refused_in_whichever_row_it_stands(table, values):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_wrong_value_of_a_compressed_file_is_refused_in_whichever_row_it_stands(table, values):
+def test_a_wrong_value_of_a_compressed_file_is_refused_in_any_row(table, values):
     for row in (0, 16_383, 16_386):
         with pytest.raises(IndexFileError):
             parsed(edited(table, row, **values))
@@ -90,7 +90,7 @@ def test_a_shard_that_is_compressed_without_saying_how_is_refused(table):
 
 @pytest.mark.slow
 def test_a_null_among_the_words_counts_as_no_compression(table):
-    """The one other way in which Arrow can say that a text is absent."""
+    """Arrow's other representation of a null: in the dictionary."""
     column = table.column("compression").combine_chunks()
     words = pa.array([*column.dictionary.to_pylist(), None], pa.string())
     last = len(words) - 1
@@ -108,7 +108,7 @@ def test_a_null_among_the_words_counts_as_no_compression(table):
 
 
 @pytest.mark.parametrize("values", UNUSUAL, ids=str)
-def test_an_unusual_value_is_read_as_it_stands(table, values):
+def test_an_unusual_value_is_read_unchanged(table, values):
     for row in (1, 16_385):
         changed = edited(table, row, **values)
         assert parsed(changed)[row] != parsed(table)[row]
@@ -117,8 +117,8 @@ def test_an_unusual_value_is_read_as_it_stands(table, values):
 
 
 @pytest.mark.slow
-def test_what_is_accepted_does_not_depend_on_whether_rows_are_looked_at_one_by_one_or_by_column():
-    """Damage at random, in tables that fit one row each: there every row is checked by itself."""
+def test_checks_by_column_accept_the_same_tables_as_checks_row_by_row():
+    """Random damage, compared with tables of one row each, where every row is checked by itself."""
     dice, whole = Random(5), many_shards(60)
     values = [value for each in (*WRONG, *UNUSUAL * 8) for value in each.items()]
     seen = set()
@@ -150,7 +150,7 @@ def test_a_message_names_the_shard(table):
         parsed(edited(table, 16_400, raw_name="train/../x"))
 
 
-def test_shards_of_another_schema_are_refused_where_they_begin():
+def test_the_first_shard_of_another_schema_is_refused():
     shards = many_shards(50)
     other = replace(shards[30].schema, names=("id", "u"))
     shards[30] = replace(shards[30], schema=other)
@@ -192,8 +192,8 @@ def test_samples_are_those_of_the_column(table):
     assert (sizes.dtype, sizes[:4].tolist(), sizes[1999:2002].tolist()) == (np.int64, [0, 1, 2, 3], [999, 0, 1])
 
 
-def plain(count=MANY, *, zipped=False):
-    """Shards whose names have one length and rise from row to row, as one writer's do."""
+def ascending(count=MANY, *, zipped=False):
+    """Return shards whose names have one length and ascend, as those of one writer."""
     names = [f"w/{number // 1000:05}/shard.{number % 1000:05}.mds" for number in range(count)]
     zips = [FileInfo(f"{name}.zstd", 100) if zipped else None for name in names]
     packed = "zstd:7" if zipped else None
@@ -201,8 +201,8 @@ def plain(count=MANY, *, zipped=False):
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["raw", "zip"])
-def test_names_that_rise_are_believed(zipped):
-    shards = plain(zipped=zipped)
+def test_ascending_names_are_accepted(zipped):
+    shards = ascending(zipped=zipped)
     assert parsed(table_of(shards)) == tuple(shards)
 
 
@@ -210,15 +210,15 @@ def test_names_that_rise_are_believed(zipped):
 @pytest.mark.parametrize(
     ("row", "other"), [(1, 0), (MANY - 1, MANY - 2), (MANY - 1, 0), (0, MANY - 1), (1 << 14, (1 << 14) - 1)], ids=str
 )
-def test_one_name_that_stands_twice_among_names_that_rise_is_refused(zipped, row, other):
-    shards = plain(zipped=zipped)
+def test_a_duplicate_among_ascending_names_is_refused(zipped, row, other):
+    shards = ascending(zipped=zipped)
     name = shards[other].raw.basename
     with pytest.raises(IndexFileError, match="listed 2 times"):
         parsed(edited(table_of(shards), row, raw_name=name))
 
 
 def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
-    """Both columns rise, each for itself: `a.zstd` is raw in one row and compressed in another one."""
+    """Each column ascends by itself: `a.zstd` is raw in one row and compressed in another one."""
     shards = [
         ShardInfo(SCHEMA, 1, FileInfo("w/a", 100), FileInfo("w/b", 100), "zstd:7"),
         ShardInfo(SCHEMA, 1, FileInfo("w/b", 100), FileInfo("w/c", 100), "zstd:7"),
@@ -227,12 +227,12 @@ def test_a_raw_file_with_the_name_of_a_compressed_one_is_refused():
         parsed(table_of(shards))
 
 
-def test_names_that_fall_or_differ_in_length_are_read_if_none_stands_twice():
-    shards = [*plain()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
+def test_names_that_descend_or_differ_in_length_are_accepted_without_duplicates():
+    shards = [*ascending()[::-1], ShardInfo(SCHEMA, 1, FileInfo("w/short", 100))]
     assert parsed(table_of(shards)) == tuple(shards)
 
 
 @pytest.mark.parametrize("name", ["w/.//x", "w//x", "w/./x", "w/../x", "w/x/", "/w/x", "w/..", "w/x/.", "../x", "x\\y"])
 def test_an_unsafe_name_among_many_is_refused(name):
     with pytest.raises(IndexFileError):
-        parsed(edited(table_of(plain()), 9, raw_name=name))
+        parsed(edited(table_of(ascending()), 9, raw_name=name))

@@ -1,4 +1,4 @@
-"""The shards of a version as a table: the same as ever, made when asked for, safe whatever becomes of the file."""
+"""The shards of a version as a table: equal to a tuple, created on access, safe if the file is changed."""
 
 import copy
 import json
@@ -83,7 +83,7 @@ def test_the_first_file_without_a_hash_is_found(path):
     assert table[1:].without_hash("md5").basename == "train/w/1/shard.1.mds"
 
 
-def test_a_column_that_may_not_be_read_is_seen_without_making_all_shards():
+def test_an_unsafe_column_is_found_without_creating_all_shards():
     from dataclasses import replace
 
     unsafe = Schema(("a",), ("pkl",), (None,))
@@ -136,7 +136,7 @@ def test_a_file_that_was_replaced_since_it_was_pickled_is_checked_again(path, sh
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\x00", b"\x7f", b"\x80"])
 def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_crash(path, junk):
-    """pyarrow would follow the new offsets to wherever they point."""
+    """pyarrow would follow the new offsets wherever they point."""
     table, size = mapped(path), path.stat().st_size
     before = table[5]
     with path.open("r+b") as file:
@@ -148,8 +148,8 @@ def test_a_mapped_file_that_others_write_over_ends_in_an_error_and_not_in_a_cras
     assert before.raw.basename == "train/w/5/shard.5.mds"
 
 
-def unindexed(store):
-    """The set without its index file, so that it is read from its table."""
+def remove_index(store):
+    """Remove the index file of the set, so that it is read from its table."""
     store.delete("index.json")
     return store
 
@@ -158,17 +158,17 @@ def unindexed(store):
 def test_a_set_that_is_read_from_its_table_is_the_one_that_was_published(kind, tmp_path, make_draft):
     store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "set")
     made = publish(store, make_draft(store, 30, splits=("train", "val"), compression="zstd"))
-    for opened in (load_manifest(unindexed(store)), load_manifest(store, version=1)):
+    for opened in (load_manifest(remove_index(store)), load_manifest(store, version=1)):
         assert opened == made
         assert (opened.num_bytes, opened.partitions) == (made.num_bytes, ("train", "val"))
         assert opened.num_bytes == sum(store.size(shard.stored.basename) for shard in opened.shards)
         assert opened.select("val") == tuple(shard for shard in made.shards if shard.partition == "val")
 
 
-def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_draft):
+def test_opened_streams_are_pickled_as_their_options(tmp_path, make_draft):
     store = LocalStore(tmp_path / "set")
     publish(store, make_draft(store, 200))
-    unindexed(store)
+    remove_index(store)
     streams = OpenStreams([StreamOptions(str(tmp_path / "set"))] * 2)
     data = pickle.dumps(streams)
     again = pickle.loads(data)
@@ -180,8 +180,8 @@ def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_dr
     assert again.shards[per_set - 1 : per_set + 1] == [again.shards[-1], again.shards[0]]
 
 
-def test_a_digest_that_does_not_fit_its_table_is_seen_by_publishers_and_by_verify(make_draft):
-    """A reader believes it, as it does the digest of the table that stands beside it."""
+def test_a_digest_that_does_not_fit_its_table_is_found_by_publishers_and_by_verify(make_draft):
+    """A reader does not recompute it; the digest of the table is next to it in the header."""
     store = MemoryStore()
     made = publish(store, make_draft(store))
     other = sha256(b"other").hexdigest()
@@ -195,8 +195,8 @@ def test_a_digest_that_does_not_fit_its_table_is_seen_by_publishers_and_by_verif
 
 @pytest.mark.parametrize("field", ["digest", "table_sha256"])
 @pytest.mark.parametrize("value", ["../../etc", "", "AB" * 32, "a" * 63, "a" * 64 + "\n"])
-def test_a_digest_that_is_no_digest_is_refused(make_draft, field, value):
-    """It names a folder of the cache."""
+def test_a_malformed_digest_is_refused(make_draft, field, value):
+    """The digest names a folder of the cache."""
     store = MemoryStore()
     publish(store, make_draft(store))
     header = json.loads(store.objects[HEADER])

@@ -35,7 +35,7 @@ from smalti.storage import Store
 
 
 @dataclass(frozen=True)
-class Step:
+class VersionStep:
     """The step from one version to the next: its parent, the operation and the clock of the publisher."""
 
     parent: Header | None
@@ -43,7 +43,7 @@ class Step:
     clock: PublishingClock
 
 
-def header_of_draft(store: Store, draft: Draft, step: Step) -> tuple[Header, Sequence[ShardInfo]]:
+def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Header, Sequence[ShardInfo]]:
     """Return the header and the shards of the version that publishing the draft would create; store the shard table.
 
     Raises:
@@ -83,7 +83,7 @@ def check_append(store: Store, parent: Header, schema: Schema) -> None:
     check_no_added_columns(parent)
 
 
-def next_header(content: Header, write_id: str, step: Step) -> Header:
+def next_header(content: Header, write_id: str, step: VersionStep) -> Header:
     """Return the header of the version after the step's parent that has the content of `content`."""
     parent = step.parent
     version = 1 if parent is None else parent.version + 1

@@ -23,7 +23,7 @@ from smalti.catalog.index.refresh import refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.publishing.check_stored import check_stored
 from smalti.catalog.publishing.commit import PAUSE_SECONDS, SYSTEM, PublishingClock, commit
-from smalti.catalog.publishing.next_version import Step, header_of_draft, next_header
+from smalti.catalog.publishing.next_version import VersionStep, header_of_draft, next_header
 from smalti.catalog.reading import Newest, find_newest
 from smalti.errors import (
     CatalogError,
@@ -65,12 +65,11 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
         done = _already_published(store, newest, draft, is_first=attempt == 0)
         if done is not None:
             return done
-        header, shards = header_of_draft(store, draft, Step(newest, mode, clock))
-        committed = commit(store, header, clock)
-        if committed is not None:
-            return _finish(store, committed, shards if committed == header else None)
-        if mode != "append":
-            raise _lost_race(store, header)
+        try:
+            return _commit_draft(store, draft, VersionStep(newest, mode, clock))
+        except CommitConflict:
+            if mode != "append":
+                raise
         clock.pause(PAUSE_SECONDS * min(attempt + 1, 10))
     raise CommitConflict(
         f"{store.url}: an append was overtaken {REBASES} times; nothing of it is visible. Publish again when "
@@ -101,11 +100,7 @@ def replace_content(
             version=based_on,
             write_id=draft.write_id,
         )
-    header, shards = header_of_draft(store, draft, Step(newest, operation, clock))
-    committed = commit(store, header, clock)
-    if committed is None:
-        raise _lost_race(store, header)
-    return _finish(store, committed, shards if committed == header else None)
+    return _commit_draft(store, draft, VersionStep(newest, operation, clock))
 
 
 def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
@@ -135,7 +130,7 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
     check_stored(store, read_manifest(store, target).shards, target.write_id)
     store.check_exclusive_puts(FOLDER)
     content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
-    header = next_header(content, write_id or new_write_id(), Step(newest, "rollback", clock))
+    header = next_header(content, write_id or new_write_id(), VersionStep(newest, "rollback", clock))
     committed = commit(store, header, clock)
     if committed is None:
         raise CommitConflict(
@@ -174,7 +169,7 @@ def announce_removal(
     Raises:
         CommitUnknown: as for `publish`; nothing may be removed then.
     """
-    header = next_header(newest, write_id, Step(newest, "vacuum", clock))
+    header = next_header(newest, write_id, VersionStep(newest, "vacuum", clock))
     header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
     committed = commit(store, header, clock)
     if committed is not None:
@@ -238,13 +233,23 @@ def _already_published(store: Store, newest: Header | None, draft: Draft, *, is_
     return None
 
 
-def _lost_race(store: Store, header: Header) -> CommitConflict:
-    return CommitConflict(
-        f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
-        "nothing of it is visible. Look at the new version, and publish again if it is still needed",
-        version=header.version,
-        write_id=header.write_id,
-    )
+def _commit_draft(store: Store, draft: Draft, step: VersionStep) -> Manifest:
+    """Create the version after `step.parent`.
+
+    Raises:
+        CommitConflict: another writer was first; nothing of this draft is visible.
+        Otherwise: as for `publish`.
+    """
+    header, shards = header_of_draft(store, draft, step)
+    committed = commit(store, header, step.clock)
+    if committed is None:
+        raise CommitConflict(
+            f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
+            "nothing of it is visible. Look at the new version, and publish again if it is still needed",
+            version=header.version,
+            write_id=header.write_id,
+        )
+    return _finish(store, committed, shards if committed == header else None)
 
 
 def _header_of_write(store: Store, newest: Header, version: int) -> Header:

@@ -30,7 +30,8 @@ class VersionCase:
     """One version, with the facts by which a vacuum decides whether it is kept."""
 
     header: Header
-    is_newest: bool
+    num_newer: int
+    """Number of versions after it."""
     is_tagged: bool
     is_expired: bool
     """True if an earlier vacuum has removed it."""
@@ -42,7 +43,7 @@ class VersionCase:
 
 def is_newest(case: VersionCase) -> bool:
     """Keep the newest version."""
-    return case.is_newest
+    return case.num_newer == 0
 
 
 def is_tagged(case: VersionCase) -> bool:
@@ -90,7 +91,7 @@ class Doomed:
 
 
 @dataclass(frozen=True)
-class Known:
+class SetFacts:
     """The facts that the headers and tables of the set provide."""
 
     published: Collection[str]
@@ -112,7 +113,7 @@ class ObjectCase:
     """Write id of the writer that put it; None if no writer of Smalti's did."""
     youngest: float
     """Time of the youngest object of the same write, unfinished uploads included."""
-    known: Known
+    known: SetFacts
     cutoff: float
     """Objects put before this time are old."""
 
@@ -196,7 +197,7 @@ class Sweep:
 
 
 def sweep(
-    listing: Iterable[ObjectInfo], known: Known, cutoff: float, unfinished: Iterable[UnfinishedUpload] = ()
+    listing: Iterable[ObjectInfo], known: SetFacts, cutoff: float, unfinished: Iterable[UnfinishedUpload] = ()
 ) -> Sweep:
     """Decide which of the listed objects may be removed.
 
@@ -268,7 +269,7 @@ def _fence_of(key: str, writes: Collection[str]) -> str | None:
     return table[1] if table is not None else _owner(key, writes)
 
 
-def _fences(doomed: Iterable[Doomed], writes: Collection[str], known: Known) -> tuple[str, ...]:
+def _fences(doomed: Iterable[Doomed], writes: Collection[str], known: SetFacts) -> tuple[str, ...]:
     found = {_fence_of(each.key, writes) for each in doomed}
     return tuple(sorted(name for name in found if name is not None and name not in known.remembered))
 

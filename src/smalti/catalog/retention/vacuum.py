@@ -27,7 +27,7 @@ from smalti.catalog.retention.listing import Listing, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
-    Known,
+    SetFacts,
     Sweep,
     VersionCase,
     Why,
@@ -152,7 +152,7 @@ def _check_set(store: Store) -> None:
             raise CatalogError(
                 f"{store.url} has no version yet, so that a writer could still publish what would be "
                 f"removed; {writers} unfinished writers have left files. Publish a version and call again, or remove "
-                "the folder if no writer is at work"
+                "the folder if no writer is running"
             )
         raise no_shard_set(store)
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
@@ -200,7 +200,7 @@ class _State:
         cases = (
             VersionCase(
                 header,
-                is_newest=version == newest.version,
+                num_newer=newest.version - version,
                 is_tagged=version in tagged,
                 is_expired=version in expired,
                 superseded=listed.times.get(header_key(version + 1)),
@@ -228,7 +228,7 @@ class _State:
         needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
         live = Names(chain.from_iterable(self._needed(self.headers[version]) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
-        known = Known(self.published, live, expired, self.newest.writes.keys())
+        known = SetFacts(self.published, live, expired, self.newest.writes.keys())
         return sweep(self.listed.objects, known, self.cutoff, unfinished)
 
     def fences(self, found: Sweep) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ import numpy as np
 from smalti.catalog.table.arrow_reader import Buffer, State, checked_sha256, map_file, read_arrow_file, release_pages
 from smalti.catalog.table.columns import Columns, Numbers, Texts, Words, numbers_of
 from smalti.catalog.table.digest import check_shards
-from smalti.catalog.table.rows import Rows
+from smalti.catalog.table.row_parser import RowParser
 from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
@@ -173,9 +173,9 @@ def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_k
             f"{what} has layout {about['version']!r:.40}, this reader knows {TEXT_TABLE_VERSION}: update smalti"
         )
     kinds = {**_COLUMNS, **_TEXT_COLUMNS} if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
-    columns, rows = Columns.of(table, kinds), Rows(about["schemas"], what)
+    columns, parser = Columns.of(table, kinds), RowParser(about["schemas"], what)
     first_hashes = numbers_of(table.column(_FIRST_HASH)) if _FIRST_HASH in table.column_names else None
-    content = TableContent(columns, rows, _NO_ROWS, reopen, first_hashes=first_hashes)
+    content = TableContent(columns, parser, _NO_ROWS, reopen, first_hashes=first_hashes)
     if is_known or not table.num_rows:
         return content
     screened = screen(columns, table.num_rows, partial(release_pages, data))

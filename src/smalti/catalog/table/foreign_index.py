@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from smalti.catalog.table.columns import Columns, Numbers, Texts, Words
 from smalti.catalog.table.digest import canonical, check_shards
-from smalti.catalog.table.rows import Rows
+from smalti.catalog.table.row_parser import RowParser
 from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent
 from smalti.errors import SmaltiError
@@ -121,7 +121,7 @@ def _build(found: list[tuple[str, ...]], shard: ShardInfo, where: str) -> Regula
             ),
         }
     )
-    content = TableContent(columns, Rows([schema], where), np.zeros(1, np.int64))
+    content = TableContent(columns, RowParser([schema], where), np.zeros(1, np.int64))
     suspects = screen(columns, count, lambda: None).suspects.tolist()
     check_shards([content.read(row, row + 1)[0] for row in suspects], shard.schema)
     return RegularIndex(ShardTable(content), _digest(found, shard))

@@ -1,7 +1,7 @@
 """Columnar pre-check of a shard table: finds suspect rows; only these are parsed when the table is opened.
 
-A suspect row is converted to a shard, which checks and possibly refuses it (`rows`). The rules are therefore stated in
-one place, and the pre-check may suspect too many rows, but never too few.
+A suspect row is converted to a shard, which checks and possibly refuses it (`row_parser`). So the rules are stated in
+one place: the pre-check may suspect too many rows, but never too few.
 """
 
 import json

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.table.columns import Columns, Numbers, Texts
-from smalti.catalog.table.rows import Rows
+from smalti.catalog.table.row_parser import RowParser
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, ShardInfo
 
@@ -33,7 +33,7 @@ class TableContent:
     """The data of a shard table."""
 
     columns: Columns
-    rows: Rows
+    parser: RowParser
     kinds: Ids
     """One row for each combination of schema, format, compression and other common properties."""
     reopen: Callable[[], "TableContent"] | None = None
@@ -63,19 +63,19 @@ class TableContent:
             values = self.columns.rows(begin, end)
         except (ValueError, IndexError) as error:
             raise IndexFileError(
-                f"{self.rows.where}, row {begin}: its place or text was changed since the table was opened: "
+                f"{self.parser.where}, row {begin}: its place or text was changed since the table was opened: "
                 f"{str(error)[:200]}",
-                where=self.rows.where,
+                where=self.parser.where,
             ) from error
         hashes = [None] * len(values) if self.first_hashes is None else self.first_hashes.rows(begin, end)
         return [
-            self.rows.checked(row, number, first_hash)
+            self.parser.parse(row, number, first_hash)
             for number, (row, first_hash) in enumerate(zip(values, hashes, strict=True), begin)
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
-            return type(self), (self.columns, self.rows, self.kinds, None, None, self.first_hashes)
+            return type(self), (self.columns, self.parser, self.kinds, None, None, self.first_hashes)
         return _reopened, (self.reopen, self.kinds)
 
 
@@ -179,7 +179,7 @@ class ShardTable(Sequence[ShardInfo]):
         found = np.empty(content.size, np.uint64)
         for begin in range(0, content.size, _ROWS_AT_ONCE):
             rows = content.columns.rows(begin, begin + _ROWS_AT_ONCE)
-            hashes = [xxh3_64_intdigest(content.rows.text(row).encode(errors="surrogateescape")) for row in rows]
+            hashes = [xxh3_64_intdigest(content.parser.text(row).encode(errors="surrogateescape")) for row in rows]
             found[begin : begin + len(hashes)] = hashes
         return self._select(found)
 

@@ -17,8 +17,8 @@ _ONE_HASH = re.compile(
 )  # nearly every file has hashes of this form; faster than a JSON parser
 
 
-class Rows:
-    """The conversion of rows to shards. Properties that many rows have in common are checked and kept once."""
+class RowParser:
+    """The parser of rows to shards. Properties that many rows have in common are checked and kept once."""
 
     def __init__(self, schemas: list[dict[str, Any]], where: str) -> None:
         self.where = where
@@ -28,7 +28,7 @@ class Rows:
         self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._texts: dict[int, str] = {}
 
-    def checked(self, row: tuple[Any, ...], number: int, first_hash: int | None = None) -> ShardInfo:
+    def parse(self, row: tuple[Any, ...], number: int, first_hash: int | None = None) -> ShardInfo:
         """Return the shard of one row, given as the values of all columns in order, and the hash of its first bytes.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Who names versions, puts small shards together, and lays columns beside shards."""
+"""The actors that tag versions, compact shards and add columns."""
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -33,7 +33,7 @@ ADDED = Schema.from_columns({"extra": "int32"})
 
 
 def tagger(stage: Stage) -> Callable[[Actor], None]:
-    """Names a version, perhaps gives the name to another, perhaps takes it away after days."""
+    """Return an actor that tags a version, and sometimes moves or later removes the tag."""
 
     def work(actor: Actor) -> None:
         store, tags, world = stage.store(actor), stage.oracle.tags, stage.world
@@ -46,10 +46,10 @@ def tagger(stage: Stage) -> Callable[[Actor], None]:
             try:
                 made = tag(store, tags.name, number, move=move)
             except SmaltiError as error:
-                world.say(actor, f"has no tag: {type(error).__name__}")
+                world.log(actor, f"has no tag: {type(error).__name__}")
             else:
-                world.say(actor, f"has a tag of version {made}")
-                tags.told(made, moved=move, before=before)
+                world.log(actor, f"has a tag of version {made}")
+                tags.record_result(made, moved=move, before=before)
         world.sleep(actor, world.dice.choice((1.0, 30.0, 5 * DAY)))
         if world.dice.random() < 0.4:
             before = tags.changes
@@ -57,15 +57,15 @@ def tagger(stage: Stage) -> Callable[[Actor], None]:
             try:
                 untag(store, tags.name)
             except SmaltiError as error:
-                world.say(actor, f"could not take the tag away: {type(error).__name__}")
+                world.log(actor, f"could not remove the tag: {type(error).__name__}")
             else:
-                tags.told(None, moved=True, before=before)
+                tags.record_result(None, moved=True, before=before)
 
     return work
 
 
 def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
-    """Opens the version that has the name, and reads all of it."""
+    """Return an actor that opens the version with the tag and reads all of it."""
 
     def work(actor: Actor) -> None:
         store, tags = stage.store(actor), stage.oracle.tags
@@ -83,16 +83,16 @@ def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
     return work
 
 
-def in_world(store: SimStore, draft: Draft, **options: Any) -> Manifest:
-    """The real `replace_content`, by the clock of whoever holds the store."""
+def replace_content_in_simulation(store: SimStore, draft: Draft, **options: Any) -> Manifest:
+    """Call the real `replace_content` with the clock of the actor that uses the store."""
     return publish.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
 
 
-replace_content = in_world
+replace_content = replace_content_in_simulation
 
 
 def compactor(stage: Stage, name: str) -> Callable[[Actor], None]:
-    """Puts neighbours of one split together, and publishes them in place of those; after whoever appended meanwhile."""
+    """Return an actor that merges neighbours of one split and publishes them, keeping concurrent appends."""
 
     def work(actor: Actor) -> None:
         store, since, write_id = stage.store(actor), stage.world.now, f"{name}-0"
@@ -103,8 +103,8 @@ def compactor(stage: Stage, name: str) -> Callable[[Actor], None]:
 
         def publish() -> Manifest:
             markers.begin(store, write_id)
-            made.extend(_put_together(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}", since))
-            _nap(stage, actor)
+            made.extend(_merge(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}", since))
+            _pause(stage, actor)
             return publish_compacted(store, base, made, write_id)
 
         error = _published(stage, actor, Job(name, "compact", ()), publish)
@@ -121,30 +121,30 @@ def _newest(store: SimStore) -> Manifest | None:
         return None
 
 
-def _nap(stage: Stage, actor: Actor) -> None:
+def _pause(stage: Stage, actor: Actor) -> None:
     stage.world.sleep(actor, stage.world.dice.choice((0.0, 0.0, 2.0, 9 * DAY)))
 
 
 def _published(stage: Stage, actor: Actor, job: Job, publish: Callable[[], Manifest]) -> SmaltiError | None:
-    """Publish, and note what was told; the error, if there was one."""
+    """Publish and record the result; return the error if there was one."""
     stage.oracle.jobs[job.name], since = job, stage.world.now
     try:
         made = publish()
     except SmaltiError as error:
-        stage.world.say(actor, f"failed: {type(error).__name__}")
+        stage.world.log(actor, f"failed: {type(error).__name__}")
         if isinstance(error, CommitUnknown):
             job.unknown += 1
         else:
             stage.oracle.check_refusal(job, actor.name, since)
         return error
-    stage.world.say(actor, f"was told version {made.version}")
-    job.told.append(made.version)
+    stage.world.log(actor, f"published version {made.version}")
+    job.returned.append(made.version)
     markers.end(stage.store(actor), f"{job.name}-0")
     return None
 
 
-def _put_together(stage: Stage, store: SimStore, base: Manifest, folder: str, since: float) -> list[ShardInfo]:
-    """One shard of each run of neighbours of a split; written as the rest of a set is."""
+def _merge(stage: Stage, store: SimStore, base: Manifest, folder: str, since: float) -> list[ShardInfo]:
+    """Write and return one shard for each run of neighbours of a split."""
     made = []
     for split, group in groupby(base.shards, key=lambda shard: shard.partition or ""):
         shards = list(group)
@@ -157,7 +157,7 @@ def _put_together(stage: Stage, store: SimStore, base: Manifest, folder: str, si
                 store.get(name)
         except StoreNotFound as error:
             if stage.world.now - since < TTL:
-                raise BrokenPromiseError(f"what is put together was gone: {error}") from error
+                raise BrokenPromiseError(f"a shard to be merged was gone: {error}") from error
             raise
         samples = sum(shard.samples for shard in shards)
         joined = shard_of(f"{folder}/shard.{len(made):05d}.mds", samples=samples, split=split)
@@ -168,7 +168,7 @@ def _put_together(stage: Stage, store: SimStore, base: Manifest, folder: str, si
 
 
 def publish_compacted(store: SimStore, base: Manifest, made: Sequence[ShardInfo], write_id: str) -> Manifest:
-    """As `smalti.writer.compact` does it: what was appended meanwhile comes after it."""
+    """Publish as `smalti.writer.compact` does: concurrent appends come after the merged shards."""
     newest = base
     for _ in range(4):
         shards = (*made, *newest.shards[len(base.shards) :])
@@ -183,7 +183,7 @@ def publish_compacted(store: SimStore, base: Manifest, made: Sequence[ShardInfo]
 
 
 def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
-    """Lays a column beside the shards of the newest version."""
+    """Return an actor that adds a column to the newest version."""
 
     def work(actor: Actor) -> None:
         store, write_id = stage.store(actor), f"{name}-0"
@@ -193,10 +193,10 @@ def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
 
         def publish() -> Manifest:
             markers.begin(store, write_id)
-            added = _beside(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}")
+            added = _added_shards(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}")
             entry = _entry(store, added, write_id)
             check_stored(store, added, write_id)
-            _nap(stage, actor)
+            _pause(stage, actor)
             draft = Draft(write_id, base.schema, base.shards, sidecars=(entry.to_json(),))
             return reshard.publish_from(store, base, draft, operation="add_columns")
 
@@ -205,7 +205,7 @@ def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
     return work
 
 
-def _beside(stage: Stage, store: SimStore, base: Manifest, folder: str) -> list[ShardInfo]:
+def _added_shards(stage: Stage, store: SimStore, base: Manifest, folder: str) -> list[ShardInfo]:
     added = []
     for place, shard in enumerate(base.shards):
         key = f"{folder}/shard.{place:05d}.mds"
