@@ -66,7 +66,7 @@ class ShardLoader:
         sources: The shards.
         opened: The shards that are mapped.
         space: The limit on copies.
-        counters: Where bytes, attempts and failures are counted.
+        counters: Counters for bytes, attempts and failures.
         tuner: The number of transfers at once.
         clock: Seconds from any fixed point, for the deadlines of transfers.
     """
