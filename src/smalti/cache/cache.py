@@ -94,8 +94,7 @@ class ShardCache:
             self._num_requested += 1
         if self._checks.allows_one():
             self._opened.drop_changed((shard_id,))
-        found = self._opened.get(shard_id)
-        return found if found is not None else self._obtain(shard_id, last)
+        return self._take(shard_id, last)
 
     def shards(self, shard_ids: Sequence[int], last: Callable[[], Iterable[int]] | None = None) -> list[AnyShard]:
         """Return the open shards of one batch; as `shard` for each. `last` returns the last needed sample of each."""
@@ -104,16 +103,18 @@ class ShardCache:
         if self._checks.allows(len(shard_ids)):
             self._opened.drop_changed(shard_ids)
         found = list(map(self._opened.get, shard_ids))
-        waited = 0.0
-        if None in found:
-            begin = time.perf_counter()
-            lasts = last() if last is not None else repeat(None)
-            for place, (shard_id, needed) in enumerate(zip(shard_ids, lasts, strict=False)):
-                if found[place] is None:
-                    found[place] = self._obtain(shard_id, needed)
-            waited = time.perf_counter() - begin
-        self.counters.waited(waited)
-        return cast("list[AnyShard]", found)
+        if None not in found:
+            self.counters.waited(0.0)
+            return cast("list[AnyShard]", found)
+        del found  # an evicted shard takes disk space while it is mapped, and this thread may wait for long
+        begin = time.perf_counter()
+        taken = list(map(self._take, shard_ids, last() if last is not None else repeat(None)))
+        self.counters.waited(time.perf_counter() - begin)
+        return taken
+
+    def _take(self, shard_id: int, last: int | None) -> AnyShard:
+        found = self._opened.get(shard_id)
+        return found if found is not None else self._obtain(shard_id, last)
 
     def done(self, shard_ids: list[int]) -> None:
         """Unmap the shards of a batch that was read if the disk is full: an evicted file takes space while mapped."""

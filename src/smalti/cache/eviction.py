@@ -42,7 +42,6 @@ from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.cache.locking import FileLock
 from smalti.cache.mapping import OpenShards
 from smalti.cache.next_use import NEVER, UpcomingUses
-from smalti.cache.options import detect_cache_folder
 from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of
@@ -84,7 +83,7 @@ def default_cache_limit(
     is_in_place = len(source.shards) > 0 and source.store.local_path(source.shards[0].raw.basename) is not None
     if not len(source.shards) or (is_in_place and not sizes.zipped.any()):
         return None
-    folder = Path(source.options.local).expanduser() if source.options.local else detect_cache_folder()
+    folder = source.cache_folder
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if filesystem(existing) in NETWORK:
         return None
@@ -121,7 +120,7 @@ class SpaceManager:
     Args:
         limit: Bytes; None for no limit.
         sources: The shards, and the folders of their copies.
-        counters: Where evictions are counted.
+        counters: Counters for evictions.
         opened: The shards that this process has mapped; evicted ones are unmapped, as their files take space until
             then.
         free_bytes: Returns the free bytes of the disk of a folder.

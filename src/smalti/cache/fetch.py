@@ -66,7 +66,7 @@ class ShardLoader:
         sources: The shards.
         opened: The shards that are mapped.
         space: The limit on copies.
-        counters: Where bytes, attempts and failures are counted.
+        counters: Counters for bytes, attempts and failures.
         tuner: The number of transfers at once.
         clock: Seconds from any fixed point, for the deadlines of transfers.
     """
@@ -257,7 +257,7 @@ class Fetcher:
                 except (FormatError, OSError) as error:
                     if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
                         raise
-                    _quarantine_all(targets)  # verified, and still not the shard
+                    _quarantine_all(targets)  # its bytes verify, but it is not the shard that the manifest describes
                     missing = list(files)
             need = sum(file.kept_bytes(keep_zip=self._options.keep_zip) for file in missing)
             fetch.space.admit(shard.shard_id, need, lock, fetch.deadline, is_ahead=fetch.is_ahead)
@@ -294,7 +294,7 @@ class Fetcher:
                 except (StoreError, FormatError) as error:
                     self._counters.failed(error)
                     at_fault = missing[min(len(staging.files), len(missing) - 1)]
-                    if staging.is_published:  # verified, and still not the shard
+                    if staging.is_published:  # its bytes verify, but it is not the shard that the manifest describes
                         missing = list(shard.files())
                         _quarantine_all(tuple(map(self._paths.target, missing)))
                         staging.files, staging.is_published = [], False
@@ -390,9 +390,8 @@ class Fetcher:
 
     def _not_found(self, file: ShardFile) -> ShardNotFound:
         return ShardNotFound(
-            f"{file.name} is gone from the store: it was deleted after it was published. "
-            "`smalti.catalog.verify` lists what is "
-            "missing; restore the object, or open another version",
+            f"{file.name} is gone from the store: it was deleted after it was published. `smalti.catalog.verify` lists "
+            "what is missing; restore the object, or open another version",
             **self._facts(file),
         )
 

@@ -68,9 +68,8 @@ class FileLock:
                 return self
             if self._deadline.passed():
                 raise StoreTimeout(
-                    f"{self._what}: another process of this host was fetching it (lock {self._path}) and did "
-                    "not finish "
-                    f"within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
+                    f"{self._what}: another process of this host was fetching it (lock {self._path}) and did not "
+                    f"finish within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
                     path=str(self._path),
                 )
             time.sleep(min(pause, self._deadline.left()) * jitter(0.5, 1.0))

@@ -41,6 +41,11 @@ class Source:
     is_own: bool = False
     """True if Smalti wrote the shards, so that their own headers must agree with the manifest."""
 
+    @property
+    def cache_folder(self) -> Path:
+        """The folder in which the folders of copies lie: the user's choice, or the default one of this system."""
+        return Path(self.options.local).expanduser() if self.options.local else detect_cache_folder()
+
     def open(self, info: ShardInfo, paths: Sequence[Path]) -> AnyShard:
         """Map the files of one of the shards.
 
@@ -140,9 +145,8 @@ class CopyPaths:
         has_hash = bool(file.raw.hashes)
         root = self._roots.get(has_hash)
         if root is None:
-            chosen = self._source.options.local
-            local = Path(chosen).expanduser() if chosen else detect_cache_folder()
-            root = open_root(local, folder_name(self._source.digest, self._source.store.url, has_hash=has_hash))
+            source = self._source
+            root = open_root(source.cache_folder, folder_name(source.digest, source.store.url, has_hash=has_hash))
             check_filesystem(root, self._limit)
             self._roots[has_hash] = root
         return root
