@@ -1,4 +1,4 @@
-"""Credentials travel in memory: unpickling sets them, and pickling once more finds nothing."""
+"""Credentials are carried in memory: unpickling sets them, and the unpickled object is empty."""
 
 import os
 import pickle
@@ -31,7 +31,7 @@ def test_the_variables_of_all_stores_are_found_and_no_others(monkeypatch):
     assert "HOME_MADE_SECRET" not in found
 
 
-def test_arriving_sets_the_environment_and_forgets(monkeypatch):
+def test_unpickling_sets_the_environment_and_empties_the_object(monkeypatch):
     monkeypatch.delenv("DATABRICKS_TOKEN", raising=False)
     sent = pickle.dumps(CarriedEnvironment({"DATABRICKS_TOKEN": "canary-9753"}))
     arrived = pickle.loads(sent)
@@ -40,5 +40,5 @@ def test_arriving_sets_the_environment_and_forgets(monkeypatch):
     assert b"canary-9753" not in pickle.dumps(arrived)
 
 
-def test_the_carrier_shows_names_only():
+def test_the_repr_shows_names_only():
     assert repr(CarriedEnvironment({"AWS_KEY": "canary"})) == "CarriedEnvironment(AWS_KEY)"

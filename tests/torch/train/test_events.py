@@ -1,4 +1,4 @@
-"""Events reach a follower whole, once and in order; a line that a kill cut off is not one."""
+"""Events are delivered complete, once and in order; a line that a kill cut off is not delivered."""
 
 import time
 
@@ -18,13 +18,13 @@ def test_events_go_to_the_file_and_to_the_listener(tmp_path):
     assert {**heard[0], "time": 0} == {"event": "step", "time": 0, "step": 3, "loss": 0.5}
 
 
-def test_a_rank_that_is_not_the_first_is_silent(tmp_path):
+def test_only_rank_0_emits_events(tmp_path):
     heard = []
     EventLog(None, heard.append).emit("step", step=1)
     assert heard == []
 
 
-def test_a_tail_delivers_only_what_is_new_and_only_whole_lines(tmp_path):
+def test_a_tail_delivers_only_new_and_complete_lines(tmp_path):
     path, heard = tmp_path / "m.jsonl", []
     path.write_bytes(b'{"n":1}\n')
     tail = EventTail(path, heard.append)
@@ -66,7 +66,7 @@ def test_a_long_unfinished_line_is_cut_off_too(tmp_path):
     assert path.read_bytes() == b'{"n":1}\n'
 
 
-def test_followers_get_everything_before_the_body_is_left(tmp_path):
+def test_all_events_are_delivered_before_the_body_ends(tmp_path):
     path, heard = tmp_path / "m.jsonl", []
     with following(path, heard.append):
         log = LineLog(path)
@@ -76,7 +76,7 @@ def test_followers_get_everything_before_the_body_is_left(tmp_path):
     assert [event["n"] for event in heard] == list(range(50))
 
 
-def test_followers_hear_while_the_body_runs(tmp_path):
+def test_events_are_delivered_while_the_body_runs(tmp_path):
     path, heard = tmp_path / "m.jsonl", []
     with following(path, heard.append):
         LineLog(path).append({"n": 1})
@@ -86,7 +86,7 @@ def test_followers_hear_while_the_body_runs(tmp_path):
         assert heard == [{"n": 1}]
 
 
-def test_what_a_follower_raises_reaches_the_body_s_caller(tmp_path):
+def test_an_exception_of_the_callback_is_raised_at_the_end_of_the_body(tmp_path):
     def fail(event):
         raise ValueError("no room")
 
