@@ -157,7 +157,7 @@ def test_g13_a_worker_that_the_kernel_killed_for_memory_is_an_error_that_names_m
     tight.touch()
     dataset = StreamingDataset(remote=root, shuffle=True, transform=KilledForMemory(tight))
     loader = StreamingDataLoader(dataset, 8, num_workers=2, worker_kind="process")
-    with pytest.raises(RuntimeError, match=r"killed by signal SIGKILL.*memory: take fewer"):
+    with pytest.raises(RuntimeError, match=r"killed by signal SIGKILL.*memory: use fewer"):
         list(loader)
     tight.unlink()
     assert ids(loader) == list(range(COUNT))

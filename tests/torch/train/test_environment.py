@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 
-from smalti.torch.train.launch.environment import CarriedEnvironment, detect_storage_environment
+from smalti.storage.variables import store_variables
+from smalti.torch.train.launch.spark import CarriedEnvironment
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +27,7 @@ def test_the_variables_of_all_stores_are_found_and_no_others(monkeypatch):
     for name in names:
         monkeypatch.setenv(name, "v")
     monkeypatch.setenv("HOME_MADE_SECRET", "v")
-    found = detect_storage_environment()
+    found = store_variables(os.environ)
     assert names <= set(found)
     assert "HOME_MADE_SECRET" not in found
 
