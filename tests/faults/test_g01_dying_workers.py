@@ -14,7 +14,7 @@ import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.shard_sets import write_set
 from tests.torch.train.launch.test_processes import wait_until
 
@@ -39,7 +39,7 @@ def store(tmp_path):
 
 
 def downloading(store):
-    return [key for key in store.asked if key.endswith(".mds")]
+    return [key for key in store.requested_keys if key.endswith(".mds")]
 
 
 def kill_one_in_a_download(store):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.faults.rank_processes import Rank, started
 from tests.shard_sets import write_set
 from tests.torch.train.launch.test_processes import wait_until
@@ -32,7 +32,7 @@ def ranks_of(store, tmp_path, numbers=RANKS, num_ranks=4, **options):
 
 
 def requested_shards(store):
-    return [key for key in store.asked if key.endswith(".mds")]
+    return [key for key in store.requested_keys if key.endswith(".mds")]
 
 
 def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_they_waited_for_it(store, tmp_path):
@@ -44,7 +44,7 @@ def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_th
     with started([doomed, *others]) as [dying, *_]:
         wait_until(lambda: requested_shards(store), 60)
         go.touch()
-        wait_until(lambda: store.asked.count("set/index.json") == 4, 60)
+        wait_until(lambda: store.requested_keys.count("set/index.json") == 4, 60)
         os.kill(dying, signal.SIGKILL)
         store.release.set()
     assert not doomed.answer.exists()
@@ -67,7 +67,7 @@ def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_
         assert answer["error"] == "StoreAuthError"
         assert key in answer["message"]
         assert re.search(r"the credentials were refused \(.*Access Denied\)", answer["message"])
-    assert store.asked.count("set/index.json") == 4
+    assert store.requested_keys.count("set/index.json") == 4
     assert all(times <= 4 * 3 for times in Counter(requested_shards(store)).values()), "ahead, and by two threads"
 
 

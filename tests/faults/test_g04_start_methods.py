@@ -10,7 +10,7 @@ import torch
 
 from smalti.storage.process import PerProcess
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
     pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    # Lightning says so of any sized IterableDataset; the loader's batches do not depend on its workers.
+    # Lightning warns of any sized IterableDataset; the loader's batches do not depend on its workers.
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
 ]
 
