@@ -1,4 +1,4 @@
-"""A training loop as people write it by hand, which is preempted by SIGTERM; it saves in one of the two usual ways.
+"""A user's training loop that is preempted by SIGTERM; it saves in one of the two usual ways.
 
 `python -m tests.faults.preempted_loop '{"root": ..., "folder": ..., "way": {...}, "saves": "handler"}'`
 """
@@ -14,16 +14,16 @@ from smalti.torch import StreamingDataLoader, StreamingDataset
 
 STEP_SECONDS = 0.02
 STATE = "state.json"
-"""What a life leaves: the state, and the samples of all steps that it stands for."""
+"""File of a life: the state, and the samples of all steps before it."""
 
 
 class Loop:
-    """Batches of ids instead of training."""
+    """A loop that collects ids of batches instead of training."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.path = Path(told["folder"]) / STATE
-        self.saves = told["saves"]
-        self.loader = StreamingDataLoader(StreamingDataset(remote=told["root"], shuffle=True), 4, **told["way"])
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.path = Path(options["folder"]) / STATE
+        self.saves = options["saves"]
+        self.loader = StreamingDataLoader(StreamingDataset(remote=options["root"], shuffle=True), 4, **options["way"])
         found = json.loads(self.path.read_text()) if self.path.exists() else {"state": None, "seen": []}
         if found["state"] is not None:
             self.loader.load_state_dict(found["state"])
@@ -31,10 +31,10 @@ class Loop:
         self.stop = False
 
     def run(self) -> None:
-        """Steps, until the epoch or the process is to end."""
+        """Take steps until the epoch ends or the process must stop."""
         for batch in self.loader:
             time.sleep(STEP_SECONDS)
-            # One assignment: a handler that comes between any two instructions finds state and samples that agree.
+            # One assignment, so that a signal handler finds a consistent state and samples at any instruction.
             self.done = (self.loader.state_dict(), [*self.done[1], batch["id"].tolist()])
             print(len(self.done[1]), flush=True)
             if self.stop:
@@ -42,19 +42,19 @@ class Loop:
                 sys.exit(143)
 
     def save(self) -> None:
-        """As a checkpoint is saved."""
+        """Save state and samples atomically."""
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps({"state": self.done[0], "seen": self.done[1]}))
         part.replace(self.path)
 
     def asked_to_stop(self, *_: object) -> None:
-        """The handler that sets a flag."""
+        """Handle SIGTERM by setting a flag."""
         self.stop = True
 
     def save_at_once(self, *_: object) -> NoReturn:
-        """The handler that saves where it stands, in the middle of whatever the loader is at."""
+        """Handle SIGTERM by saving at once, whatever the loader is doing."""
         now, then = self.loader.state_dict()["sample_in_epoch"], self.done[0]
-        assert now - (then["sample_in_epoch"] if then else 0) in (0, 4), "the batch at hand is counted, no other"
+        assert now - (then["sample_in_epoch"] if then else 0) in (0, 4), "only the current batch is counted"
         self.save()
         sys.exit(143)
 

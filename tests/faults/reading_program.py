@@ -1,4 +1,4 @@
-"""A user's program, in an interpreter of its own: reads some batches, tells its workers' ids, and waits or ends.
+"""A user's program in its own interpreter: reads some batches, prints its workers' ids, and waits or ends.
 
 `python -m tests.faults.reading_program '{"root": ..., "way": {...}, "steps": 3, "then": "wait"}'`
 """
@@ -19,12 +19,12 @@ import numpy as np
 from smalti.torch import StreamingDataLoader, StreamingDataset
 
 ROOT = Path(__file__).parents[2]
-KEPT: list[Any] = []
-"""What a program still holds when its interpreter ends."""
+REFERENCED: list[Any] = []
+"""Objects that the program still references when its interpreter ends."""
 
 
 class Slow:
-    """A transform that is long in the middle of something, after some batches."""
+    """A transform that blocks for a long time, after some batches."""
 
     on_batches = thread_safe = True
 
@@ -39,7 +39,7 @@ class Slow:
 
 
 class Bulky:
-    """A transform whose batches fill the pipe to the consumer: strings are pickled into it."""
+    """A transform whose batches fill the pipe to the consumer with pickled strings."""
 
     on_batches = thread_safe = True
 
@@ -62,27 +62,28 @@ TRANSFORMS = {"wide": Wide(), "none": None, "slow": Slow(60.0, after=2), "bulky"
 
 
 IN_OWN_SHM = 'mount -t tmpfs -o size="$0" none /dev/shm && "$@"; status=$?; ls -A /dev/shm; exit $status'
-"""Runs a command with a /dev/shm of its own, of so many bytes, and lists what it left there."""
+"""A shell script that runs a command with its own /dev/shm of some size, and lists what the command left there."""
 
 
 @functools.cache
 def can_have_own_shm() -> bool:
-    """Whether this system lets its users mount what only they see."""
-    tried = [*own_shm(1 << 20), "true"]
+    """Return whether users of this system can mount file systems in their own namespace."""
+    command = [*own_shm(1 << 20), "true"]
     return (
-        shutil.which("unshare") is not None and subprocess.run(tried, capture_output=True, check=False).returncode == 0
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
     )
 
 
 def own_shm(num_bytes: int) -> list[str]:
-    """The beginning of a command that is to run with a /dev/shm of its own."""
+    """Return the prefix of a command that runs with its own /dev/shm."""
     return ["unshare", "-rm", "sh", "-c", IN_OWN_SHM, str(num_bytes)]
 
 
-def started(shm: int | None = None, **told: Any) -> "subprocess.Popen[str]":
-    """The program, with pipes to its output; with `shm` in a /dev/shm of its own, and what it left there is listed."""
+def started(shm: int | None = None, **options: Any) -> "subprocess.Popen[str]":
+    """Start the program with pipes to its output; with `shm`, in its own /dev/shm, whose leftovers are listed."""
     return subprocess.Popen(
-        [*(own_shm(shm) if shm else ()), sys.executable, "-m", "tests.faults.reading_program", json.dumps(told)],
+        [*(own_shm(shm) if shm else ()), sys.executable, "-m", "tests.faults.reading_program", json.dumps(options)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         stdout=subprocess.PIPE,
@@ -91,20 +92,20 @@ def started(shm: int | None = None, **told: Any) -> "subprocess.Popen[str]":
     )
 
 
-def run(told: dict[str, Any]) -> None:
-    """Reads `steps` batches; prints the ids of this process's children, and those of the samples."""
+def run(options: dict[str, Any]) -> None:
+    """Read `steps` batches; print the ids of this process's children and of the samples."""
     dataset = StreamingDataset(
-        remote=told["root"],
+        remote=options["root"],
         shuffle=True,
-        transform=TRANSFORMS[told.get("transform", "none")],
-        **told.get("dataset", {}),
+        transform=TRANSFORMS[options.get("transform", "none")],
+        **options.get("dataset", {}),
     )
-    loader = StreamingDataLoader(dataset, told.get("batch", 4), **told["way"])
+    loader = StreamingDataLoader(dataset, options.get("batch", 4), **options["way"])
     batches = iter(loader)
-    seen = [next(batches)["id"].tolist() for _ in range(told["steps"])]
-    KEPT.extend([loader, batches])
+    seen = [next(batches)["id"].tolist() for _ in range(options["steps"])]
+    REFERENCED.extend([loader, batches])
     print(json.dumps({"pids": [child.pid for child in multiprocessing.active_children()], "seen": seen}), flush=True)
-    if told["then"] == "wait":
+    if options["then"] == "wait":
         time.sleep(600)
 
 

@@ -1,4 +1,4 @@
-"""G1 and G13: a loader worker that is killed, or gets no memory, is one error that says so; the next epoch is whole."""
+"""G1 and G13: a loader worker that is killed, or gets no memory, is one clear error; the next epoch is complete."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.shard_sets import write_set
 from tests.torch.train.launch.test_processes import wait_until
 
@@ -39,10 +39,10 @@ def store(tmp_path):
 
 
 def downloading(store):
-    return [key for key in store.asked if key.endswith(".mds")]
+    return [key for key in store.requested_keys if key.endswith(".mds")]
 
 
-def kill_one_when_it_downloads(store):
+def kill_one_in_a_download(store):
     wait_until(lambda: downloading(store), 20)
     os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
     store.release.set()
@@ -50,7 +50,7 @@ def kill_one_when_it_downloads(store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, False), (2, True)])
-def test_g1_a_worker_killed_in_a_download_is_one_error_and_the_next_epoch_is_whole(
+def test_g1_a_worker_killed_in_a_download_is_one_error_and_the_next_epoch_is_complete(
     store, tmp_path, workers, persistent
 ):
     before = set(multiprocessing.active_children())
@@ -59,7 +59,7 @@ def test_g1_a_worker_killed_in_a_download_is_one_error_and_the_next_epoch_is_who
     )
     loader = StreamingDataLoader(dataset, 8, num_workers=workers, worker_kind="process", persistent_workers=persistent)
     store.held = r"\.mds$"
-    killing = threading.Thread(target=kill_one_when_it_downloads, args=(store,))
+    killing = threading.Thread(target=kill_one_in_a_download, args=(store,))
     killing.start()
     taken = []  # the other worker's batch may come before the death is known
     with pytest.raises(RuntimeError, match=r"worker \(pid \d+\) was killed by signal SIGKILL"):
@@ -83,7 +83,7 @@ BIG = 1 << 19  # bytes of a sample
 
 
 class Greedy:
-    """A transform that takes more memory than there is, while a file says so."""
+    """A transform that takes more memory than there is, while a file exists."""
 
     on_batches = True
 
@@ -97,7 +97,7 @@ class Greedy:
 
 
 class Limited:
-    """A `worker_init_fn` that leaves a worker so many bytes of address space, while a file says so."""
+    """A `worker_init_fn` that limits the free address space of a worker, while a file exists."""
 
     def __init__(self, tight, room):
         self.tight, self.room = tight, room
@@ -121,8 +121,10 @@ def large(request, tmp_path_factory):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
 @pytest.mark.parametrize("room", [1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], ids=lambda room: f"{room >> 10}KiB")
-def test_g13_a_worker_without_memory_is_an_error_that_names_memory_and_the_next_epoch_is_whole(large, tmp_path, room):
-    """Wherever in reading a batch the memory ends: in mapping, fetching, unpacking, copying or the user's transform."""
+def test_g13_a_worker_without_memory_is_an_error_that_names_memory_and_the_next_epoch_is_complete(
+    large, tmp_path, room
+):
+    """The memory may end in mapping, fetching, unpacking, copying or the user's transform."""
     tight = tmp_path / "tight"
     tight.touch()
     dataset = StreamingDataset(remote=large, local=str(tmp_path / "cache"), shuffle=True, transform=Greedy(tight))
@@ -136,8 +138,8 @@ def test_g13_a_worker_without_memory_is_an_error_that_names_memory_and_the_next_
     assert ids(loader) == list(range(40))
 
 
-class Suicidal:
-    """A transform in whose worker the kernel's out-of-memory killer strikes, while a file says so."""
+class KilledForMemory:
+    """A transform that kills its worker like the kernel's out-of-memory killer, while a file exists."""
 
     on_batches = True
 
@@ -153,9 +155,9 @@ class Suicidal:
 def test_g13_a_worker_that_the_kernel_killed_for_memory_is_an_error_that_names_memory(tmp_path):
     root, tight = str(write_set(tmp_path / "set", COUNT)), tmp_path / "tight"
     tight.touch()
-    dataset = StreamingDataset(remote=root, shuffle=True, transform=Suicidal(tight))
+    dataset = StreamingDataset(remote=root, shuffle=True, transform=KilledForMemory(tight))
     loader = StreamingDataLoader(dataset, 8, num_workers=2, worker_kind="process")
-    with pytest.raises(RuntimeError, match=r"killed by signal SIGKILL.*memory: take fewer"):
+    with pytest.raises(RuntimeError, match=r"killed by signal SIGKILL.*memory: use fewer"):
         list(loader)
     tight.unlink()
     assert ids(loader) == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""G2, G3 and G11: processes that share a cache folder neither wait for a dead one, nor for one that failed."""
+"""G2, G3 and G11: processes that share a cache folder wait neither for a dead one nor for one that failed."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.faults.rank_processes import Rank, started
 from tests.shard_sets import write_set
 from tests.torch.train.launch.test_processes import wait_until
@@ -31,20 +31,20 @@ def ranks_of(store, tmp_path, numbers=RANKS, num_ranks=4, **options):
     return [Rank(number, num_ranks, str(tmp_path), dataset, **options) for number in numbers]
 
 
-def shards_asked_for(store):
-    return [key for key in store.asked if key.endswith(".mds")]
+def requested_shards(store):
+    return [key for key in store.requested_keys if key.endswith(".mds")]
 
 
 def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_they_waited_for_it(store, tmp_path):
-    """Rank 2 fetches, and holds the locks of, the first shards, which the three others need as well."""
+    """Rank 2 fetches the first shards and holds their locks; the other three ranks need them as well."""
     store.held = r"\.mds$"
     go = tmp_path / "go"
     [doomed] = ranks_of(store, tmp_path, [2])
     others = ranks_of(store, tmp_path, [0, 1, 3], after=str(go))
     with started([doomed, *others]) as [dying, *_]:
-        wait_until(lambda: shards_asked_for(store), 60)
+        wait_until(lambda: requested_shards(store), 60)
         go.touch()
-        wait_until(lambda: store.asked.count("set/index.json") == 4, 60)
+        wait_until(lambda: store.requested_keys.count("set/index.json") == 4, 60)
         os.kill(dying, signal.SIGKILL)
         store.release.set()
     assert not doomed.answer.exists()
@@ -57,7 +57,7 @@ def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_th
     ("forbidden", "key"), [("", "index.json"), (r"\.mds$", "shard.0000")], ids=["everything", "shards"]
 )
 def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_path, forbidden, key):
-    """Nobody waits for anybody, and nobody asks again and again: refused is refused."""
+    """No rank waits for another, and none retries a request that was refused."""
     store.forbidden = forbidden
     ranks = ranks_of(store, tmp_path, ways=[{"num_workers": 2}])
     with started(ranks):
@@ -67,8 +67,8 @@ def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_
         assert answer["error"] == "StoreAuthError"
         assert key in answer["message"]
         assert re.search(r"the credentials were refused \(.*Access Denied\)", answer["message"])
-    assert store.asked.count("set/index.json") == 4
-    assert all(times <= 4 * 3 for times in Counter(shards_asked_for(store)).values()), "ahead, and by two threads"
+    assert store.requested_keys.count("set/index.json") == 4
+    assert all(times <= 4 * 3 for times in Counter(requested_shards(store)).values()), "ahead, and by two threads"
 
 
 def test_g11_eight_processes_with_four_datasets_each_read_one_set_through_one_cache_at_the_same_time(tmp_path):

@@ -1,4 +1,4 @@
-"""G4 and G7: workers begin however they may, and whatever the dataset did in this process before."""
+"""G4 and G7: workers start with every method, whatever the dataset did in this process before."""
 
 import gc
 import multiprocessing
@@ -10,7 +10,7 @@ import torch
 
 from smalti.storage.process import PerProcess
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from tests.faults.held_store import S3Server
+from tests.faults.blocking_store import S3Server
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
 
@@ -41,7 +41,7 @@ def ids(batches):
 
 @pytest.mark.parametrize("start", EVERY[:2])
 def test_g4_a_dataset_that_was_iterated_here_is_read_on_by_workers(root, tmp_path, start):
-    """MosaicML's hung. The epochs are those of a dataset that never saw a worker."""
+    """MosaicML's library hangs here. The expected epochs are those of a dataset without workers."""
     alone = StreamingDataLoader(StreamingDataset(remote=root, local=str(tmp_path / "alone"), shuffle=True), 8)
     expected = [ids(alone) for _ in range(3)]
     dataset = StreamingDataset(remote=root, local=str(tmp_path / "cache"), shuffle=True, batch_size=8)
@@ -54,7 +54,7 @@ def test_g4_a_dataset_that_was_iterated_here_is_read_on_by_workers(root, tmp_pat
 
 @pytest.mark.parametrize("start", EVERY)
 def test_g7_workers_begin_while_threads_of_the_same_dataset_fetch_and_read_here(tmp_path, start):
-    """Those threads hold locks, and a connection, that a fork copies in whatever state they are."""
+    """Those threads hold locks and a connection, which a fork copies in their current state."""
     write_set(tmp_path / "set", COUNT)
     with S3Server(tmp_path) as store:
         dataset = StreamingDataset(
@@ -93,7 +93,7 @@ def test_g7_a_dataset_that_is_in_use_can_be_sent_to_any_process(root, tmp_path, 
 
 
 def test_g7_nothing_is_started_or_opened_before_the_first_use(root, tmp_path):
-    """So a dataset that is built before a fork, as in most programs, brings no thread to it."""
+    """Most programs build a dataset before they fork; it must not have threads then."""
     before = set(threading.enumerate())
     loader = StreamingDataLoader(StreamingDataset(remote=root, local=str(tmp_path / "cache")), 8, num_workers=2)
     assert set(threading.enumerate()) == before
@@ -103,7 +103,7 @@ def test_g7_nothing_is_started_or_opened_before_the_first_use(root, tmp_path):
 
 @pytest.mark.slow
 def test_g7_a_fork_that_opens_its_own_connection_does_not_close_that_of_its_parent():
-    """It would do so in an event loop that stayed behind: tracebacks from every worker that reads `s3://`."""
+    """It would close it in an event loop of the parent, with a traceback in every worker that reads `s3://`."""
     closed = []
     gc.collect()
     gc.freeze()  # or the child would look through, and so copy, all that other tests have left in memory

@@ -1,4 +1,4 @@
-"""G5 and G8: no rank ends before the others, whatever the sizes; an epoch that is left early disturbs no other."""
+"""G5 and G8: all ranks end together, whatever the sizes; an epoch that stops early does not affect others."""
 
 import gc
 import multiprocessing
@@ -25,7 +25,7 @@ def all_ranks(hosts, each):
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", WORLDS)
 def test_g5_all_ranks_take_equally_many_steps_of_any_number_of_samples(world, tail):
-    """And what they take together is every sample once: with `drop`, every sample of a whole step."""
+    """Together they take every sample once; with `drop`, every sample of a complete step."""
     for count in range(1, 201):
         for batch in (1, 4, 5):
             ranks = [Division(count, 0, batch, rank, tail) for rank in all_ranks(*world)]
@@ -69,7 +69,7 @@ def root(tmp_path_factory):
     return str(write_set(tmp_path_factory.mktemp("breaks") / "root", 53))
 
 
-def kept_open():
+def open_resources():
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir())) + Path("/proc/self/maps").read_text().count("smalti-ring")
 
@@ -78,7 +78,7 @@ def kept_open():
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks at /proc")
 @pytest.mark.parametrize(("epochs", "persistent"), [(50, True), (30, False)])
-def test_g8_epochs_left_at_random_steps_leave_nothing_and_mix_nothing(root, epochs, persistent):
+def test_g8_epochs_that_stop_at_random_steps_leave_no_processes_and_mix_no_samples(root, epochs, persistent):
     rng, before = random.Random(8), set(multiprocessing.active_children())
     alone = StreamingDataset(remote=root, shuffle=True, batch_size=4)
     loader = StreamingDataLoader(
@@ -98,7 +98,7 @@ def test_g8_epochs_left_at_random_steps_leave_nothing_and_mix_nothing(root, epoc
         assert (state["epoch"], state["sample_in_epoch"]) == consumed
         del batch
         if not 5 <= epoch < epochs - 5:
-            held.append(kept_open())
+            held.append(open_resources())
     assert max(held[5:]) < max(held[:5]) + 12, "open files and rings do not grow: one for each epoch were 25 or more"
     if persistent:
         loader._iterator._shutdown_workers()

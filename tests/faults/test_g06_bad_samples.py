@@ -1,4 +1,4 @@
-"""G6: a sample that cannot be decoded is an error that says which sample it is, of which shard, of which version."""
+"""G6: a sample that cannot be decoded is an error with its id, shard and version."""
 
 import json
 import re
@@ -26,7 +26,7 @@ WAYS = [
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Whole files with sizes and hashes as declared, in which the JSON of one sample is none."""
+    """A set with correct sizes and hashes, in which the JSON of one sample is invalid."""
     root = tmp_path_factory.mktemp("bad") / "root"
     with MDSWriter(out=str(root), columns={"id": "int", "meta": "bytes"}, size_limit=400) as writer:
         for number in range(40):
@@ -61,15 +61,15 @@ def test_g6_a_sample_that_does_not_decode_is_named_with_its_shard_and_version(ro
         assert part in str(error)
 
 
-def test_g6_a_sample_asked_for_by_its_id_is_named_in_the_same_way(root):
+def test_g6_a_sample_read_by_its_id_is_named_in_the_same_way(root):
     dataset = StreamingDataset(remote=root)
     with pytest.raises(FormatError, match=f"sample {BAD} of .*version digest .*shard.0000{SHARD}.mds") as caught:
         dataset[BAD]
     assert (caught.value.sample_id, caught.value.digest) == (BAD, dataset.manifest.digest)
 
 
-class NoPicture:
-    """A decoder of images, as users write it."""
+class FailingDecoder:
+    """A user's decoder of images that fails."""
 
     def __call__(self, sample):
         if sample["id"] == BAD:
@@ -77,7 +77,7 @@ class NoPicture:
         return sample
 
 
-class NoPictures(NoPicture):
+class FailingBatchDecoder(FailingDecoder):
     on_batches = True
 
     def __call__(self, columns):
@@ -93,8 +93,8 @@ def whole(tmp_path_factory):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes there")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("transform", [NoPicture(), NoPictures()], ids=["sample", "batch"])
-def test_g6_a_transform_that_fails_says_which_sample_it_had_of_which_version(whole, way, transform):
+@pytest.mark.parametrize("transform", [FailingDecoder(), FailingBatchDecoder()], ids=["sample", "batch"])
+def test_g6_an_error_of_a_transform_names_the_sample_and_its_version(whole, way, transform):
     error, digest = failure_of(whole, transform=transform, **way)
     assert type(error) is ValueError
     said = "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""G9: loader workers do not outlive their program, whatever they are at when it is killed."""
+"""G9: loader workers do not outlive their program, whatever they are doing when it is killed."""
 
 import json
 import sys

@@ -28,11 +28,11 @@ _SHARER = re.compile(
     r"Traceback \(most recent call last\):\n  File .*resource_sharer.*\n(?: .*\n)+"
     r"ConnectionResetError: .*\n"
 )
-"""CPython's, in a worker whose parent ends while it takes a batch from it: no fault, and nobody can keep it quiet."""
+"""A message of CPython in a worker whose parent ends while it takes a batch from it; it is harmless."""
 
 
-def live(root, folder, way, saves, step):
-    """One life, which is preempted after it made so many steps."""
+def run_life(root, folder, way, saves, step):
+    """Run one life, which is preempted after some steps."""
     told = {"root": root, "folder": str(folder), "way": way, "saves": saves}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.faults.preempted_loop", json.dumps(told)],
@@ -56,7 +56,7 @@ def test_g12_preempted_lives_and_the_rest_are_the_uninterrupted_epoch(tmp_path, 
     root = str(write_set(tmp_path / "root", 4 * STEPS))
     rng = random.Random(saves)
     for way in ways:
-        live(root, tmp_path, way, saves, rng.randint(1, 14))
+        run_life(root, tmp_path, way, saves, rng.randint(1, 14))
     saved = json.loads((tmp_path / STATE).read_text())
     rest = StreamingDataLoader(StreamingDataset(remote=root, shuffle=True), 4)
     rest.load_state_dict(saved["state"])

@@ -1,4 +1,4 @@
-"""G10 and G14: a program with next to no shared memory, or that ends in mid-epoch, is silent and leaves nothing."""
+"""G10 and G14: a program with little shared memory, or that ends within an epoch, is silent and leaves nothing."""
 
 import json
 import random
@@ -26,9 +26,9 @@ def root(tmp_path_factory):
     return str(write_set(tmp_path_factory.mktemp("exits") / "root", COUNT, size_limit=1 << 20))
 
 
-def ended(**told):
-    """What a program printed first, and the names that it left in /dev/shm; it said nothing else, and all went well."""
-    with started(**told) as program:
+def ended(**options):
+    """Run a program to its end; return its first line and the names left in /dev/shm. It prints nothing else."""
+    with started(**options) as program:
         out, err = program.communicate(timeout=120)
     assert (err, program.returncode) == ("", 0)
     first, *left = out.splitlines()
@@ -56,7 +56,7 @@ def test_g14_an_interpreter_that_ends_at_any_step_is_silent_and_leaves_nothing(r
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_g10_a_mebibyte_of_shared_memory_is_enough_for_worker_processes(root, start):
-    """Neither orders nor batches lie in /dev/shm: an order of these samples alone would take 160 kB per epoch."""
+    """Neither orders nor batches are in /dev/shm: the order of these samples alone would take 160 kB per epoch."""
     way = {**PROCESSES, "multiprocessing_context": start, "prefetch_factor": 4}
     told, left = ended(root=root, way=way, transform="wide", batch=500, steps=40, then="exit", shm=MIB)
     assert sorted(number for batch in told["seen"] for number in batch) == list(range(COUNT))

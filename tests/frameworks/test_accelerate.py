@@ -34,7 +34,7 @@ def flat(batches):
 
 @pytest.mark.parametrize(("workers", "kind"), WORKERS)
 @pytest.mark.parametrize("taken", [1, 12, 13])
-def test_the_second_life_reads_the_rest_in_the_order_of_a_run_that_never_stopped(folder, workers, kind, taken):
+def test_the_second_life_reads_the_rest_in_the_order_of_an_uninterrupted_run(folder, workers, kind, taken):
     after_whole = run(Life(folder, "whole"))
     run(Life(folder, "next", checkpoint=after_whole))
     checkpoint = run(Life(folder, "first", max_steps=taken, num_workers=workers, worker_kind=kind))
@@ -44,7 +44,7 @@ def test_the_second_life_reads_the_rest_in_the_order_of_a_run_that_never_stopped
     assert seen_by(folder, "next") != seen_by(folder, "whole")
 
 
-def test_a_loader_that_was_given_to_prepare_is_refused(tmp_path):
+def test_a_loader_that_was_passed_to_prepare_is_refused(tmp_path):
     write_set(tmp_path)
     loader = StreamingDataLoader(StreamingDataset(remote=str(tmp_path / "set")), 4)
     prepared = accelerate.Accelerator(cpu=True).prepare(loader)
@@ -69,8 +69,8 @@ def free_port():
         return server.getsockname()[1]
 
 
-def live(folder, ranks, **options):
-    """One life on several ranks, with the variables that `accelerate launch` and torchrun set."""
+def run_life(folder, ranks, **options):
+    """Run one life on several ranks, with the variables that `accelerate launch` and torchrun set."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -101,9 +101,9 @@ def live(folder, ranks, **options):
 
 @pytest.mark.slow
 def test_two_ranks_begin_an_epoch_and_any_number_end_it(folder):
-    live(folder, 2, name="first", max_steps=3, num_workers=1)
+    run_life(folder, 2, name="first", max_steps=3, num_workers=1)
     checkpoint = str(folder / "first-checkpoint")
-    live(folder, 2, name="two", checkpoint=checkpoint)
+    run_life(folder, 2, name="two", checkpoint=checkpoint)
     run(Life(folder, "one", checkpoint=checkpoint))
     first = flat(seen_by(folder, "first", 0) + seen_by(folder, "first", 1))
     assert len(first) == len(set(first)) == 24

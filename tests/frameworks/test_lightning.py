@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
     pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    # Lightning says so of any sized IterableDataset; the loader's batches do not depend on its workers.
+    # Lightning warns of any sized IterableDataset; the loader's batches do not depend on its workers.
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
 ]
 
@@ -40,7 +40,7 @@ def flat(batches):
 
 @pytest.mark.parametrize("keep_place", [False, True])
 @pytest.mark.parametrize(("workers", "kind"), WORKERS)
-def test_the_second_life_reads_the_rest_in_the_order_of_a_run_that_never_stopped(folder, workers, kind, keep_place):
+def test_the_second_life_reads_the_rest_in_the_order_of_an_uninterrupted_run(folder, workers, kind, keep_place):
     run(Life(folder, "whole", max_epochs=2))
     options = {"num_workers": workers, "worker_kind": kind, "keep_place": keep_place}
     checkpoint = run(Life(folder, "first", max_steps=6, **options))
@@ -51,7 +51,7 @@ def test_the_second_life_reads_the_rest_in_the_order_of_a_run_that_never_stopped
     assert set(flat(first + second[:7])) == set(range(50))
 
 
-def test_a_checkpoint_from_the_middle_of_the_second_epoch_goes_on_there(folder):
+def test_a_checkpoint_from_the_middle_of_the_second_epoch_resumes_there(folder):
     run(Life(folder, "whole", max_epochs=3))
     checkpoint = run(Life(folder, "first", max_steps=18, max_epochs=3))
     run(Life(folder, "second", max_epochs=3, checkpoint=checkpoint))
@@ -83,15 +83,15 @@ def test_a_checkpoint_after_the_last_step_of_an_epoch_begins_the_next_one(folder
     assert seen_by(folder, "first") + seen_by(folder, "second") == seen_by(folder, "whole")
 
 
-def test_a_checkpoint_from_an_epochs_end_goes_on_with_the_next_epoch(folder):
-    """Lightning's default checkpoints; without KeepPlace it gives the loader no state then, and epoch 0 comes again."""
+def test_a_checkpoint_from_an_epochs_end_resumes_with_the_next_epoch(folder):
+    """With Lightning's default checkpoints and without KeepPlace the loader gets no state, and epoch 0 is repeated."""
     run(Life(folder, "whole", max_epochs=3))
     checkpoint = run(Life(folder, "first", checkpoint_every=None))
     run(Life(folder, "second", max_epochs=3, checkpoint=checkpoint, checkpoint_every=None))
     assert seen_by(folder, "first") + seen_by(folder, "second") == seen_by(folder, "whole")
 
 
-class Told(Line):
+class LineWithEpoch(Line):
     def train_dataloader(self):
         loader = super().train_dataloader()
         loader.streaming_dataset.set_epoch(self.trainer.current_epoch)
@@ -101,10 +101,10 @@ class Told(Line):
 def test_set_epoch_in_train_dataloader_helps_new_loaders_and_resuming_at_an_epochs_end(folder):
     run(Life(folder, "whole", max_epochs=3))
     quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
-    first = Told(Life(folder, "first"))
+    first = LineWithEpoch(Life(folder, "first"))
     trainer = Trainer(**quiet, max_epochs=2, reload_dataloaders_every_n_epochs=1)
     trainer.fit(first)
-    second = Told(Life(folder, "second"))
+    second = LineWithEpoch(Life(folder, "second"))
     trainer.save_checkpoint(folder / "end.ckpt")
     Trainer(**quiet, max_epochs=3).fit(second, ckpt_path=folder / "end.ckpt")
     assert first.seen + second.seen == seen_by(folder, "whole")
@@ -122,8 +122,8 @@ if __name__ == "__main__":
 """
 
 
-def live(folder, **options):
-    """One life in processes of its own, as Lightning launches them."""
+def run_life(folder, **options):
+    """Run one life in processes that Lightning launches."""
     script = folder / "life.py"
     script.write_text(LIVES)
     inherited = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
@@ -142,8 +142,8 @@ def live(folder, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_two_ranks_share_the_epoch_and_both_lives_give_every_sample_once(folder, strategy):
-    live(folder, name="first", devices=2, strategy=strategy, max_steps=3, num_workers=1)
-    live(folder, name="second", devices=2, strategy=strategy, checkpoint=str(folder / "first/step=3.ckpt"))
+    run_life(folder, name="first", devices=2, strategy=strategy, max_steps=3, num_workers=1)
+    run_life(folder, name="second", devices=2, strategy=strategy, checkpoint=str(folder / "first/step=3.ckpt"))
     lives = [seen_by(folder, name, rank) for name in ("first", "second") for rank in range(2)]
     assert [len(batches) for batches in lives] == [3, 3, 4, 4]
     seen = flat(flat(lives))
@@ -155,7 +155,7 @@ def test_two_ranks_share_the_epoch_and_both_lives_give_every_sample_once(folder,
 @pytest.mark.slow
 def test_one_rank_begins_an_epoch_and_two_end_it(folder):
     checkpoint = run(Life(folder, "first", max_steps=6))
-    live(folder, name="second", devices=2, strategy="ddp", checkpoint=checkpoint)
+    run_life(folder, name="second", devices=2, strategy="ddp", checkpoint=checkpoint)
     second = [seen_by(folder, "second", rank) for rank in range(2)]
     assert [len(batches) for batches in second] == [4, 4]  # 26 left: 4 steps of 2 x 4, six repeats
     first = flat(seen_by(folder, "first"))

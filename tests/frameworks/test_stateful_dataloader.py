@@ -54,7 +54,7 @@ def test_the_rest_of_the_epoch_follows(root, workers, taken, order):
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.slow
-def test_a_run_may_be_stopped_again_and_again(root, workers):
+def test_a_run_may_be_stopped_repeatedly(root, workers):
     whole, state, seen = list(loader_of(root, workers)), None, []
     for _ in range(5):
         loader = loader_of(root, workers)
@@ -66,7 +66,7 @@ def test_a_run_may_be_stopped_again_and_again(root, workers):
     assert seen == whole[:10]
 
 
-def test_a_later_epoch_resumes_in_that_epoch_and_goes_on_to_the_next(root):
+def test_a_later_epoch_resumes_in_that_epoch_and_continues_with_the_next(root):
     second, third = list(loader_of(root, 0, epoch=1)), list(loader_of(root, 0, epoch=2))
     first = loader_of(root, 0, epoch=1)
     batches = iter(first)
@@ -108,7 +108,7 @@ def test_two_ranks_read_every_sample_once_over_both_lives(root, order):
     ("change", "what"),
     [({"world": World.flat(0, 2)}, "num_ranks 1, and here it is 2"), ({"batch": 5}, "batch_size 4, and here it is 5")],
 )
-def test_other_ranks_or_batches_are_refused_and_the_way_out_is_named(root, change, what):
+def test_other_ranks_or_batch_sizes_are_refused_with_advice(root, change, what):
     first = loader_of(root, 0)
     next(iter(first))
     resumed = loader_of(root, 0, **change)

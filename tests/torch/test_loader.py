@@ -52,7 +52,7 @@ def test_batches_are_dicts_of_tensors(root):
     assert batch["text"][3] == "sample 3 xxx"
 
 
-def test_the_loader_tells_its_length_and_batch_size(root):
+def test_the_loader_has_a_length_and_a_batch_size(root):
     loader = loader_of(root)
     assert len(loader) == 13
     assert loader.batch_size == 8
@@ -95,7 +95,7 @@ def test_the_state_counts_what_was_taken_not_what_was_prefetched(root, prefetch)
 
 
 @pytest.mark.process
-def test_a_persistent_loader_resumes_in_its_living_workers(root):
+def test_a_loader_resumes_in_its_persistent_workers(root):
     whole = ids(loader_of(root))
     loader = loader_of(root, workers=2, worker_kind="process", persistent_workers=True)
     batches = iter(loader)
@@ -106,7 +106,7 @@ def test_a_persistent_loader_resumes_in_its_living_workers(root):
     assert ids(loader) == whole[3:]
 
 
-def test_an_early_break_ends_the_epoch_and_the_next_is_whole(root):
+def test_an_early_break_ends_the_epoch_and_the_next_is_complete(root):
     alone = loader_of(root)
     ids(alone)
     second = ids(alone)
@@ -116,7 +116,7 @@ def test_an_early_break_ends_the_epoch_and_the_next_is_whole(root):
     assert ids(loader) == second
 
 
-def test_a_state_after_an_epoch_was_chosen_is_that_epochs_start(root):
+def test_a_state_after_set_epoch_is_that_epochs_start(root):
     loader = loader_of(root)
     batches = iter(loader)
     next(batches), next(batches)
@@ -255,7 +255,7 @@ def test_batches_are_independent_of_each_other_and_of_the_file(root):
     assert np.array_equal(StreamingDataset(remote=root)[1]["vector"], [1.0, 0.5, -1.0])
 
 
-def test_without_a_process_group_the_world_is_the_launchers():
+def test_without_a_process_group_the_world_is_that_of_the_launcher():
     assert gather_world() == World()
 
 

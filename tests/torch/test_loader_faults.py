@@ -1,4 +1,4 @@
-"""Worker processes that die, interrupts, and iterations side by side: the next epoch is always whole."""
+"""Worker processes that die, interrupts, and concurrent iterations: the next epoch is always complete."""
 
 import multiprocessing
 import os
@@ -31,7 +31,7 @@ def ids(batches):
     return [batch["id"].tolist() for batch in batches]
 
 
-# ---------------------------------------------------------------------- what an error says about its worker
+# ---------------------------------------------------------------------- errors of dead workers
 
 
 def ended(how):
@@ -56,7 +56,7 @@ CUT_OFF = [
 
 
 @pytest.mark.parametrize("error", CUT_OFF, ids=lambda error: type(error).__name__)
-def test_an_error_of_a_killed_worker_says_who_died_and_how(error):
+def test_an_error_of_a_killed_worker_names_the_worker_and_the_signal(error):
     dead, done = ended(ends_later), ended(int)
     found = end_of_worker(error, [done, dead])
     assert isinstance(found, RuntimeError)
@@ -64,18 +64,18 @@ def test_an_error_of_a_killed_worker_says_who_died_and_how(error):
     assert (found.pid, found.exitcode) == (dead.pid, -signal.SIGKILL)
 
 
-def test_a_worker_that_dies_a_moment_later_is_waited_for():
+def test_a_worker_that_dies_after_the_error_is_reported_too():
     dying = FORK.Process(target=ends_later)
     dying.start()
     assert dying.is_alive()
     assert end_of_worker(EOFError(), [dying]).exitcode == -signal.SIGKILL
 
 
-def test_a_status_is_told():
+def test_an_exit_status_is_reported():
     assert "exited with status 3" in str(end_of_worker(EOFError(), [ended(lambda: os._exit(3))]))
 
 
-def test_an_error_about_something_else_is_no_workers_end():
+def test_other_errors_are_not_taken_for_a_workers_death():
     dead = ended(ends_later)
     assert end_of_worker(ValueError("no"), [dead]) is None
     assert end_of_worker(StoreNotFound("no such shard"), [dead]) is None
@@ -91,7 +91,7 @@ def test_persistent_workers_that_an_interrupt_ended_between_epochs_are_replaced(
     loader = loader_of(root, workers=2, worker_kind="process", persistent_workers=True)
     assert ids(loader) == ids(alone)
     for worker in loader._iterator._workers:
-        for _ in range(20):  # Python drops an interrupt that meets a finalizer: whoever waits presses the key again
+        for _ in range(20):  # Python ignores an interrupt during a finalizer: interrupt again
             os.kill(worker.pid, signal.SIGINT)  # as a terminal does, which asks every process of the foreground
             worker.join(1)
             if worker.exitcode is not None:
@@ -116,7 +116,7 @@ def test_a_persistent_worker_that_dies_within_an_epoch_fails_that_epoch_alone(ro
     loader._iterator._shutdown_workers()
 
 
-def test_an_interrupt_of_the_consumer_ends_its_workers_and_the_next_epoch_is_whole(root):
+def test_an_interrupt_of_the_consumer_ends_its_workers_and_the_next_epoch_is_complete(root):
     before = set(multiprocessing.active_children())
     loader = loader_of(root, workers=2, worker_kind="process", persistent_workers=True)
     batches = iter(loader)
@@ -128,11 +128,11 @@ def test_an_interrupt_of_the_consumer_ends_its_workers_and_the_next_epoch_is_who
     loader._iterator._shutdown_workers()
 
 
-# ---------------------------------------------------------------------- side by side
+# ---------------------------------------------------------------------- concurrent iterations
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "worker_kind": "process"}])
-def test_two_iterations_of_one_loader_are_two_whole_epochs(root, options):
+def test_two_iterations_of_one_loader_are_two_complete_epochs(root, options):
     alone = loader_of(root)
     expected = [ids(alone), ids(alone)]
     loader = loader_of(root, **options)
@@ -150,7 +150,7 @@ def test_the_state_is_that_of_the_iteration_whose_batch_was_taken_last(root):
 
 
 class WaitingIterator:
-    """Torch's iterator, as far as waiting for a batch goes: looks for dead workers when a wait is over."""
+    """The part of torch's iterator that waits for a batch: checks for dead workers when a wait is over."""
 
     def __init__(self, dies_after):
         self.waits, self.dies_after = [], dies_after
@@ -162,7 +162,7 @@ class WaitingIterator:
         return False, None
 
 
-def test_a_dead_worker_is_noticed_within_five_seconds_where_no_signal_tells_of_it():
+def test_a_dead_worker_is_noticed_within_five_seconds_without_a_signal():
     iterator = WaitingIterator(dies_after=3)
     check_workers_while_waiting(iterator)
     with pytest.raises(RuntimeError, match="exited unexpectedly"):

@@ -42,7 +42,7 @@ def ids(batches):
 
 
 class OnBatches:
-    """A batch transform that says whether threads may call it."""
+    """A batch transform that may or may not be called by threads."""
 
     on_batches = True
 
@@ -53,7 +53,7 @@ class OnBatches:
         return self.change(columns)
 
 
-# ---------------------------------------------------------------------- which kind
+# ---------------------------------------------------------------------- the choice of a kind
 
 
 class Overriding(StreamingDataset):
@@ -83,7 +83,7 @@ class OverridingGetItem(StreamingDataset):
         ({"kind": "thread", "collate_fn": list}, "thread"),
     ],
 )
-def test_threads_are_chosen_where_only_our_own_code_runs_in_them(root, options, kind):
+def test_threads_are_chosen_if_only_the_librarys_code_runs_in_them(root, options, kind):
     assert loader_of(root, 2, **options).worker_kind == kind
 
 
@@ -93,7 +93,7 @@ def test_an_unknown_kind_is_refused(root):
 
 
 @pytest.mark.parametrize("option", [{"worker_init_fn": print}, {"multiprocessing_context": "fork"}])
-def test_what_only_processes_have_is_refused_for_threads(root, option):
+def test_options_of_processes_are_refused_for_threads(root, option):
     with pytest.raises(ValueError, match=f"`{next(iter(option))}` is for worker processes"):
         loader_of(root, 2, "thread", **option)
 
@@ -112,7 +112,7 @@ def test_the_order_is_the_same_for_any_workers(root, kind, workers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_come_unchanged_through_workers(root, kind):
+def test_workers_deliver_values_unchanged(root, kind):
     for batch in loader_of(root, 2, kind):
         for number, text, vector in zip(batch["id"].tolist(), batch["text"], batch["vector"], strict=True):
             assert text == f"sample {number} " + "x" * (number % 7)
@@ -121,7 +121,7 @@ def test_values_come_unchanged_through_workers(root, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_overridden_access_and_sample_transforms_are_honoured(root, kind):
+def test_overridden_access_and_sample_transforms_are_called(root, kind):
     class Halved(StreamingDataset):
         def get_item(self, sample_id):
             return {"id": super().get_item(sample_id)["id"] / 2}
@@ -140,7 +140,7 @@ def test_a_batch_transform_runs_in_the_workers(root, kind):
     ]
 
 
-def test_threads_transform_at_once_and_not_in_the_consumers_thread(root):
+def test_threads_transform_concurrently_and_not_in_the_consumers_thread(root):
     names, together = set(), threading.Barrier(2, timeout=20)
 
     def meet(columns):
@@ -191,7 +191,7 @@ def test_a_state_from_one_kind_resumes_exactly_in_the_other(root, before, after,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_break_leaves_no_workers_and_the_next_epoch_is_whole(root, kind):
+def test_a_break_leaves_no_workers_and_the_next_epoch_is_complete(root, kind):
     alone = loader_of(root, 0)
     ids(alone)
     second = ids(alone)
@@ -215,7 +215,7 @@ class StrangeError(Exception):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_comes_at_its_batch_with_its_type_and_the_next_epoch_works(root, kind, tmp_path):
+def test_an_error_is_raised_at_its_batch_with_its_type_and_the_next_epoch_works(root, kind, tmp_path):
     third = ids(loader_of(root, 0))[2][0]
     healed = tmp_path / "healed"
 
@@ -256,7 +256,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(root):
         next(batches)
 
 
-def test_without_a_timeout_a_thread_may_take_its_time(root):
+def test_without_a_timeout_a_thread_may_be_slow(root):
     def slowly(columns):
         time.sleep(0.02)
         return columns
@@ -289,7 +289,7 @@ def test_threads_work_in_a_child_process_while_the_parent_iterates(root, start):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_lie_in_page_locked_memory_where_it_is_asked_for(root, kind):
+def test_batches_are_in_page_locked_memory_if_requested(root, kind):
     for batch in loader_of(root, 2, kind, pin_memory=True):
         assert batch["vector"].is_pinned()
 
@@ -306,7 +306,7 @@ def test_a_loader_and_its_dataset_open_the_set_once(root, workers):
 
 @pytest.mark.process
 def test_worker_processes_verify_a_shard_once_in_all_epochs(tmp_path):
-    """Changed in place with its size and time kept, a verified file is trusted; by a new run it is not."""
+    """A verified file that is changed in place, with equal size and time, is trusted by this run only."""
     root = write_set(tmp_path / "set", SIZE)
     loader = loader_of(str(root), 2, "process")
     first = ids(loader)

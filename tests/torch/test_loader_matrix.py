@@ -49,7 +49,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def epochs(root):
-    """Batches of the first four epochs, as a loader without workers gives them."""
+    """Batches of the first four epochs, read without workers."""
     loader = loader_of(root)
     return [ids(loader) for _ in range(4)]
 
@@ -70,7 +70,7 @@ def ids(batches):
 
 
 def taken(loader, steps):
-    """The first batches of an iteration that is then left."""
+    """Return the first batches of an iteration that then stops."""
     seen = []
     for batch in loader:
         seen.append(batch["id"].tolist())
@@ -113,7 +113,7 @@ def test_several_loaders_and_iterators_of_one_process_do_not_disturb_each_other(
 
 
 @pytest.mark.parametrize("way", WAYS[:4])
-def test_an_iterator_that_was_never_used_begins_no_epoch(root, epochs, way):
+def test_an_unused_iterator_begins_no_epoch(root, epochs, way):
     loader = loader_of(root, **way)
     iter(loader)
     assert loader.state_dict()["epoch"] == 0

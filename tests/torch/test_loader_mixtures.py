@@ -1,4 +1,4 @@
-"""StreamingDataLoader over several streams: batches as they were promised, by every kind of worker, after a resume too.
+"""StreamingDataLoader over several streams: batches have the promised composition with every kind of worker.
 
 Streams of 40, 25 and 15 samples; 160 of them in an epoch, 80, 40 and 40, or as the test says.
 """
@@ -50,7 +50,7 @@ def ids(batches):
 
 
 def composed(batches):
-    """Of each batch: how many samples of which stream."""
+    """Return the number of samples of each stream, for each batch."""
     return [sorted(Counter(batch["_stream"].tolist()).items()) for batch in batches]
 
 
@@ -93,8 +93,8 @@ def test_workers_do_not_change_the_order_of_a_mixture(roots, batching, way):
 
 
 @pytest.mark.parametrize("way", [*WAYS, SPAWN])
-def test_weights_change_in_a_loader_whose_workers_live_on(roots, way):
-    """A state with 2:1:1 is loaded where 0:1:1 holds: 56 were read, and of the 104 that are left each has 52."""
+def test_weights_change_in_a_loader_with_persistent_workers(roots, way):
+    """A state with weights 2:1:1 is loaded with 0:1:1: 56 samples were read, and two streams share the other 104."""
     state_after = loader_of(roots)
     list(islice(state_after, 7))
     state = state_of(state_after)
@@ -136,7 +136,7 @@ def test_replicas_read_the_same_of_a_mixture(roots):
     assert not set(read[0][0]) & set(read[2][0]) or read[0] != read[2]
 
 
-def test_an_epoch_that_began_in_other_batches_is_read_to_its_end_and_the_next_one_has_the_new(roots):
+def test_an_epoch_keeps_its_batch_size_and_the_next_one_has_the_new(roots):
     begun = loader_of(roots, batch=8, batching_method="per_stream")
     list(islice(begun, 4))
     loader = loader_of(roots, batch=10, batching_method="per_stream")
@@ -160,7 +160,7 @@ def test_a_loaders_length_is_the_mixtures_in_steps(roots):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_streams_with_other_columns_come_in_batches_of_their_own(roots, tmp_path, way):
+def test_streams_with_different_columns_have_batches_of_their_own(roots, tmp_path, way):
     with MDSWriter(out=str(tmp_path / "other"), columns={"label": "str", "image": "bytes"}) as writer:
         for number in range(16):
             writer.write({"label": str(number), "image": b"x" * number})
@@ -187,8 +187,8 @@ def test_a_refused_state_leaves_the_loader_where_it_was(roots):
 
 
 @pytest.mark.slow
-def test_a_history_too_long_for_workers_that_live_on_is_refused_with_what_to_do(roots):
-    """Workers have room for a hundred changes more than there were when they began."""
+def test_a_history_too_long_for_persistent_workers_is_refused_with_advice(roots):
+    """Workers have space for a hundred changes more than there were when they started."""
     begun = loader_of(roots)
     state = state_of(begun)
     weights = state["smalti"]["mixture"]["history"][0]
@@ -212,8 +212,8 @@ def test_a_history_too_long_for_workers_that_live_on_is_refused_with_what_to_do(
         ({"batching_method": "per_stream", "tail": "pad"}, "step 2 of 3"),
     ],
 )
-def test_batches_that_would_mix_other_columns_are_refused_before_the_first_step(roots, tmp_path, options, step):
-    """12 samples of each: of steps of 8 one is of each stream, and the last one, 4 and 4, of both."""
+def test_batches_that_would_mix_different_columns_are_refused_before_the_first_step(roots, tmp_path, options, step):
+    """12 samples of each stream in steps of 8: one step of each, and a last step of both, 4 and 4."""
     with MDSWriter(out=str(tmp_path / "other"), columns={"label": "str"}) as writer:
         for number in range(12):
             writer.write({"label": str(number)})
@@ -225,7 +225,7 @@ def test_batches_that_would_mix_other_columns_are_refused_before_the_first_step(
     assert {name for batch in by_sample for name in batch} == {"id", "label"}
 
 
-def test_numbers_of_numpy_are_weights_and_states_hold_pythons(roots):
+def test_weights_may_be_numpys_numbers_and_states_hold_pythons(roots):
     dataset = StreamingDataset(
         streams=[Stream(remote=roots[0], proportion=np.float32(0.5)), Stream(remote=roots[1], proportion=np.int64(2))]
     )

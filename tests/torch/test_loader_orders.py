@@ -1,4 +1,4 @@
-"""StreamingDataLoader in MosaicML's orders and with replicas: what it counts, and where it goes on."""
+"""StreamingDataLoader in MosaicML's orders and with replicas: what it counts, and where it resumes."""
 
 import json
 from itertools import islice
@@ -35,8 +35,8 @@ def test_mosaicmls_order_does_not_depend_on_workers(root, kind):
     assert {i for batch in alone for i in batch} == set(range(101))
 
 
-def test_a_run_in_mosaicmls_order_goes_on_after_every_step(root):
-    """101 samples of 4 canonical nodes are 104 places: 13 steps, the last samples behind repeats."""
+def test_a_run_in_mosaicmls_order_resumes_after_every_step(root):
+    """101 samples of 4 canonical nodes have 104 positions: 13 steps, the last samples after repeats."""
     whole = ids(loader_of(root))
     assert len(whole) == 13
     second = loader_of(root)
@@ -66,8 +66,8 @@ def test_replicas_save_the_same_state_and_read_the_same(root):
 
 
 @pytest.mark.process
-def test_workers_that_live_on_read_in_the_order_of_a_state_that_was_loaded_meanwhile(root):
-    """Another seed and other canonical nodes than those with which the workers began."""
+def test_persistent_workers_read_in_the_order_of_a_state_loaded_after_their_start(root):
+    """The state has another seed and other canonical nodes than those with which the workers started."""
     saved = loader_of(root, shuffle_algo="window", shuffle_seed=77, num_canonical_nodes=5)
     state = saved.state_dict()
     loader = loader_of(

@@ -60,17 +60,17 @@ def taken(loader, count):
     return [next(batches) for _ in range(count)]
 
 
-def read_unasked(loader):
-    """Batches of a loader whose length nobody asks for, as `list` does: that would open the dataset in the program."""
+def read_without_length(loader):
+    """Read batches without `list`, which asks for the length and so would open the dataset in the program."""
     return [batch for batch in loader]  # noqa: C416 - see above
 
 
 def refusal_of(loader):
-    """What a worker refuses with. The workers are ended at once: those that a traceback keeps end seconds later."""
+    """Return the error of a worker. Workers are ended at once: those that a traceback keeps alive end seconds later."""
     batches = iter(loader)
     try:
         with pytest.raises(CursorError) as caught:
-            read_unasked(batches)
+            read_without_length(batches)
         return str(caught.value)
     finally:
         batches._shutdown_workers()
@@ -80,8 +80,8 @@ def refusal_of(loader):
 
 
 @pytest.mark.parametrize("how", [{}, {"persistent_workers": True}], ids=["anew", "persistent"])
-def test_composers_sequence_gives_the_remaining_samples_and_then_whole_epochs(root, epochs, how):
-    """160 samples, 40 read and saved by the program: 120 are left, in their order, and then 160."""
+def test_composers_sequence_gives_the_remaining_samples_and_then_complete_epochs(root, epochs, how):
+    """160 samples, 40 of them read and saved by the program: the other 120 follow in their order, and then 160."""
     dataset = dataset_of(root)
     before = taken(loader_of(dataset, **how), 5)
     state = json.loads(json.dumps(dataset.state_dict(40, True)))
@@ -96,7 +96,7 @@ def test_composers_sequence_gives_the_remaining_samples_and_then_whole_epochs(ro
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "persistent"), [("spawn", False), ("forkserver", True)])
-def test_so_it_does_where_workers_share_nothing_with_the_program(root, epochs, method, persistent):
+def test_composers_sequence_works_if_workers_share_nothing_with_the_program(root, epochs, method, persistent):
     dataset = dataset_of(root)
     loader = loader_of(dataset, multiprocessing_context=method, persistent_workers=persistent)
     before = taken(loader, 5)
@@ -122,7 +122,7 @@ def test_each_epoch_is_the_next_one_and_a_later_one_resumes(root, epochs, how):
     assert list(loader) == epochs[1]
 
 
-def test_a_state_counts_from_where_the_iteration_began_or_from_the_epochs_start(root):
+def test_a_state_counts_from_the_start_of_the_iteration_or_of_the_epoch(root):
     dataset = dataset_of(root)
     dataset.load_state_dict(dataset.state_dict(40, True))
     taken(loader_of(dataset), 2)
@@ -132,7 +132,7 @@ def test_a_state_counts_from_where_the_iteration_began_or_from_the_epochs_start(
     assert dataset.cursor().epoch == 1
 
 
-def test_a_run_goes_on_with_other_workers_another_batch_and_another_loader(root, epochs):
+def test_a_run_resumes_with_other_workers_another_batch_size_and_another_loader(root, epochs):
     first = dataset_of(root)
     before = taken(loader_of(first, workers=3), 4)
     second = StreamingDataset(remote=root, batch_size=16, shuffle=True)
@@ -155,11 +155,11 @@ def test_two_ranks_share_every_epoch(root):
     assert sorted(read[0] + read[1]) == sorted([*range(SIZE), *range(SIZE)])
 
 
-# ---------------------------------------------------------------------- which workers belong together
+# ---------------------------------------------------------------------- workers of one iteration
 
 
-def test_a_program_that_seeds_torch_alike_before_each_epoch_reads_one_after_the_other(root, epochs):
-    """All iterations have one base seed then, and iterations that were left early ended before all workers read."""
+def test_epochs_follow_each_other_if_torch_is_seeded_before_each(root, epochs):
+    """All iterations have the same base seed, and those that stopped early ended before all workers had read."""
     dataset, found = dataset_of(root), []
     for _ in range(2):
         torch.manual_seed(3)
@@ -174,7 +174,7 @@ def wait_if_second(event, worker):
         event.wait(60)
 
 
-def test_two_loaders_that_are_seeded_alike_and_read_at_once_each_read_one_epoch(root, epochs):
+def test_two_concurrent_loaders_with_equal_seeds_each_read_one_epoch(root, epochs):
     dataset, context, found = dataset_of(root), multiprocessing.get_context("fork"), []
     events = [context.Event(), context.Event()]
     for event in events:
@@ -187,8 +187,8 @@ def test_two_loaders_that_are_seeded_alike_and_read_at_once_each_read_one_epoch(
     assert [read for _, read in found] == epochs[:2]
 
 
-class ForkBeside(multiprocessing.get_context("fork").Process):
-    """Has another thread start a process before this one is started."""
+class ForkAfterAnother(multiprocessing.get_context("fork").Process):
+    """A process that lets another thread start a process before it starts."""
 
     def start(self):
         thread = threading.Thread(target=multiprocessing.get_context("fork").Process(target=os.getpid).start)
@@ -197,16 +197,16 @@ class ForkBeside(multiprocessing.get_context("fork").Process):
         super().start()
 
 
-class ForkingBeside(type(multiprocessing.get_context("fork"))):
-    Process = ForkBeside
+class ForkAfterAnotherContext(type(multiprocessing.get_context("fork"))):
+    Process = ForkAfterAnother
 
 
-def test_workers_belong_together_whatever_other_threads_start_meanwhile(root, epochs):
-    loader = loader_of(dataset_of(root), workers=3, multiprocessing_context=ForkingBeside())
+def test_workers_form_one_iteration_whatever_other_threads_start(root, epochs):
+    loader = loader_of(dataset_of(root), workers=3, multiprocessing_context=ForkAfterAnotherContext())
     assert [list(loader), list(loader)] == epochs[:2]
 
 
-def test_an_iteration_that_is_left_early_counts_as_an_epoch(root, epochs):
+def test_an_iteration_that_stops_early_counts_as_an_epoch(root, epochs):
     dataset = dataset_of(root)
     loader = loader_of(dataset)
     for _ in loader:
@@ -214,7 +214,7 @@ def test_an_iteration_that_is_left_early_counts_as_an_epoch(root, epochs):
     assert (list(loader), dataset.next_epoch) == (epochs[1], 2)
 
 
-def test_two_loaders_over_one_dataset_take_turns_at_its_epochs(root, epochs):
+def test_two_loaders_over_one_dataset_read_alternate_epochs(root, epochs):
     dataset = dataset_of(root)
     one, other = loader_of(dataset), loader_of(dataset, workers=1)
     first = iter(one)
@@ -225,7 +225,7 @@ def test_two_loaders_over_one_dataset_take_turns_at_its_epochs(root, epochs):
     assert list(one) == epochs[2]
 
 
-def test_copies_of_a_dataset_go_their_own_way(root, epochs):
+def test_copies_of_a_dataset_are_independent(root, epochs):
     dataset = dataset_of(root)
     list(loader_of(dataset))
     for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
@@ -234,7 +234,7 @@ def test_copies_of_a_dataset_go_their_own_way(root, epochs):
 
 
 class Endless(IterableDataset):
-    """Reads a dataset again and again, in workers that are as far as they are."""
+    """A dataset that reads another one again and again, independently in each worker."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -244,12 +244,12 @@ class Endless(IterableDataset):
             yield from self.dataset
 
 
-def test_workers_that_begin_further_epochs_by_themselves_agree_on_them(root, epochs):
+def test_workers_that_begin_further_epochs_on_their_own_agree_on_them(root, epochs):
     assert taken(loader_of(Endless(dataset_of(root))), 60) == flat(epochs[:3])
 
 
 def pause_second(worker):
-    """The second worker begins only when the first one has been read."""
+    """Delay the second worker until the first one has been read."""
     if worker == 1:
         assert _go_on.wait(60)
 
@@ -274,7 +274,7 @@ def read_an_epoch(dataset, queue):
     queue.put([list(loader_of(dataset)), list(loader_of(dataset))])
 
 
-def test_a_rank_that_is_forked_begins_where_its_parent_was_and_does_not_move_it(root, epochs):
+def test_a_forked_rank_begins_at_its_parents_place_and_does_not_change_it(root, epochs):
     dataset = dataset_of(root)
     list(loader_of(dataset))
     context = multiprocessing.get_context("fork")
@@ -287,8 +287,8 @@ def test_a_rank_that_is_forked_begins_where_its_parent_was_and_does_not_move_it(
     assert (dataset.next_epoch, list(loader_of(dataset))) == (1, epochs[1])
 
 
-class MadeInside(IterableDataset):
-    """Makes its dataset in the worker, where nobody knows the epoch."""
+class MadeInWorker(IterableDataset):
+    """A dataset that makes a StreamingDataset in the worker, where the epoch is unknown."""
 
     def __init__(self, root, epoch=None):
         self.root, self.epoch = root, epoch
@@ -300,36 +300,36 @@ class MadeInside(IterableDataset):
         yield from dataset
 
 
-def test_a_dataset_that_is_made_in_a_worker_must_be_told_its_epoch(root, epochs):
-    message = refusal_of(loader_of(MadeInside(root)))
+def test_a_dataset_that_is_made_in_a_worker_needs_set_epoch(root, epochs):
+    message = refusal_of(loader_of(MadeInWorker(root)))
     assert re.search(r"made inside a worker.*Make it in the main process.*set_epoch", message)
-    assert list(loader_of(MadeInside(root, 2))) == epochs[2]
+    assert list(loader_of(MadeInWorker(root, 2))) == epochs[2]
 
 
-def begin_with_two(worker):
+def set_epoch_two(worker):
     get_worker_info().dataset.set_epoch(2)
 
 
-def begin_with_ones_own(worker):
+def set_own_epoch(worker):
     get_worker_info().dataset.set_epoch(worker)
 
 
-def test_an_epoch_that_is_set_in_all_workers_holds_and_another_in_each_is_refused(root, epochs):
+def test_an_epoch_set_in_all_workers_is_used_and_different_ones_are_refused(root, epochs):
     dataset = dataset_of(root)
-    assert list(loader_of(dataset, worker_init_fn=begin_with_two)) == epochs[2]
+    assert list(loader_of(dataset, worker_init_fn=set_epoch_two)) == epochs[2]
     assert list(loader_of(dataset)) == epochs[3]
-    message = refusal_of(loader_of(dataset_of(root), worker_init_fn=begin_with_ones_own))
+    message = refusal_of(loader_of(dataset_of(root), worker_init_fn=set_own_epoch))
     assert re.search(r"placed differently.*sample 0 of epoch [01]\b.*sample 0 of epoch [01]\b", message)
 
 
 def test_all_workers_of_all_epochs_read_the_version_that_was_opened_first(tmp_path):
-    """Nobody opens it in the program; workers of the second epoch find a newer version."""
+    """The program does not open the set; workers of the second epoch find a newer version."""
     root = str(write_set(tmp_path / "root", SIZE))
     dataset = dataset_of(root)
     loader = loader_of(dataset)
-    assert len(read_unasked(loader)) == 20
+    assert len(read_without_length(loader)) == 20
     write_set(root, 200, exist_ok=True)
-    assert len(read_unasked(loader)) == 20
+    assert len(read_without_length(loader)) == 20
     assert (dataset.manifest.version, dataset.size) == (1, SIZE)
 
 
@@ -339,7 +339,7 @@ def test_a_plain_set_that_was_replaced_between_two_epochs_is_refused(tmp_path):
         write_set(root / str(number), 20)
     merge_index(str(root))
     loader = loader_of(dataset_of(str(root)))
-    assert len(read_unasked(loader)) == 5
+    assert len(read_without_length(loader)) == 5
     write_set(root / "2", 20)
     merge_index(str(root))
     assert re.search("has read digest .* before, and finds", refusal_of(loader))

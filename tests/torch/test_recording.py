@@ -1,4 +1,4 @@
-"""What a loader's recorder writes is what the loader delivered, whatever the order and the tail."""
+"""A loader's recorder writes what the loader delivered, with every order and tail."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def opened(root, **options):
 
 
 def read(dataset, ledger, *, state=None, stop=None, **options):
-    """One pass with a ledger; the state after it, and (position, id) of what was delivered."""
+    """Read one pass with a ledger; return the state after it, and (position, id) of the delivered samples."""
     loader, delivered = StreamingDataLoader(dataset, ledger=ledger, **options), []
     if state is not None:
         loader.load_state_dict(state)
@@ -52,8 +52,8 @@ def test_a_run_that_was_killed_and_resumed_is_proven(root, tmp_path, options):
 
 
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "worker_kind": "process"}], ids=str)
-def test_what_workers_have_read_ahead_is_not_in_the_ledger(root, tmp_path, workers):
-    """A state after 3 of 12 steps is continued by a life that ends its epoch; both wrote what was taken only."""
+def test_steps_that_workers_read_ahead_are_not_in_the_ledger(root, tmp_path, workers):
+    """A life that ends its epoch resumes after 3 of 12 steps; both lives record only the steps that were taken."""
     state, first = read(opened(root), tmp_path, stop=3, **workers)
     _, rest = read(opened(root), tmp_path, state=state, **workers)
     report = check_ledger(tmp_path)
@@ -124,7 +124,7 @@ def test_the_recorded_ids_are_the_delivered_ones(root, tmp_path):
     assert '"at":[0,1]' in lines[2]
 
 
-def test_two_iterations_in_turns_are_refused(root, tmp_path):
+def test_two_alternating_iterations_are_refused(root, tmp_path):
     dataset = opened(root)
     writer = open_ledger(tmp_path, World())
     first, second = (PassRecorder(writer, dataset.reading(dataset.begin_pass())) for _ in range(2))

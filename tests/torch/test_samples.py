@@ -1,4 +1,4 @@
-"""The iterator over a dataset's samples: its state, in one process; in torchdata's workers see tests/frameworks."""
+"""The iterator over a dataset's samples: its state in one process; for torchdata's workers see tests/frameworks."""
 
 import pytest
 from torch.utils.data import DataLoader
@@ -25,7 +25,7 @@ def test_a_damaged_state_is_refused(root, damage):
         samples.load_state_dict(samples.state_dict() | damage)
 
 
-def test_resuming_reads_none_of_the_samples_that_were_taken(root):
+def test_resuming_does_not_read_samples_that_were_taken(root):
     class Logged(StreamingDataset):
         def __getitem__(self, at):
             read.append(at)
@@ -41,7 +41,7 @@ def test_resuming_reads_none_of_the_samples_that_were_taken(root):
     assert read == [*range(40, 50), 0, 1]
 
 
-def test_asking_for_an_iterator_begins_no_epoch(root):
+def test_creating_an_iterator_begins_no_epoch(root):
     dataset = StreamingDataset(remote=root, batch_size=4)
     iter(dataset)
     assert dataset.next_epoch == 0

@@ -1,4 +1,4 @@
-"""What a loader hands over of columns that stand for times, truth values and nulls."""
+"""Batches of a loader with columns of times, truth values and nulls."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def root(tmp_path_factory):
 
 
 def check(batches):
-    """All forty samples, in order, as tensors where torch has a type for them."""
+    """Check that all forty samples are there in order, as tensors if torch has a type for them."""
     found = {name: [value for batch in batches for value in batch[name]] for name in batches[0]}
     rows = [wanted(number) for number in range(40)]
     assert [batch["when"].dtype for batch in batches] == [torch.int64] * len(batches)
@@ -48,7 +48,7 @@ def test_batches_from_worker_processes(root):
 
 
 def test_samples_become_tensors_too(root):
-    """A transform of samples sends them through the way of torch's own `default_collate`."""
+    """With a transform of samples, they are collated like by torch's own `default_collate`."""
     keep = ("id", "when", "day", "ok")
     dataset = StreamingDataset(remote=root, transform=lambda sample: {name: sample[name] for name in keep})
     batches = list(StreamingDataLoader(dataset, batch_size=8, worker_kind="thread"))
@@ -57,7 +57,7 @@ def test_samples_become_tensors_too(root):
     assert torch.cat([batch["ok"] for batch in batches]).dtype == torch.bool
 
 
-def test_stored_values_are_handed_over_as_they_are(root):
+def test_stored_values_are_delivered_unchanged(root):
     batch = next(iter(StreamingDataLoader(StreamingDataset(remote=root, logical=False), batch_size=4)))
     assert batch["day"].dtype == torch.int32
     assert batch["ok"].dtype == torch.uint8

@@ -32,7 +32,7 @@ _SPARE_BYTES = 1 << 14  # for cursors that are longer than the first, after chan
 
 
 @dataclass
-class LoaderSide:
+class LoaderState:
     """The settings and the current pass that a loader shares with its view of a dataset, and so with the workers."""
 
     columns: bool
@@ -85,8 +85,8 @@ class LoaderReader(EpochReader):
     """An EpochReader that takes world and worker from torch, and the pass from a StreamingDataLoader if it has one."""
 
     tracker: RunTracker = field(default_factory=SharedProgress)
-    loader: LoaderSide | None = None
-    """State shared with the loader, on a view that a StreamingDataLoader created."""
+    loader: LoaderState | None = None
+    """The loader's state, on a view that a StreamingDataLoader created."""
 
     @property
     def world(self) -> World:
@@ -143,7 +143,7 @@ def view_for_loader(
         )
     reader = dataset._smalti.for_loader(batch_size, drop_last=drop_last)
     columns = reads_columns(dataset) and not per_sample
-    reader.loader = LoaderSide(columns=columns, workers_persist=workers_persist)
+    reader.loader = LoaderState(columns=columns, workers_persist=workers_persist)
     return view_of(dataset, reader)
 
 

@@ -15,7 +15,7 @@ from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
 from smalti.order import StepBatch
 from smalti.torch.collate import check_batches, collate_samples, columns_to_tensors
-from smalti.torch.dataset import LoaderReader, LoaderSide, StreamingDataset, view_for_loader
+from smalti.torch.dataset import LoaderState, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
 from smalti.torch.recording import PassRecorder, open_ledger
 from smalti.torch.workers.handover import TaskArgument, pickles_tasks
@@ -86,15 +86,15 @@ class StreamingDataLoader(DataLoader[Any]):
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
         # The library reads these and not the public names, which a subclass may replace.
-        self._streaming_dataset, self._view, self._side = dataset, view._smalti, _side(view)
+        self._streaming_dataset, self._view, self._loader_state = dataset, view._smalti, _state_of(view)
         declared = self._view.declared
         self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in declared]))
-        self._kind = _worker_kind(worker_kind, self._view, self._side, kwargs)
+        self._kind = _worker_kind(worker_kind, view, kwargs)
         self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
         collate: Callable[[Any], Any] = collate_fn or collate_samples
-        if self._side.columns:
+        if self._loader_state.columns:
             collate = columns_to_tensors
         super().__init__(
             view,
@@ -129,9 +129,9 @@ class StreamingDataLoader(DataLoader[Any]):
         this_pass = self._streaming_dataset._smalti.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
-        if self._side.columns:
+        if self._loader_state.columns:
             check_batches(self._view.reading(this_pass), self._view.stream.sets)
-        self._side.begin(this_pass)
+        self._loader_state.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)
         batches: Iterator[Any] = iter(())
@@ -238,7 +238,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Return a function that reads and collates one planned batch; thread-safe."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
-        get = None if self._side.columns else self.dataset.__getitem__
+        get = None if self._loader_state.columns else self.dataset.__getitem__
 
         def read(planned: tuple[StepBatch, Any]) -> Any:
             batch = collate(view.read(*planned, get))
@@ -266,14 +266,14 @@ def _can_continue(persistent: Any) -> bool:
     return not is_worn and all(worker.is_alive() for worker in _workers_of(persistent))
 
 
-def _side(view: StreamingDataset) -> LoaderSide:
-    side = view._smalti.loader
-    if side is None:
+def _state_of(view: StreamingDataset) -> LoaderState:
+    state = view._smalti.loader
+    if state is None:
         raise TypeError("this dataset is not a view that was made for a loader.")
-    return side
+    return state
 
 
-def _worker_kind(choice: str, view: LoaderReader, side: LoaderSide, options: Mapping[str, Any]) -> str:
+def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
     """Return `thread` or `process`, for the user's choice.
 
     Raises:
@@ -286,8 +286,8 @@ def _worker_kind(choice: str, view: LoaderReader, side: LoaderSide, options: Map
         raise ValueError(f"`{for_processes[0]}` is for worker processes; leave it out, or give worker_kind='process'.")
     if choice != "auto":
         return choice
-    transform = view.transform
-    is_thread_safe = side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    transform = view._smalti.transform
+    is_thread_safe = _state_of(view).columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
     return "thread" if is_thread_safe and not for_processes else "process"
 
 

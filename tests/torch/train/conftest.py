@@ -13,7 +13,7 @@ from smalti.torch.train.config import TrainConfig
 from smalti.writer import ShardUploader
 
 TRAIN, EVAL = 50, 14
-"""Neither divides by the batch of 8: the last step of an epoch is padded."""
+"""Neither number is divisible by the batch size of 8, so the last step of an epoch is padded."""
 
 
 def square(number: int) -> bytes:
@@ -71,5 +71,5 @@ def config(squares, tmp_path) -> TrainConfig:
 
 @pytest.fixture
 def in_processes(config) -> TrainConfig:
-    """The same on two processes."""
+    """The same configuration with two processes."""
     return replace(config, launcher="processes", num_processes=2)

@@ -1,4 +1,4 @@
-"""What a training image looks like depends on (seed, epoch, sample id), and on nothing else."""
+"""The view of a training image depends on (seed, epoch, sample id) only."""
 
 import dataclasses
 
@@ -33,13 +33,13 @@ def same(a: Views, b: Views) -> bool:
     return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(Views))
 
 
-def picked(some: Views, places) -> Views:
+def subset(some: Views, places) -> Views:
     return Views(**{f.name: getattr(some, f.name)[places] for f in dataclasses.fields(Views)})
 
 
 def test_a_samples_view_does_not_depend_on_its_batch():
     together = draw_views(7, 3, ids(4, 9, 2, 11))
-    assert same(picked(together, [2, 0]), draw_views(7, 3, ids(2, 4)))
+    assert same(subset(together, [2, 0]), draw_views(7, 3, ids(2, 4)))
 
 
 def test_seed_epoch_and_id_each_change_the_view():
@@ -72,7 +72,7 @@ def test_the_draws_fill_their_ranges_evenly():
     assert abs(float(np.corrcoef(drawn.zoom, drawn.brightness)[0, 1])) < 0.03
 
 
-def test_the_plain_view_changes_nothing():
+def test_the_identity_view_changes_nothing():
     pixels = torch.rand(2, 3, 8, 8)
     assert torch.allclose(apply_views(pixels, views(2)), pixels, atol=1e-5)
 
@@ -95,8 +95,8 @@ def test_colours_stay_in_range_and_brightness_scales():
     assert float(apply_views(pixels * 2, views(brightness=1.15)).max()) == 1.0
 
 
-def test_the_images_of_a_batch_are_seen_alike_alone():
+def test_an_image_looks_the_same_alone_and_in_a_batch():
     pixels, drawn = torch.rand(4, 3, 16, 16), draw_views(3, 1, ids(10, 11, 12, 13))
     whole = apply_views(pixels, drawn)
     for place in range(4):
-        assert torch.equal(apply_views(pixels[place : place + 1], picked(drawn, [place])), whole[place : place + 1])
+        assert torch.equal(apply_views(pixels[place : place + 1], subset(drawn, [place])), whole[place : place + 1])

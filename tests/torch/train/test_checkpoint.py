@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all, is verified before use, and the last good one is never deleted."""
+"""Checkpoints are published atomically and verified before use, and the last valid one is never deleted."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "checksums.
 
 
 class CrashError(Exception):
-    """What a kill looks like from inside."""
+    """Stands for a kill at this point."""
 
 
 def snapshot(step: int) -> Snapshot:
@@ -49,7 +49,7 @@ def flip_a_bit(path: Path, place: int) -> None:
 
 
 def rewrite_state(path: Path, change: Callable[[str], str]) -> None:
-    """Edit the state, with a checksum that is right."""
+    """Edit the state, and correct its checksum."""
     (path / "state.json").write_text(change((path / "state.json").read_text()))
     sums = json.loads((path / "checksums.json").read_text())
     sums["sha256"]["state.json"] = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()
@@ -66,14 +66,14 @@ def test_a_state_of_another_step_than_its_folder_is_refused(tmp_path, step):
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
 def test_a_state_with_a_number_that_is_not_finite_is_refused(tmp_path, number):
-    """It could be read, but not be saved again."""
+    """It could be loaded, but not be saved again."""
     path = folder(tmp_path).save(snapshot(120))
     rewrite_state(path, lambda text: text.replace("480", number))
     with pytest.raises(CheckpointError, match=f"not readable JSON: .*{number[1:]} is no finite number"):
         load_checkpoint(path)
 
 
-def test_what_was_saved_is_loaded(tmp_path):
+def test_a_saved_snapshot_is_loaded(tmp_path):
     checkpoints = folder(tmp_path)
     path = checkpoints.save(snapshot(120))
     assert path.name == "step-00000120"
@@ -101,7 +101,7 @@ def test_a_run_without_checkpoints_starts_fresh(tmp_path):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_after_a_crash_behind_any_file_the_previous_checkpoint_loads(tmp_path, file):
+def test_after_a_crash_after_any_file_the_previous_checkpoint_loads(tmp_path, file):
     folder(tmp_path).save(snapshot(10))
     with pytest.raises(CrashError):
         folder(tmp_path, crash_at=file).save(snapshot(20))
@@ -111,13 +111,13 @@ def test_after_a_crash_behind_any_file_the_previous_checkpoint_loads(tmp_path, f
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_first_checkpoint_that_crashed_is_not_there(tmp_path, file):
+def test_a_first_checkpoint_that_crashed_does_not_exist(tmp_path, file):
     with pytest.raises(CrashError):
         folder(tmp_path, crash_at=file).save(snapshot(20))
     assert folder(tmp_path).load_newest() is None
 
 
-def test_after_a_crash_behind_the_rename_the_new_checkpoint_loads(tmp_path):
+def test_after_a_crash_after_the_rename_the_new_checkpoint_loads(tmp_path):
     folder(tmp_path, keep=1).save(snapshot(10))
     with pytest.raises(CrashError):
         folder(tmp_path, keep=1, crash_at="step-00000020").save(snapshot(20))
@@ -135,7 +135,7 @@ def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("place", [0, 9, 41, -2])
-def test_a_flipped_bit_makes_loading_walk_back_and_say_so(tmp_path, file, place):
+def test_a_checkpoint_with_a_flipped_bit_is_skipped_and_reported(tmp_path, file, place):
     checkpoints = folder(tmp_path)
     checkpoints.save(snapshot(10))
     newest = checkpoints.save(snapshot(20))
@@ -146,7 +146,7 @@ def test_a_flipped_bit_makes_loading_walk_back_and_say_so(tmp_path, file, place)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_missing_truncated_or_added_file_makes_loading_walk_back(tmp_path, file):
+def test_a_checkpoint_with_a_missing_truncated_or_added_file_is_skipped(tmp_path, file):
     checkpoints = folder(tmp_path, keep=4)
     for step in (10, 20, 30, 40):
         checkpoints.save(snapshot(step))
@@ -159,7 +159,7 @@ def test_a_missing_truncated_or_added_file_makes_loading_walk_back(tmp_path, fil
     assert len(loaded.skipped) == 3
 
 
-def test_if_none_verifies_nothing_is_guessed_and_nothing_deleted(tmp_path):
+def test_if_no_checkpoint_verifies_it_is_an_error_and_nothing_is_deleted(tmp_path):
     path = folder(tmp_path).save(snapshot(10))
     flip_a_bit(path / "model.safetensors", 100)
     with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* verifies .*sha256 expected"):
@@ -167,7 +167,7 @@ def test_if_none_verifies_nothing_is_guessed_and_nothing_deleted(tmp_path):
     assert names(tmp_path) == ["step-00000010"]
 
 
-def test_keep_one_with_a_corrupt_newest_never_loses_the_good_one(tmp_path):
+def test_keeping_one_with_a_corrupt_newest_keeps_the_valid_one(tmp_path):
     folder(tmp_path, keep=2).save(snapshot(10))
     flip_a_bit(folder(tmp_path, keep=2).save(snapshot(20)) / "state.json", 5)
     checkpoints = folder(tmp_path, keep=1)
@@ -180,7 +180,7 @@ def test_keep_one_with_a_corrupt_newest_never_loses_the_good_one(tmp_path):
     assert names(tmp_path) == ["step-00000015"]
 
 
-def test_the_oldest_go_when_more_than_kept_are_there(tmp_path):
+def test_the_oldest_are_removed_when_there_are_more_than_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in (1, 2, 3, 4):
         checkpoints.save(snapshot(step))
@@ -196,7 +196,7 @@ def test_the_same_step_can_be_saved_again(tmp_path):
     assert folder(tmp_path).load_newest().snapshot.step == 10
 
 
-def test_a_disk_that_refuses_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path):
+def test_a_write_error_leaves_the_earlier_checkpoint_and_no_leftovers(tmp_path):
     folder(tmp_path).save(snapshot(10))
 
     def full(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_disk_that_refuses_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_pa
 
 @contextlib.contextmanager
 def files_of_at_most(num_bytes: int):
-    """The kernel refuses to write more into one file, as a full disk does."""
+    """Limit the size of files, which has the effect of a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -219,7 +219,7 @@ def files_of_at_most(num_bytes: int):
 
 
 @pytest.mark.parametrize("num_bytes", [0, 3_000, 9_000], ids=["nothing", "half the model", "the model alone"])
-def test_a_disk_that_is_full_amid_tensors_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path, num_bytes):
+def test_a_disk_that_gets_full_in_tensors_leaves_the_earlier_checkpoint_and_no_leftovers(tmp_path, num_bytes):
     folder(tmp_path).save(snapshot(10))
     large = Snapshot(20, {"model": {"w": torch.ones(2_000)}, "optimizer": {"w": torch.ones(4_000)}}, {})
     with (
@@ -231,7 +231,7 @@ def test_a_disk_that_is_full_amid_tensors_leaves_the_earlier_checkpoint_and_no_r
     assert folder(tmp_path).load_newest().snapshot.step == 10
 
 
-def test_a_disk_that_is_full_amid_the_finished_model_leaves_the_earlier_model_and_no_rubbish(tmp_path):
+def test_a_disk_that_gets_full_in_the_finished_model_leaves_the_earlier_model_and_no_leftovers(tmp_path):
     config = TrainConfig(data="/data", run_dir=str(tmp_path), num_classes=3)
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     places = {"model_dir": "", "checkpoint": "step-00000001", "images_per_second": 0.0, "seconds": 0.0}
@@ -245,7 +245,7 @@ def test_a_disk_that_is_full_amid_the_finished_model_leaves_the_earlier_model_an
 
 
 class Bomb:
-    """Runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return Path.touch, (Path("/tmp/smalti-bomb-went-off"),)
@@ -266,7 +266,7 @@ def test_a_planted_pickle_is_refused_and_does_not_run(tmp_path, file):
     assert not Path("/tmp/smalti-bomb-went-off").exists()
 
 
-def test_the_trainer_names_no_pickle_and_no_torch_load():
+def test_the_trainer_uses_neither_pickle_nor_torch_load():
     import smalti.torch.train
 
     for source in Path(smalti.torch.train.__file__).parent.glob("*.py"):

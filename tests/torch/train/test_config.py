@@ -1,4 +1,4 @@
-"""TrainConfig and TrainResult go through JSON whole, refuse what makes no sense, and show no secret."""
+"""TrainConfig and TrainResult survive JSON, refuse invalid values, and show no secrets."""
 
 import json
 import pickle
@@ -62,7 +62,7 @@ def test_unknown_and_missing_fields_are_named():
         ("num_processes", 2, "1 with launcher='inline'"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_by_name(field, value, words):
+def test_an_invalid_value_is_refused_by_name(field, value, words):
     with pytest.raises(SchemaError, match=f"`{field}` must be {words}"):
         TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, field: value})
 

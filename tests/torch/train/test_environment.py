@@ -1,11 +1,12 @@
-"""Credentials travel in memory: unpickling sets them, and pickling once more finds nothing."""
+"""Credentials are carried in memory: unpickling sets them, and the unpickled object is empty."""
 
 import os
 import pickle
 
 import pytest
 
-from smalti.torch.train.launch.environment import CarriedEnvironment, detect_storage_environment
+from smalti.storage.schemes import store_variables
+from smalti.torch.train.launch.spark import CarriedEnvironment
 
 pytestmark = pytest.mark.torch
 
@@ -26,12 +27,12 @@ def test_the_variables_of_all_stores_are_found_and_no_others(monkeypatch):
     for name in names:
         monkeypatch.setenv(name, "v")
     monkeypatch.setenv("HOME_MADE_SECRET", "v")
-    found = detect_storage_environment()
+    found = store_variables(os.environ)
     assert names <= set(found)
     assert "HOME_MADE_SECRET" not in found
 
 
-def test_arriving_sets_the_environment_and_forgets(monkeypatch):
+def test_unpickling_sets_the_environment_and_empties_the_object(monkeypatch):
     monkeypatch.delenv("DATABRICKS_TOKEN", raising=False)
     sent = pickle.dumps(CarriedEnvironment({"DATABRICKS_TOKEN": "canary-9753"}))
     arrived = pickle.loads(sent)
@@ -40,5 +41,5 @@ def test_arriving_sets_the_environment_and_forgets(monkeypatch):
     assert b"canary-9753" not in pickle.dumps(arrived)
 
 
-def test_the_carrier_shows_names_only():
+def test_the_repr_shows_names_only():
     assert repr(CarriedEnvironment({"AWS_KEY": "canary"})) == "CarriedEnvironment(AWS_KEY)"

@@ -1,4 +1,4 @@
-"""Events reach a follower whole, once and in order; a line that a kill cut off is not one."""
+"""Events are delivered complete, once and in order; a line that a kill cut off is not delivered."""
 
 import time
 
@@ -10,24 +10,24 @@ pytestmark = pytest.mark.torch
 
 
 def test_events_go_to_the_file_and_to_the_listener(tmp_path):
-    heard = []
-    log = EventLog(tmp_path / "m.jsonl", heard.append)
+    delivered = []
+    log = EventLog(tmp_path / "m.jsonl", delivered.append)
     log.emit("step", step=3, loss=0.5)
     log.close()
-    assert read_lines(tmp_path / "m.jsonl") == heard
-    assert {**heard[0], "time": 0} == {"event": "step", "time": 0, "step": 3, "loss": 0.5}
+    assert read_lines(tmp_path / "m.jsonl") == delivered
+    assert {**delivered[0], "time": 0} == {"event": "step", "time": 0, "step": 3, "loss": 0.5}
 
 
-def test_a_rank_that_is_not_the_first_is_silent(tmp_path):
-    heard = []
-    EventLog(None, heard.append).emit("step", step=1)
-    assert heard == []
+def test_only_rank_0_emits_events(tmp_path):
+    delivered = []
+    EventLog(None, delivered.append).emit("step", step=1)
+    assert delivered == []
 
 
-def test_a_tail_delivers_only_what_is_new_and_only_whole_lines(tmp_path):
-    path, heard = tmp_path / "m.jsonl", []
+def test_a_tail_delivers_only_new_and_complete_lines(tmp_path):
+    path, delivered = tmp_path / "m.jsonl", []
     path.write_bytes(b'{"n":1}\n')
-    tail = EventTail(path, heard.append)
+    tail = EventTail(path, delivered.append)
     with path.open("ab") as file:
         file.write(b'{"n":2}\n{"n"')
         file.flush()
@@ -35,28 +35,28 @@ def test_a_tail_delivers_only_what_is_new_and_only_whole_lines(tmp_path):
         file.write(b":3}\n")
     assert tail.poll() == 1
     assert tail.poll() == 0
-    assert heard == [{"n": 2}, {"n": 3}]
+    assert delivered == [{"n": 2}, {"n": 3}]
 
 
 def test_a_tail_may_begin_before_the_file(tmp_path):
-    heard = []
-    tail = EventTail(tmp_path / "m.jsonl", heard.append)
+    delivered = []
+    tail = EventTail(tmp_path / "m.jsonl", delivered.append)
     assert tail.poll() == 0
     (tmp_path / "m.jsonl").write_bytes(b'{"n":1}\n')
     tail.poll()
-    assert heard == [{"n": 1}]
+    assert delivered == [{"n": 1}]
 
 
 def test_an_unfinished_line_is_cut_off_when_the_log_is_opened_again(tmp_path):
-    path, heard = tmp_path / "m.jsonl", []
+    path, delivered = tmp_path / "m.jsonl", []
     path.write_bytes(b'{"n":1}\n{"n":2,"lo')
-    tail = EventTail(path, heard.append)
+    tail = EventTail(path, delivered.append)
     log = LineLog(path)
     log.append({"n": 3})
     log.close()
     tail.poll()
     assert read_lines(path) == [{"n": 1}, {"n": 3}]
-    assert heard == [{"n": 3}]
+    assert delivered == [{"n": 3}]
 
 
 def test_a_long_unfinished_line_is_cut_off_too(tmp_path):
@@ -66,27 +66,27 @@ def test_a_long_unfinished_line_is_cut_off_too(tmp_path):
     assert path.read_bytes() == b'{"n":1}\n'
 
 
-def test_followers_get_everything_before_the_body_is_left(tmp_path):
-    path, heard = tmp_path / "m.jsonl", []
-    with following(path, heard.append):
+def test_all_events_are_delivered_before_the_body_ends(tmp_path):
+    path, delivered = tmp_path / "m.jsonl", []
+    with following(path, delivered.append):
         log = LineLog(path)
         for number in range(50):
             log.append({"n": number})
         log.close()
-    assert [event["n"] for event in heard] == list(range(50))
+    assert [event["n"] for event in delivered] == list(range(50))
 
 
-def test_followers_hear_while_the_body_runs(tmp_path):
-    path, heard = tmp_path / "m.jsonl", []
-    with following(path, heard.append):
+def test_events_are_delivered_while_the_body_runs(tmp_path):
+    path, delivered = tmp_path / "m.jsonl", []
+    with following(path, delivered.append):
         LineLog(path).append({"n": 1})
         deadline = time.monotonic() + 5
-        while not heard and time.monotonic() < deadline:
+        while not delivered and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert heard == [{"n": 1}]
+        assert delivered == [{"n": 1}]
 
 
-def test_what_a_follower_raises_reaches_the_body_s_caller(tmp_path):
+def test_an_exception_of_the_callback_is_raised_at_the_end_of_the_body(tmp_path):
     def fail(event):
         raise ValueError("no room")
 

@@ -1,4 +1,4 @@
-"""The rank to blame is the one that failed first by its own fault, or the one that left no word."""
+"""The reported rank is the first that failed for a reason of its own, or the one that left no record."""
 
 import json
 
@@ -17,7 +17,7 @@ def fail(monkeypatch, run_dir, rank: int, error: Exception) -> None:
         raise error
 
 
-def test_the_first_own_fault_is_named_with_its_traceback(tmp_path, monkeypatch):
+def test_the_first_own_failure_is_reported_with_its_traceback(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 1, SchemaError("label 9"))
     fail(monkeypatch, tmp_path, 0, ValueError("later"))
     failure = read_failure(tmp_path, 3)
@@ -25,13 +25,13 @@ def test_the_first_own_fault_is_named_with_its_traceback(tmp_path, monkeypatch):
     assert "test_failures.py" in failure.trace
 
 
-def test_a_rank_that_only_lost_another_is_not_to_blame(tmp_path, monkeypatch):
+def test_a_rank_that_only_lost_another_is_not_reported(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 0, TrainingError("rank 0 of 3 waited ..., and one is gone or late"))
     fail(monkeypatch, tmp_path, 2, SchemaError("label 9"))
     assert read_failure(tmp_path, 3).rank == 2
 
 
-def test_a_rank_without_a_word_was_killed(tmp_path, monkeypatch):
+def test_a_rank_without_a_record_was_killed(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 0, RuntimeError("Connection closed by peer [127.0.0.1]:5"))
     fail(monkeypatch, tmp_path, 2, RuntimeError("Connection reset by peer"))
     failure = read_failure(tmp_path, 3)
@@ -39,7 +39,7 @@ def test_a_rank_without_a_word_was_killed(tmp_path, monkeypatch):
     assert "killed" in failure.reason
 
 
-def test_a_damaged_record_and_no_record_tell_nothing(tmp_path):
+def test_damaged_records_are_ignored(tmp_path):
     assert read_failure(tmp_path, 2) is None
     (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0})[:-3])
     assert read_failure(tmp_path, 2) is None
@@ -50,13 +50,13 @@ def test_a_damaged_record_and_no_record_tell_nothing(tmp_path):
     assert read_failure(tmp_path, 2) is None
 
 
-def test_a_full_disk_does_not_hide_the_fault(tmp_path):
+def test_a_full_disk_does_not_hide_the_failure(tmp_path):
     (tmp_path / "run").write_text("no folder can be made here")
     with pytest.raises(SchemaError, match="label 9"), failures_recorded(tmp_path / "run"):
         raise SchemaError("label 9")
 
 
-def test_old_failures_are_forgotten(tmp_path, monkeypatch):
+def test_old_failures_are_removed(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 1, ValueError("old"))
     remove_failures(tmp_path)
     assert read_failure(tmp_path, 3) is None

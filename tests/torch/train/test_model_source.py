@@ -1,4 +1,4 @@
-"""A model's source files are found, and make it importable where nothing else does."""
+"""A model's source files are found, and make it importable in processes that do not have it."""
 
 import importlib
 import sys
@@ -28,7 +28,7 @@ def forget() -> None:
 
 
 @pytest.fixture
-def beside(tmp_path, monkeypatch):
+def model_folder(tmp_path, monkeypatch):
     """A folder of modules that this process can import."""
     for path, text in FILES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +38,8 @@ def beside(tmp_path, monkeypatch):
     forget()
 
 
-def elsewhere(model: str, source: dict[str, str], monkeypatch) -> object:
-    """What the function returns in a process that knows nothing but the source."""
+def call_elsewhere(model: str, source: dict[str, str], monkeypatch) -> object:
+    """Return the function's result as in a process that has only the source."""
     forget()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not (Path(entry) / "sm_model.py").exists()])
     name, _, function = model.partition(":")
@@ -47,27 +47,27 @@ def elsewhere(model: str, source: dict[str, str], monkeypatch) -> object:
         return getattr(importlib.import_module(name), function)(None)
 
 
-def test_a_module_goes_with_what_it_loaded_from_its_folder(beside, monkeypatch):
+def test_a_module_is_sent_with_the_modules_loaded_from_its_folder(model_folder, monkeypatch):
     source = read_source("sm_model:make")
     assert source == {name: FILES[name] for name in ("sm_model.py", "sm_helper.py")}
-    assert elsewhere("sm_model:make", source, monkeypatch) == "from the helper"
+    assert call_elsewhere("sm_model:make", source, monkeypatch) == "from the helper"
 
 
-def test_a_package_goes_whole_so_that_it_may_import_late(beside, monkeypatch):
+def test_a_package_is_sent_completely_because_it_may_import_later(model_folder, monkeypatch):
     source = read_source("sm_package.nets.small:make")
     assert set(source) == {name for name in FILES if name.startswith("sm_package/") and name.endswith(".py")}
-    assert elsewhere("sm_package.nets.small:make", source, monkeypatch) == "imported late"
+    assert call_elsewhere("sm_package.nets.small:make", source, monkeypatch) == "imported late"
 
 
-def test_nothing_is_left_behind(beside, monkeypatch):
+def test_nothing_is_left_behind(model_folder, monkeypatch):
     before = list(sys.path)
     source = read_source("sm_model:make")
-    elsewhere("sm_model:make", source, monkeypatch)
+    call_elsewhere("sm_model:make", source, monkeypatch)
     assert [entry for entry in sys.path if "smalti-model" in entry] == []
     assert set(sys.path) <= set(before)
 
 
-def test_what_a_process_has_of_its_own_is_not_replaced(beside):
+def test_an_importable_module_is_not_replaced(model_folder):
     with importable("sm_model:make", {"sm_model.py": "def make(config):\n    return 'sent'\n"}):
         assert importlib.import_module("sm_model").make(None) == "from the helper"
 

@@ -1,4 +1,4 @@
-"""Models are built by name, for the classes asked for, with what their origins got wrong put right."""
+"""Models are built by name for the requested classes, with unsuitable defaults of their libraries corrected."""
 
 import importlib.util
 import sys
@@ -33,7 +33,7 @@ def here(monkeypatch):
     return "models_of_mine"
 
 
-def test_mobilenet_classifies_into_the_classes_asked_for():
+def test_mobilenet_classifies_into_the_requested_classes():
     model = build_model(config(class_names=("a", "b", "c"))).eval()
     assert logits_of(model(torch.rand(2, 3, 32, 32))).shape == (2, 3)
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
@@ -52,7 +52,7 @@ def test_batch_normalisation_averages_over_batches():
     assert {norm.momentum for norm in norms} == {0.1}
 
 
-def test_dropout_leaves_most_to_learn_from():
+def test_dropout_keeps_most_features():
     assert [m.p for m in build_model(config()).modules() if isinstance(m, nn.Dropout)] == [0.2]
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_leads_to_no_model_is_refused(name, here):
 
 
 @pytest.mark.parametrize("name", ["timm/resnet18", "torchvision/resnet18"])
-def test_a_package_that_is_missing_is_named(name):
+def test_a_missing_package_is_named(name):
     if importlib.util.find_spec(name.split("/")[0]) is not None:
         pytest.skip(f"{name} is installed here")
     with pytest.raises(MissingDependency, match="pip install"):
@@ -91,7 +91,7 @@ def test_saved_weights_start_another_run_with_other_classes(tmp_path):
     assert second.classifier.out_features == 7
 
 
-def test_weights_that_are_not_there_are_named(tmp_path):
+def test_missing_weights_are_named(tmp_path):
     with pytest.raises(TrainingError, match="cannot be loaded"):
         build_model(config(weights=str(tmp_path / "nothing")))
 

@@ -1,4 +1,4 @@
-"""An optimiser goes through a checkpoint and continues as if nothing had happened."""
+"""An optimiser restored from a checkpoint continues like an uninterrupted one."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def test_a_restored_optimiser_takes_the_same_steps():
 
 
 def test_the_state_keeps_the_memory_layout_of_its_weights():
-    """Fused AdamW walks through weights and momenta as flat memory; in different layouts it would mix them up."""
+    """Fused AdamW treats weights and momenta as flat memory; different layouts would mix them up."""
 
     def conv():
         torch.manual_seed(3)
@@ -76,7 +76,7 @@ def test_the_state_of_another_model_is_refused():
 
 
 @pytest.mark.parametrize("rest", [{}, {"numbers": {}, "groups": 3}, {"numbers": [], "groups": []}])
-def test_a_state_that_is_not_one_is_refused(rest):
+def test_a_malformed_state_is_refused(rest):
     with pytest.raises(CheckpointError):
         restore_state(made(1)[1], {}, rest)
 
@@ -94,8 +94,8 @@ def test_a_state_that_is_not_one_is_refused(rest):
         ("fused", False),
     ],
 )
-def test_settings_that_the_optimiser_cannot_work_with_are_named(name, value):
-    """It would fail at the first step otherwise, with an error of torch."""
+def test_settings_that_do_not_fit_the_optimiser_are_named(name, value):
+    """Otherwise the first step would fail with an error of torch."""
     model, optimizer = made(1)
     steps(model, optimizer, 1)
     tensors, rest = split_state(optimizer)

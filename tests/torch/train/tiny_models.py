@@ -11,11 +11,11 @@ from torch import nn
 
 def convolution(config) -> nn.Module:
     """Three layers with batch normalisation and dropout: every kind of state that a checkpoint must carry."""
-    return _behind(nn.Identity(), config)
+    return _after(nn.Identity(), config)
 
 
-def _behind(first: nn.Module, config) -> nn.Module:
-    """The same model behind a module without weights; all of these can go on from each other's checkpoints."""
+def _after(first: nn.Module, config) -> nn.Module:
+    """Return the same model after a module without weights; these models can load each other's checkpoints."""
     return nn.Sequential(
         first,
         nn.Conv2d(3, 8, 5, stride=4),
@@ -29,7 +29,7 @@ def _behind(first: nn.Module, config) -> nn.Module:
 
 
 class _Killed(nn.Module):
-    """Passes its input through; dies at a given forward of a given rank, as the kernel kills for memory."""
+    """An identity that is killed at a given forward of a given rank, as the kernel kills for lack of memory."""
 
     def __init__(self, rank: str, forward: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def killed_on_rank_1(config) -> nn.Module:
     """Rank 1 is killed in its seventh step, unless the file `<run_dir>.calm` is there."""
     if os.path.exists(config.run_dir + ".calm"):
         return convolution(config)
-    return _behind(_Killed("1", 7), config)
+    return _after(_Killed("1", 7), config)
 
 
 class _Slow(nn.Module):
@@ -57,8 +57,8 @@ class _Slow(nn.Module):
 
 
 def slow(config) -> nn.Module:
-    """Takes a tenth of a second per batch, so that a test can interrupt it."""
-    return _behind(_Slow(), config)
+    """Return a model that takes a tenth of a second per batch, so that a test can interrupt it."""
+    return _after(_Slow(), config)
 
 
 class _Broken(nn.Module):
@@ -69,8 +69,8 @@ class _Broken(nn.Module):
 
 
 def broken(config) -> nn.Module:
-    """Raises in its first step."""
-    return _behind(_Broken(), config)
+    """Return a model that raises in its first step."""
+    return _after(_Broken(), config)
 
 
 class _NotANumber(nn.Module):
@@ -79,8 +79,8 @@ class _NotANumber(nn.Module):
 
 
 def not_a_number(config) -> nn.Module:
-    """Loses all sense in its first step."""
-    return _behind(_NotANumber(), config)
+    """Return a model whose scores are NaN in its first step."""
+    return _after(_NotANumber(), config)
 
 
 class _NotANumberHeldOut(nn.Module):
@@ -89,12 +89,12 @@ class _NotANumberHeldOut(nn.Module):
 
 
 def not_a_number_held_out(config) -> nn.Module:
-    """Makes sense of the samples that it learns from alone; its first forward is a trial in evaluation mode."""
-    return _behind(_NotANumberHeldOut(), config)
+    """Return a model whose scores are NaN in evaluation, except in the trial before training."""
+    return _after(_NotANumberHeldOut(), config)
 
 
 class _Leaves(nn.Module):
-    """Passes its input through; ends its process with success at the third forward of one rank."""
+    """An identity that ends its process with status 0 at the third forward of one rank."""
 
     def __init__(self, rank: str) -> None:
         super().__init__()
@@ -109,16 +109,16 @@ class _Leaves(nn.Module):
 
 def leaves_on_rank_1(config) -> nn.Module:
     """Rank 1 calls os._exit(0) in its third step."""
-    return _behind(_Leaves("1"), config)
+    return _after(_Leaves("1"), config)
 
 
 def leaves(config) -> nn.Module:
     """Rank 0 calls os._exit(0) in its third step, unless the file `<run_dir>.calm` is there."""
-    return convolution(config) if os.path.exists(config.run_dir + ".calm") else _behind(_Leaves("0"), config)
+    return convolution(config) if os.path.exists(config.run_dir + ".calm") else _after(_Leaves("0"), config)
 
 
 def needs_token(config) -> nn.Module:
-    """Refuses to be built where credentials and storage options have not arrived, or lie in a file."""
+    """Return a model, unless credentials and storage options are missing or are in a file."""
     assert os.environ["DATABRICKS_TOKEN"] == "canary-1597"
     assert config.storage_options == {"auto_mkdir": "canary-2584"}
     # The distributor's folder: its script, and the function with its arguments in a pickle.

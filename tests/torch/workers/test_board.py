@@ -1,4 +1,4 @@
-"""The board that a program shares with its loader workers: whole content, one process at a time, no endless wait."""
+"""The board that a program shares with its loader workers: complete content, one process at a time, bounded waits."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ def change(board, **values):
         content.update(values)
 
 
-def test_what_was_written_last_is_read_however_long_it_is():
+def test_the_last_content_is_read_whatever_its_length():
     board = Board()
     assert read(board) == {}
     for times, length in enumerate((10, 100_000, 5, 70_000, 0, 200_000), start=1):
@@ -30,7 +30,7 @@ def test_what_was_written_last_is_read_however_long_it_is():
         assert (read(board), board.changes) == ({"text": "x" * length}, times)
 
 
-def test_a_change_that_fails_leaves_the_content_and_the_board_as_they_were():
+def test_a_failed_change_leaves_content_and_board_unchanged():
     board = Board()
     change(board, epoch=1)
     with pytest.raises(ZeroDivisionError), board.content() as content:
@@ -44,14 +44,14 @@ def fork(run, *arguments):
     return process
 
 
-def die_with_it(board):
+def die_with_the_lock(board):
     with board.content() as content:
         content["epoch"] = 2
         os._exit(9)
 
 
 def die_before_the_header(board):
-    """Written is all but the header, which says where the content is."""
+    """Write all but the header, which contains the place of the content."""
     with board.content():
         _, begin, old = board._read()
         new = b'{"epoch": 3}'
@@ -60,8 +60,8 @@ def die_before_the_header(board):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("die", [die_with_it, die_before_the_header])
-def test_a_process_that_is_killed_with_the_board_leaves_it_whole_and_free(die):
+@pytest.mark.parametrize("die", [die_with_the_lock, die_before_the_header])
+def test_a_process_killed_with_the_lock_leaves_the_board_intact_and_unlocked(die):
     board = Board()
     change(board, epoch=1)
     process = fork(die, board)
@@ -70,17 +70,17 @@ def test_a_process_that_is_killed_with_the_board_leaves_it_whole_and_free(die):
     assert read(board) == {"epoch": 1}
 
 
-def keep(board, has, may_go):
+def hold(board, has, may_go):
     with board.content():
         has.set()
         may_go.wait(60)
 
 
 @pytest.mark.process
-def test_a_process_that_keeps_the_board_is_an_error_after_the_deadline_and_no_hang():
+def test_a_process_that_holds_the_lock_too_long_is_an_error_and_no_hang():
     board, context = Board(lock_seconds=0.05), multiprocessing.get_context("fork")
     has, may_go = context.Event(), context.Event()
-    process = fork(keep, board, has, may_go)
+    process = fork(hold, board, has, may_go)
     assert has.wait(60)
     with pytest.raises(SmaltiError, match=r"locked the place of its datasets for 0\.05 s.*was stopped"):
         read(board)
@@ -89,6 +89,6 @@ def test_a_process_that_keeps_the_board_is_an_error_after_the_deadline_and_no_ha
     assert read(board) == {}
 
 
-def test_a_board_goes_to_processes_that_are_started_and_nowhere_else():
+def test_a_board_can_be_pickled_only_for_a_process_that_is_being_started():
     with pytest.raises(TypeError, match="being started"):
         pickle.dumps(Board())

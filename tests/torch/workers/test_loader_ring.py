@@ -1,4 +1,4 @@
-"""The ring through which worker processes hand batches over: what comes out, and when its memory is used again."""
+"""The ring in which worker processes deliver batches: the delivered values, and the reuse of memory."""
 
 import gc
 import multiprocessing
@@ -24,7 +24,7 @@ def ring():
 
 
 def sent(batch, ring, worker=0):
-    """The batch as the consumer gets it, and the size of what was pickled."""
+    """Return the batch as the consumer receives it, and the number of pickled bytes."""
     data = pickle.dumps(pack(batch, ring, worker))
     return pickle.loads(data), len(data)
 
@@ -38,7 +38,7 @@ def slots_free(ring, worker=0):
     return len(taken)
 
 
-# ---------------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------------- delivered values
 
 TENSORS = {
     "int64": torch.arange(100),
@@ -57,7 +57,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_tensor_comes_out_as_it_went_in(ring, name):
+def test_a_tensor_is_delivered_unchanged(ring, name):
     tensor = TENSORS[name]
     found = sent({"column": tensor}, ring)[0]["column"]
     assert found.dtype == tensor.dtype
@@ -66,7 +66,7 @@ def test_a_tensor_comes_out_as_it_went_in(ring, name):
     assert torch.equal(found.resolve_conj(), tensor.resolve_conj())
 
 
-def test_what_is_not_a_plain_tensor_travels_as_ever(ring):
+def test_values_other_than_plain_tensors_are_pickled(ring):
     batch = {"text": ["a", "b"], "none": None, "number": 3, "array": np.arange(3), "mixed": [b"x" * 300, "y"]}
     batch["parameter"] = torch.nn.Parameter(torch.ones(100))
     found, _ = sent(batch, ring)
@@ -77,7 +77,7 @@ def test_what_is_not_a_plain_tensor_travels_as_ever(ring):
     assert found["parameter"].requires_grad
 
 
-def test_bytes_of_all_lengths_come_out_in_order(ring):
+def test_bytes_of_all_lengths_are_delivered_in_order(ring):
     values = [b"", b"first", b"x" * 100_000, b"", bytes(range(256)), b""]
     found, size = sent({"image": values}, ring)
     assert found["image"] == values
@@ -94,7 +94,7 @@ def test_nested_containers_keep_their_kind(ring):
     assert size < 2000
 
 
-def test_large_tensors_leave_the_pickle(ring):
+def test_large_tensors_are_not_in_the_pickle(ring):
     batch = {"a": torch.zeros(1_000_000), "b": torch.ones(10, 1000, dtype=torch.int32)}
     found, size = sent(batch, ring)
     assert size < 1000
@@ -102,7 +102,7 @@ def test_large_tensors_leave_the_pickle(ring):
     assert torch.equal(found["b"], batch["b"])
 
 
-def test_what_does_not_fit_into_a_slot_travels_as_ever(ring):
+def test_values_that_do_not_fit_into_a_slot_are_pickled(ring):
     batch = {"large": torch.zeros(SLOT_BYTES // 4 + 1), "small": torch.ones(100)}
     packed = pack(batch, ring, 0)
     skeleton = packed.__reduce__()[1][2]
@@ -116,7 +116,7 @@ def test_a_batch_can_be_written_to_by_its_consumer(ring):
     assert found["a"].sum() == 1000
 
 
-# ---------------------------------------------------------------------- when memory is used again
+# ---------------------------------------------------------------------- reuse of memory
 
 
 def test_a_slot_is_free_again_when_its_batch_is_gone(ring):
@@ -151,14 +151,14 @@ def test_bytes_do_not_keep_a_slot(ring):
     assert found["image"] == [b"x" * 1000]
 
 
-def test_without_a_free_slot_a_batch_travels_as_ever(ring):
+def test_without_a_free_slot_a_batch_is_pickled(ring):
     kept = [sent({"a": torch.full((100,), n)}, ring)[0] for n in range(3)]
     batch = {"a": torch.full((100,), 3)}
     assert pack(batch, ring, 0) is batch
     assert [int(b["a"][99]) for b in kept] == [0, 1, 2]
 
 
-def test_a_batch_that_cannot_be_packed_keeps_no_slot(ring):
+def test_a_batch_that_cannot_be_packed_frees_its_slot(ring):
     endless = [torch.zeros(100)]
     endless.append(endless)
     for _ in range(4):
@@ -173,7 +173,7 @@ def test_each_worker_has_slots_of_its_own(ring):
     assert slots_free(ring, 0) == slots_free(ring, 1) == 0
 
 
-def forget(batch, connection):
+def drop(batch, connection):
     batch.clear()
     gc.collect()
     connection.send("forgotten")
@@ -181,11 +181,11 @@ def forget(batch, connection):
 
 @pytest.mark.process
 def test_a_slot_that_a_fork_can_see_is_never_used_again(ring):
-    """Neither what the fork forgets nor what its parent forgets may free it."""
+    """The slot is freed neither when the fork drops the batch nor when its parent does."""
     found, _ = sent({"a": torch.zeros(1000)}, ring)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    child = context.Process(target=forget, args=(found, there))
+    child = context.Process(target=drop, args=(found, there))
     child.start()
     assert here.poll(20)
     assert here.recv() == "forgotten"
@@ -195,7 +195,7 @@ def test_a_slot_that_a_fork_can_see_is_never_used_again(ring):
     assert slots_free(ring) == 2
 
 
-def test_the_memory_has_no_name_and_ends_with_its_last_use():
+def test_the_memory_is_unnamed_and_freed_after_its_last_use():
     def maps():
         return Path("/proc/self/maps").read_text().count("smalti-ring")
 
@@ -226,7 +226,7 @@ def keep_batches(root, **options):
 
 @pytest.mark.process
 @pytest.mark.parametrize("persistent", [False, True])
-def test_batches_that_the_consumer_keeps_stay_as_they_are(root, persistent):
+def test_batches_that_the_consumer_keeps_do_not_change(root, persistent):
     loader, kept = keep_batches(root, persistent_workers=persistent, prefetch_factor=1)
     for _ in range(2):
         for batch in loader:
@@ -237,7 +237,7 @@ def test_batches_that_the_consumer_keeps_stay_as_they_are(root, persistent):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_forks_between_the_epochs_of_living_workers_do_not_cost_the_ring_for_good(root):
+def test_a_ring_worn_by_forks_between_epochs_is_replaced(root):
     loader, kept = keep_batches(root, persistent_workers=True, prefetch_factor=1)
     for epoch in range(3):
         assert not any(batch["vector"].is_shared() for batch in kept), f"epoch {epoch} came through torch's own sharing"
@@ -251,7 +251,7 @@ def test_forks_between_the_epochs_of_living_workers_do_not_cost_the_ring_for_goo
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_workers_that_are_no_forks_share_the_ring(root, start):
+def test_spawned_workers_share_the_ring(root, start):
     loader = StreamingDataLoader(
         StreamingDataset(remote=root), 30, num_workers=2, worker_kind="process", multiprocessing_context=start
     )

@@ -1,4 +1,4 @@
-"""ThreadedIterator: order, bounds, errors, and that no thread is left behind."""
+"""ThreadedIterator: order, bounds, errors, and that all threads end."""
 
 import gc
 import multiprocessing
@@ -36,7 +36,7 @@ def no_threads_are_left():
     assert loader_threads() == []
 
 
-def test_results_come_in_order_whoever_is_done_first():
+def test_results_are_in_order_whichever_thread_is_first():
     last_is_done = threading.Event()
 
     def first_is_last(number):
@@ -51,11 +51,11 @@ def test_results_come_in_order_whoever_is_done_first():
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("ahead", [1, 2, 7])
-def test_everything_comes_once_for_any_number_of_threads_and_places(threads, ahead):
+def test_every_result_is_delivered_once_with_any_number_of_threads_and_places(threads, ahead):
     assert list(threaded(range(50), str, threads=threads, ahead=ahead)) == [str(n) for n in range(50)]
 
 
-def test_several_threads_read_at_once():
+def test_several_threads_read_concurrently():
     together = threading.Barrier(3, timeout=10)
     assert len(list(threaded(range(3), lambda _: together.wait(), threads=3))) == 3
 
@@ -88,7 +88,7 @@ class StrangeError(Exception):
     pass
 
 
-def test_an_error_comes_at_its_place_and_as_it_was():
+def test_an_error_is_raised_unchanged_at_its_place():
     thrown = StrangeError("number three")
 
     def read(number):
@@ -112,7 +112,7 @@ def test_after_an_error_the_iteration_is_over():
     assert list(batches) == []
 
 
-def test_an_error_while_drawing_comes_after_what_was_drawn_before():
+def test_an_error_while_drawing_is_raised_after_earlier_results():
     def work():
         yield 1
         yield 2
@@ -191,7 +191,7 @@ def test_two_iterations_do_not_disturb_each_other():
     assert pairs == [(number, -number) for number in range(100)]
 
 
-def go_on_in_fork(batches, connection):
+def continue_in_fork(batches, connection):
     try:
         next(batches)
     except SmaltiError as error:
@@ -199,12 +199,12 @@ def go_on_in_fork(batches, connection):
 
 
 @pytest.mark.process
-def test_a_forks_copy_of_a_running_iteration_refuses_to_go_on():
+def test_a_forks_copy_of_a_running_iteration_is_an_error():
     batches = threaded(range(100), lambda number: number)
     next(batches)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    child = context.Process(target=go_on_in_fork, args=(batches, there))
+    child = context.Process(target=continue_in_fork, args=(batches, there))
     child.start()
     assert here.poll(20)
     assert "begun before a fork" in here.recv()
@@ -216,7 +216,7 @@ def test_a_forks_copy_of_a_running_iteration_refuses_to_go_on():
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_an_interpreter_that_ends_in_the_middle_of_an_iteration_ends_cleanly():
+def test_an_interpreter_that_ends_during_an_iteration_ends_cleanly():
     code = (
         "from smalti.torch.workers.threads import *\n"
         "batches = ThreadedIterator(iter(range(10**9)), str, ThreadOptions(3, 8, 10.0))\n"

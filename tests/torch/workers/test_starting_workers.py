@@ -1,4 +1,4 @@
-"""Workers that are told a lot when they start, and die before they have heard it."""
+"""Workers with large arguments that die before they have read them."""
 
 import json
 import multiprocessing
@@ -44,7 +44,7 @@ def root(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_die_before_they_heard_their_task_are_an_error_and_no_hang(root, tmp_path, method):
+def test_workers_that_die_before_they_read_their_arguments_are_an_error_and_no_hang(root, tmp_path, method):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
@@ -55,17 +55,17 @@ def test_workers_that_die_before_they_heard_their_task_are_an_error_and_no_hang(
     assert "exited with status 9" in message
 
 
-def read_back(queue, handed):
-    queue.put((type(handed).__name__, handed))
+def read_back(queue, argument):
+    queue.put((type(argument).__name__, argument))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_is_handed_over_arrives_as_itself_in_each_process(method):
+def test_each_process_receives_the_value_of_the_argument(method):
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
-    with TaskArgument({"some": "value", "many": list(range(100_000))}) as handed:
-        processes = [context.Process(target=read_back, args=(queue, handed)) for _ in range(2)]
+    with TaskArgument({"some": "value", "many": list(range(100_000))}) as argument:
+        processes = [context.Process(target=read_back, args=(queue, argument)) for _ in range(2)]
         for process in processes:
             process.start()
     found = [queue.get() for _ in processes]
@@ -74,6 +74,6 @@ def test_what_is_handed_over_arrives_as_itself_in_each_process(method):
     assert found == [("dict", {"some": "value", "many": list(range(100_000))})] * 2
 
 
-def test_it_goes_to_a_process_that_starts_and_nowhere_else():
-    with TaskArgument("value") as handed, pytest.raises(TypeError, match="being started"):
-        pickle.dumps(handed)
+def test_an_argument_can_be_pickled_only_for_a_process_that_is_being_started():
+    with TaskArgument("value") as argument, pytest.raises(TypeError, match="being started"):
+        pickle.dumps(argument)

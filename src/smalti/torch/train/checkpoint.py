@@ -15,6 +15,7 @@ Tensors are stored as safetensors, everything else as JSON. Nothing is pickled o
 source can at worst be refused.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -32,6 +33,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
+from smalti.storage.local import sync_path
 
 STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -57,7 +59,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         save_file(separate, str(path), metadata={"format": "pt"})
     except SafetensorError as error:  # also raised for errors of the operating system
         raise OSError(f"{path.name}: {error}") from error
-    sync_file(path)
+    sync_path(path)
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -75,7 +77,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file and flush it to the disk."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
-    sync_file(path)
+    sync_path(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -117,25 +119,10 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sync_file(path: Path) -> None:
-    """Flush a file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk. Best effort: a no-op on file systems that cannot."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        # FUSE mounts (UC Volumes among them) refuse to sync a folder; the sync of the file itself has succeeded.
-        return
-    finally:
-        os.close(descriptor)
+    """Flush a folder's entries to the disk. Best effort: FUSE mounts (UC Volumes among them) refuse it."""
+    with contextlib.suppress(OSError):
+        sync_path(path)
 
 
 @dataclass(frozen=True)

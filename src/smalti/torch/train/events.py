@@ -35,7 +35,10 @@ class LineLog:
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            _cut_unfinished_line(self._descriptor)
+            size = os.fstat(self._descriptor).st_size
+            end_of_lines = os.pread(self._descriptor, size, 0).rfind(b"\n") + 1
+            if end_of_lines != size:
+                os.ftruncate(self._descriptor, end_of_lines)
 
     def append(self, value: Event) -> None:
         """Append one line. It survives the death of this process, but not a crash of the machine."""
@@ -164,17 +167,3 @@ def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
         thread.join(_STOP_SECONDS)
     if faults:
         raise faults[0]
-
-
-def _cut_unfinished_line(descriptor: int) -> None:
-    size = os.fstat(descriptor).st_size
-    keep, step = size, 1 << 16
-    while keep > 0:
-        begin = max(0, keep - step)
-        found = os.pread(descriptor, keep - begin, begin).rfind(b"\n")
-        if found >= 0:
-            keep = begin + found + 1
-            break
-        keep = begin
-    if keep != size:
-        os.ftruncate(descriptor, keep)

@@ -44,8 +44,8 @@ def train_here(config: TrainConfig, on_event: OnEvent | None = None, meeting_por
         config.batch_per_rank(ranks.num_ranks)
         stack.enter_context(private_randomness(ranks.device))
         # Rank 0 holds the lock until the stack unwinds, or the process dies.
-        ranks.first_does(lambda: stack.enter_context(run_lock(run_dir)), "take the run folder's lock")
-        life = ranks.first_does(lambda: begin_life(run_dir, num_ranks=ranks.num_ranks), "count the run's lives")
+        ranks.run_on_first(lambda: stack.enter_context(run_lock(run_dir)), "take the run folder's lock")
+        life = ranks.run_on_first(lambda: begin_life(run_dir, num_ranks=ranks.num_ranks), "count the run's lives")
         events = EventLog(run_dir / METRICS_FILE if ranks.is_first else None, on_event)
         stack.callback(events.close)
         ledger: LedgerWriter | None = None
@@ -134,7 +134,7 @@ class TrainingRun:
             self._train_epoch()
             self._end_epoch()
         result = self._result()
-        self.ranks.first_does(
+        self.ranks.run_on_first(
             lambda: write_result(self.config, self.learner.model, result), "write the model and the result"
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
@@ -157,7 +157,7 @@ class TrainingRun:
                 "skipped": [{"path": str(skip.path), "reason": skip.reason} for skip in loaded.skipped],
             }
 
-        return self.ranks.first_does(newest, "find the newest checkpoint")
+        return self.ranks.run_on_first(newest, "find the newest checkpoint")
 
     def _restore(self, snapshot: Snapshot) -> None:
         state = snapshot.state
@@ -305,7 +305,7 @@ class TrainingRun:
     def _save(self) -> None:
         """Save a checkpoint after the last step; rank 0 writes while the others wait."""
         sums, began = self._sums(), time.perf_counter()
-        self.checkpoint = self.ranks.first_does(
+        self.checkpoint = self.ranks.run_on_first(
             lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
         )
         self.life.events.emit(

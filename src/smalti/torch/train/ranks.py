@@ -72,7 +72,7 @@ class Ranks:
         """Return whether `flag` is true on at least one rank."""
         return self.total([float(flag)], what)[0] > 0
 
-    def first_does(self, act: Callable[[], T], what: str) -> T:
+    def run_on_first(self, act: Callable[[], T], what: str) -> T:
         """Call `act` on rank 0 and return its result on every rank; a SmaltiError is raised on every rank."""
         outcome: tuple[T | None, SmaltiError | None] = (None, None)
         if self.is_first:
@@ -108,7 +108,7 @@ def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterat
 
     Args:
         config: the run.
-        meeting_port: port of `meet_at` on this machine; None: the ranks meet as the environment says.
+        meeting_port: port of `meeting_store` on this machine; None: the ranks meet as the environment says.
 
     Raises:
         MissingDependency: a CUDA device is requested, and there is none.
@@ -120,7 +120,7 @@ def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterat
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             timeout=timedelta(seconds=config.timeout_seconds),
-            store=None if meeting_port is None else meet_at(meeting_port, config, here.num_ranks),
+            store=None if meeting_port is None else meeting_store(meeting_port, config, here.num_ranks),
             rank=here.rank,
             world_size=here.num_ranks,
         )
@@ -133,7 +133,7 @@ def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterat
             dist.destroy_process_group()
 
 
-def meet_at(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
+def meeting_store(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
     """Return the store at which ranks on this machine meet: a new one on a free port, or the one at `port`."""
     return TCPStore(
         "127.0.0.1",

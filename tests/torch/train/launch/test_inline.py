@@ -1,4 +1,4 @@
-"""Training in this process: it learns, counts every sample once, and goes on where it was interrupted."""
+"""Training in this process: it learns, counts every sample once, and resumes where it was interrupted."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 class InterruptError(Exception):
-    """What a listener raises to end a run at a place."""
+    """Raised by a callback to end a run at a step."""
 
 
 def interrupt_at(step: int):
@@ -39,7 +39,7 @@ def model_of(run_dir) -> dict[str, torch.Tensor]:
     return load_file(str(Path(run_dir) / "model" / "model.safetensors"))
 
 
-def test_it_learns_to_tell_colours(config):
+def test_it_learns_to_distinguish_colours(config):
     result = train(replace(config, epochs=6))
     assert result.accuracy > 0.9
     assert result.epochs == 6
@@ -72,14 +72,14 @@ def test_the_run_folder_holds_model_result_metrics_and_checkpoints(config):
     assert kinds.count("epoch") == 2
 
 
-def test_events_are_heard_as_they_are_written(config):
+def test_the_callback_gets_the_events_that_are_written(config):
     heard = []
     train(config, on_event=heard.append)
     assert read_lines(Path(config.run_dir) / "metrics.jsonl") == heard
     assert [event["step"] for event in heard if event["event"] == "step"] == [1, 2, 4, 6, 8, 10, 12, 14]
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(config, tmp_path):
+def test_an_interrupted_run_resumes_and_ends_with_the_same_bits(config, tmp_path):
     whole = train(replace(config, run_dir=str(tmp_path / "whole")))
     with pytest.raises(InterruptError):
         train(config, on_event=interrupt_at(4))
@@ -111,7 +111,7 @@ def test_a_finished_run_can_be_given_more_epochs(config):
     assert sorted(read_sample_order(config.run_dir)) == [0, 1, 2]
 
 
-def test_another_batch_size_goes_on_at_the_same_sample(config, tmp_path):
+def test_a_run_with_another_batch_size_resumes_at_the_same_sample(config, tmp_path):
     whole = replace(config, run_dir=str(tmp_path / "whole"))
     train(whole)
     with pytest.raises(InterruptError):
@@ -121,8 +121,8 @@ def test_another_batch_size_goes_on_at_the_same_sample(config, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def pythons_own_sigterm():
-    """Other libraries in the test process (Dagster) leave a handler of their own."""
+def default_sigterm():
+    """Restore the default handler: other libraries in the test process (Dagster) install their own."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -153,7 +153,7 @@ def test_sigterm_in_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_next_
     assert result.steps == 14
 
 
-def test_broken_checkpoints_are_passed_over_and_reported(config):
+def test_broken_checkpoints_are_skipped_and_reported(config):
     with pytest.raises(InterruptError):
         train(replace(config, checkpoint_every=2), on_event=interrupt_at(6))
     newest = Path(config.run_dir) / "checkpoints" / "step-00000004"
@@ -164,7 +164,7 @@ def test_broken_checkpoints_are_passed_over_and_reported(config):
     assert sorted(read_sample_order(config.run_dir)[0]) == list(range(TRAIN))
 
 
-def test_if_no_checkpoint_verifies_the_run_does_not_begin_anew_by_itself(config):
+def test_if_no_checkpoint_verifies_the_run_does_not_start_again(config):
     train(config)
     for path in (Path(config.run_dir) / "checkpoints").iterdir():
         (path / "state.json").unlink()
@@ -172,8 +172,8 @@ def test_if_no_checkpoint_verifies_the_run_does_not_begin_anew_by_itself(config)
         train(config)
 
 
-def without_cursor(checkpoint: Path) -> None:
-    """Another program wrote the state: with a checksum that is right."""
+def remove_cursor(checkpoint: Path) -> None:
+    """Remove the cursor from a state, and correct the checksum, as if another program had written it."""
     state = json.loads((checkpoint / "state.json").read_text())
     del state["cursor"]
     (checkpoint / "state.json").write_text(json.dumps(state))
@@ -182,17 +182,17 @@ def without_cursor(checkpoint: Path) -> None:
     (checkpoint / "checksums.json").write_text(json.dumps(sums))
 
 
-def test_a_checkpoint_without_the_place_of_a_run_is_passed_over_and_if_none_has_one_the_error_is_typed(config):
+def test_a_checkpoint_without_a_cursor_is_skipped_and_if_there_is_no_other_the_error_is_typed(config):
     train(replace(config, epochs=1))
     older, newest = sorted((Path(config.run_dir) / "checkpoints").iterdir())
-    without_cursor(newest)
+    remove_cursor(newest)
     result = train(replace(config, epochs=1))
     assert result.resumed_from["checkpoint"] == str(older)
     [skipped] = result.resumed_from["skipped"]
     assert (skipped["path"], "`cursor` is None" in skipped["reason"]) == (str(newest), True)
 
     for checkpoint in (Path(config.run_dir) / "checkpoints").iterdir():
-        without_cursor(checkpoint)
+        remove_cursor(checkpoint)
     with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints .*state.json: `cursor` is None, expected"):
         train(replace(config, epochs=1))
 
@@ -229,7 +229,7 @@ def test_copies_of_a_remote_set_are_bounded(config, squares, tmp_path, asked, fo
     assert train(replace(far, epochs=1)).history[-1]["train_samples"] == TRAIN
 
 
-def test_micro_batches_change_nothing_that_is_learnt(config, tmp_path):
+def test_micro_batches_do_not_change_the_model(config, tmp_path):
     # Batch normalisation sees other batches, so the claim holds for models without it only.
     linear = replace(config, model="tests.torch.train.launch.test_inline:linear", epochs=1)
     train(linear)
@@ -242,7 +242,7 @@ def linear(config):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 24 * 24, config.num_classes))
 
 
-def test_without_an_evaluation_split_the_training_figures_stand_in(config):
+def test_without_an_evaluation_split_the_result_has_the_training_figures(config):
     result = train(replace(config, eval_split=None))
     assert result.accuracy == result.history[-1]["train_accuracy"]
     assert result.history[-1]["eval_samples"] == 0
@@ -258,7 +258,7 @@ def test_the_right_digest_is_accepted_and_another_refused(config, squares):
         train(replace(config, run_dir=config.run_dir + "-other", digest="0" * 64))
 
 
-def test_a_run_stays_with_its_version_when_a_newer_one_is_published(config, tmp_path):
+def test_a_run_keeps_its_version_when_a_newer_one_is_published(config, tmp_path):
     first = publish_squares(tmp_path / "set")
     config = replace(config, data=str(tmp_path / "set"))
     with pytest.raises(InterruptError):
@@ -286,7 +286,7 @@ def test_a_label_that_is_no_class_is_named_with_its_sample(config, tmp_path):
         train(replace(config, data=str(tmp_path / "set")))
 
 
-def test_a_missing_column_is_named_with_those_there_are(config):
+def test_a_missing_column_is_named_with_the_existing_ones(config):
     with pytest.raises(SchemaError, match=r"`image_column` is 'picture', but .* has the columns image, label"):
         train(replace(config, image_column="picture"))
 
@@ -326,7 +326,7 @@ def test_storage_options_are_not_written_to_the_run_folder(config):
         assert path.is_dir() or b"canary-8642" not in path.read_bytes(), path
 
 
-def test_the_caller_s_random_numbers_and_threads_are_left_alone(config):
+def test_the_callers_random_numbers_and_threads_do_not_change(config):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""Training in child processes: it survives kills, changes of the number of processes, and leaves nothing behind."""
+"""Training in child processes: it survives kills and changes of the number of processes, and leaves no processes."""
 
 import json
 import os
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 
 def start(config: TrainConfig) -> "subprocess.Popen[bytes]":
-    """A process of its own that trains, as a person would start it."""
+    """Start a process that trains."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
         [sys.executable, "-c", RUN, json.dumps(config.to_json())],
@@ -60,13 +60,13 @@ def newest_step(config: TrainConfig) -> int:
 
 
 def losses_of(config: TrainConfig) -> dict[int, float]:
-    """The logged loss by step."""
+    """Return the logged loss by step."""
     events = read_lines(Path(config.run_dir) / "metrics.jsonl")
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
 
 def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
-    """Starts a run and ends its parent by SIGKILL when it has made `at_step` steps."""
+    """Start a run, and kill its parent by SIGKILL after `at_step` steps."""
     process = start(config)
     try:
         wait_until(lambda: newest_step(config) >= at_step or process.poll() is not None)
@@ -77,7 +77,7 @@ def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
 
 
 def children_of(pid: int) -> set[int]:
-    """Processes whose parent is `pid`."""
+    """Return the processes whose parent is `pid`."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -134,7 +134,7 @@ def test_a_run_killed_twice_on_1_2_and_1_processes_keeps_the_sample_order(config
     assert read_sample_order(slow.run_dir) == read_sample_order(whole.run_dir)
 
 
-def test_a_killed_rank_ends_the_run_with_its_name_and_the_next_one_goes_on(in_processes):
+def test_a_killed_rank_ends_the_run_with_its_name_and_the_next_run_resumes(in_processes):
     doomed = replace(in_processes, model="tests.torch.train.tiny_models:killed_on_rank_1")
     began = time.monotonic()
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL") as caught:
@@ -164,20 +164,20 @@ def test_the_result_of_an_earlier_life_is_not_that_of_a_rank_that_exits_with_suc
         train(leaving)
 
 
-def test_a_fault_of_the_model_is_in_the_error(in_processes):
+def test_an_error_of_the_model_is_in_the_error(in_processes):
     with pytest.raises(TrainingError, match="the model's own fault 4711") as caught:
         train(replace(in_processes, model="tests.torch.train.tiny_models:broken"))
     assert caught.value.exit_code == 1
 
 
-def test_a_fault_of_the_data_is_in_the_error(in_processes):
+def test_an_error_of_the_data_is_in_the_error(in_processes):
     with pytest.raises(TrainingError, match="`image_column` is 'picture'"):
         train(replace(in_processes, image_column="picture"))
 
 
-def test_when_a_listener_raises_the_ranks_save_and_end(in_processes):
+def test_when_the_callback_raises_the_ranks_save_and_end(in_processes):
     class CancelledError(BaseException):
-        """As Dagster interrupts."""
+        """Raise as Dagster does for an interrupt."""
 
     seen, others = set(), children_of(os.getpid())  # a JVM of other tests, for one
 

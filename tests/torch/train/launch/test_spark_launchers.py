@@ -1,4 +1,4 @@
-"""Training under Spark's TorchDistributor: on the driver's machine, and on executors that inherit nothing."""
+"""Training under Spark's TorchDistributor: on the driver's machine, and on executors that inherit nothing from it."""
 
 import contextlib
 import os
@@ -61,8 +61,8 @@ def _other_python(tmp_path) -> Path:
     return other.parent
 
 
-def beside_the_script(folder: Path, builds: str, monkeypatch) -> str:
-    """A model in a module that only this process can import, and that needs another one, as beside a script."""
+def model_beside_the_script(folder: Path, builds: str, monkeypatch) -> str:
+    """Write a model that only this process can import, with a module that it needs; return the model's name."""
     folder.mkdir()
     (folder / "beside_model.py").write_text(
         "from beside_layers import build\n\ndef make(config): return build(config)\n"
@@ -80,7 +80,7 @@ def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeyp
     heard = []
     with session("local[1]", tmp_path, monkeypatch):
         spread = replace(config, launcher="spark-local", num_processes=2)
-        spread = replace(spread, model=beside_the_script(tmp_path / "beside", "convolution", monkeypatch))
+        spread = replace(spread, model=model_beside_the_script(tmp_path / "beside", "convolution", monkeypatch))
         result = train(spread, on_event=heard.append)
         assert read_sample_order(config.run_dir) == read_sample_order(alone.run_dir)
         assert result.steps == 14
@@ -105,7 +105,7 @@ def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config,
             config,
             launcher="spark",
             num_processes=2,
-            model=beside_the_script(tmp_path / "beside", "needs_token", monkeypatch),
+            model=model_beside_the_script(tmp_path / "beside", "needs_token", monkeypatch),
             storage_options={"auto_mkdir": "canary-2584"},
         )
         result = train(spread)

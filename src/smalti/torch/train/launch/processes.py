@@ -27,7 +27,7 @@ from pathlib import Path
 from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
-from smalti.torch.train.ranks import meet_at
+from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run_folder import read_result
 
 FINISHED_EXIT_CODE = 88
@@ -59,7 +59,7 @@ def train_in_processes(config: TrainConfig, on_event: OnEvent | None = None) -> 
     run_dir = Path(config.run_dir)
     tail = EventTail(run_dir / METRICS_FILE, on_event) if on_event is not None else None
     # The parent holds the ranks' meeting point on a port that the kernel chose, so no other process can take the port.
-    store = meet_at(None, config, config.num_processes)
+    store = meeting_store(None, config, config.num_processes)
     with _started(config, store.port) as ranks:
         while any(rank.process.poll() is None for rank in ranks):
             _deliver(ranks, tail, on_event)

@@ -1,10 +1,13 @@
-"""Ranks that Spark's TorchDistributor starts on the driver's machine or, one per task, on the executors."""
+"""Ranks that Spark's TorchDistributor starts on the driver's machine or, one per task, on the executors.
+
+Credentials of stores reach the ranks through the environment, in memory: nothing here writes them to a file.
+"""
 
 import contextlib
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,38 @@ from typing import Any
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
 from smalti.interpreter import use_driver_python
 from smalti.orphans import end_with_parent
+from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, OnEvent, following
-from smalti.torch.train.launch.environment import (
-    STORAGE_OPTIONS_VARIABLE,
-    CarriedEnvironment,
-    detect_storage_environment,
-    storage_options_from_environment,
-)
 from smalti.torch.train.launch.failures import failures_recorded, read_failure, remove_failures
 from smalti.torch.train.launch.model_source import importable, read_source
 from smalti.torch.train.loop import train_here
 
+STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
+"""Environment variable with a run's `storage_options` as JSON."""
 _TAIL_LINES = 40  # of an error's text
+
+
+class CarriedEnvironment:
+    """Environment variables that are set where this object is unpickled; the unpickled object is empty.
+
+    On the executor, TorchDistributor pickles the arguments of the training function again, into a file. The variables
+    must not be in that file, and need not be: the training process inherits the executor's environment.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = dict(variables)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _set_environment, (self._variables,)
+
+    def __repr__(self) -> str:
+        return f"CarriedEnvironment({', '.join(sorted(self._variables))})"
+
+
+def _set_environment(variables: dict[str, str]) -> CarriedEnvironment:
+    os.environ.update(variables)
+    return CarriedEnvironment({})
 
 
 def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
@@ -44,7 +66,7 @@ def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> Tra
 def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
     """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
     options = json.dumps(dict(config.storage_options))
-    carried = {**detect_storage_environment(), STORAGE_OPTIONS_VARIABLE: options}
+    carried = {**store_variables(os.environ), STORAGE_OPTIONS_VARIABLE: options}
     return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
 
 
@@ -74,7 +96,8 @@ def _run_rank(
     """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
-    config = replace(TrainConfig.from_json(task), storage_options=storage_options_from_environment())
+    storage_options = json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}"))
+    config = replace(TrainConfig.from_json(task), storage_options=storage_options)
     with failures_recorded(Path(config.run_dir)), importable(config.model, source):
         return train_here(config).to_json()
 

@@ -1,4 +1,4 @@
-"""A store that a test holds up or closes: an S3 server in this process that hands out the files of a folder."""
+"""A store that a test can block: an S3 server in this process that serves the files of a folder."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ FORBIDDEN = (
 
 
 class S3Server(ThreadingHTTPServer):
-    """Bucket `b` is the folder; `s3://b/<path>` is read with `options`."""
+    """A server whose bucket `b` is the folder; read `s3://b/<path>` with `options`."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -21,12 +21,12 @@ class S3Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder = folder
         self.forbidden = "(?!)"
-        """A pattern of keys that nobody may read."""
+        """Pattern of keys whose requests are refused."""
         self.held = "(?!)"
-        """A pattern of keys whose bytes come only after `release`."""
+        """Pattern of keys whose replies wait for `release`."""
         self.release = threading.Event()
-        self.asked: list[str] = []
-        """The keys of all requests so far."""
+        self.requested_keys: list[str] = []
+        """Keys of all requests so far."""
         self.options = {
             "endpoint_url": f"http://127.0.0.1:{self.server_address[1]}",
             "key": "AKIDTEST",
@@ -44,19 +44,19 @@ class S3Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of objects; listings are empty."""
+    """A handler of GET and HEAD of objects; listings are empty."""
 
     protocol_version = "HTTP/1.1"
     server: S3Server
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def answer(self) -> None:
-        """The object, or the part of it that is asked for."""
+        """Send the object, or the requested range of it."""
         server = self.server
         key = unquote(urlsplit(self.path).path).removeprefix("/b").lstrip("/")
-        server.asked.append(key)
+        server.requested_keys.append(key)
         if re.search(server.forbidden, key):
             return self.send(403, FORBIDDEN)
         if re.search(server.held, key):
@@ -65,8 +65,8 @@ class Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             return self.send(404, b"<Error><Code>NoSuchKey</Code></Error>")
         data, status = path.read_bytes(), 200
-        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            begin, end, status = int(wanted[1]), int(wanted[2] or len(data)) + 1, 206
+        if byte_range := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            begin, end, status = int(byte_range[1]), int(byte_range[2] or len(data)) + 1, 206
             if begin >= len(data):
                 return self.send(416, b"<Error><Code>InvalidRange</Code></Error>")
             data = data[begin:end]
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = answer  # noqa: N815 -- http.server names them so
 
     def send(self, status: int, body: bytes) -> None:
-        """One whole reply; whoever asked may be dead."""
+        """Send a complete reply; the client may be dead."""
         try:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
