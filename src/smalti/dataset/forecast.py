@@ -160,10 +160,10 @@ def _shards_of_host(
         rows.add(np.arange(count), np.arange(count), shards.raw)
     for run in plan.runs_of_host(host, num_hosts) if plan.shuffle else ():
         firsts, piece_ends = plan.pieces(run)
-        held = np.searchsorted(ends, firsts, side="right")
-        read[held] = True
+        shards_of_run = np.searchsorted(ends, firsts, side="right")
+        read[shards_of_run] = True
         begins = np.concatenate(([0], piece_ends[:-1]))
-        rows.add(begins // plan.block_size, (piece_ends - 1) // plan.block_size, shards.raw[held])
+        rows.add(begins // plan.block_size, (piece_ends - 1) // plan.block_size, shards.raw[shards_of_run])
     return read, rows
 
 

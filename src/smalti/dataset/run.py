@@ -73,7 +73,7 @@ class RunTracker:
         """Begin an iteration.
 
         Args:
-            settle: returns where the iteration begins, given the place before it.
+            settle: returns the start of the iteration, given the place before it.
             number: what `enter` returned.
 
         Returns:

@@ -122,8 +122,8 @@ class _Runs:
         starts = self.shard_ids[low:high].copy()
         if starts.size:
             starts[0] += begin - shard_begin
-        held = sizes > 0  # an empty shard is no piece
-        return starts[held], sizes[held]
+        is_piece = sizes > 0  # an empty shard is no piece
+        return starts[is_piece], sizes[is_piece]
 
 
 class EpochPlan(GlobalOrder):
