@@ -120,7 +120,7 @@ def test_h4_a_closed_dataset_refuses_other_data_when_used_again(tmp_path):
 
 # ---------------------------------------------------------------------- H5: broken states
 
-OWN = ("window", "py1e", "py1br", "py1s", "py2s", "naive")
+ORDERS = ("window", "py1e", "py1br", "py1s", "py2s", "naive")
 MIXED = {
     "mixture": {},
     "stratified": {"batching_method": "stratified"},
@@ -130,8 +130,8 @@ MIXED = {
     "changed": {"change_weights": True},
 }
 FORMS = [
-    *(("ours", order) for order in OWN),
-    *(("five keys", order) for order in OWN[1:]),
+    *(("smalti", order) for order in ORDERS),
+    *(("five keys", order) for order in ORDERS[1:]),
     ("four keys", "py1e"),
     *((form, "window") for form in MIXED),
     ("stratified", "py1e"),
@@ -152,7 +152,7 @@ def dataset_of(root, form, order):
     return StreamingDataset(batch_size=3, shuffle=True, shuffle_algo=order, **where)
 
 
-def sound_state(root, form, order):
+def valid_state(root, form, order):
     dataset = dataset_of(root, form, order)
     batches = dataset.batches()
     next(batches), next(batches)
@@ -207,7 +207,7 @@ def outcome(dataset, other, state):
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "order"), FORMS)
 def test_h5_a_mutated_state_is_either_refused_or_valid(root, form, order):
-    sound, rng = sound_state(root, form, order), random.Random(f"{form} {order}")
+    sound, rng = valid_state(root, form, order), random.Random(f"{form} {order}")
     dataset, other = dataset_of(root, form, order), dataset_of(root, form, order)
     found = {"refused": 0, "read": 0}
     for case in range(CASES_EACH):
@@ -236,7 +236,7 @@ def test_h5_a_refused_state_changes_nothing(root):
 
 def test_h5_a_run_of_mosaicml_in_batches_of_streams_can_be_saved_here_and_resumed_again(root):
     """MosaicML's state holds no batch size; the state saved here does, and is not damaged."""
-    state = sound_state(root, "stratified", "py1e")
+    state = valid_state(root, "stratified", "py1e")
     whole = dataset_of(root, "stratified", "py1e")
     whole.load_state_dict(state)
     expected = [batch["id"].tolist() for batch in whole.batches()]

@@ -62,7 +62,7 @@ class RunTracker:
         return self._place
 
     def set(self, place: RunPlace) -> None:
-        """Replace the place, as the user asked."""
+        """Replace the place by the user's choice."""
         self._place = place
 
     def enter(self) -> int | None:
