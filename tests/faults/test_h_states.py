@@ -24,7 +24,7 @@ def ids(batches):
     return [number for batch in batches for number in batch["id"].tolist()]
 
 
-def begun(root, **options):
+def read_one_step(root, **options):
     """Take one step of 4 in the newest version, and return the state after it and the rest of that epoch."""
     loader = loader_of(root, **options)
     batches = iter(loader)
@@ -36,24 +36,24 @@ def begun(root, **options):
 # ---------------------------------------------------------------------- H4: other data
 
 
-def more(root):
+def publish_larger_version(root):
     write_set(root, 31, exist_ok=True)
 
 
-def as_many_but_others(root):
+def rewrite_in_other_shards(root):
     write_set(root, 30, exist_ok=True, size_limit=500)
 
 
-def written_anew(root):
+def replace_by_another_set(root):
     shutil.rmtree(root)
     write_set(root, 29)
 
 
-@pytest.mark.parametrize("change", [more, as_many_but_others, written_anew])
+@pytest.mark.parametrize("change", [publish_larger_version, rewrite_in_other_shards, replace_by_another_set])
 def test_h4_a_state_of_changed_data_is_refused_with_both_values_and_the_remedy(tmp_path, change):
     root = write_set(tmp_path / "set", 30)
     then = StreamingDataset(local=str(root)).manifest.digest
-    state, _ = begun(root)
+    state, _ = read_one_step(root)
     change(root)
     now = StreamingDataset(local=str(root)).manifest.digest
     loader = loader_of(root)
@@ -66,8 +66,8 @@ def test_h4_a_state_of_changed_data_is_refused_with_both_values_and_the_remedy(t
 
 def test_h4_the_version_of_the_state_continues_exactly(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, rest = begun(root)
-    more(root)
+    state, rest = read_one_step(root)
+    publish_larger_version(root)
     loader = loader_of(root, version=1)
     loader.load_state_dict(state)
     assert ids(loader) == rest
@@ -76,8 +76,8 @@ def test_h4_the_version_of_the_state_continues_exactly(tmp_path):
 
 def test_h4_an_epoch_of_the_new_data_can_be_begun_after_the_refusal(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, _ = begun(root)
-    more(root)
+    state, _ = read_one_step(root)
+    publish_larger_version(root)
     loader = loader_of(root)
     with pytest.raises(CursorError):
         loader.load_state_dict(state)
@@ -91,29 +91,29 @@ def test_h4_a_running_epoch_keeps_its_version_to_the_end(tmp_path):
     loader = loader_of(root)
     batches = iter(loader)
     first = next(batches)["id"].tolist()
-    more(root)
+    publish_larger_version(root)
     assert sorted(first + ids(batches)) == list(range(30))
     assert sorted(ids(loader)) == list(range(30)), "and so do its next epochs"
 
 
 def test_h4_a_closed_dataset_keeps_its_version_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, rest = begun(root)
+    state, rest = read_one_step(root)
     loader = loader_of(root)
     loader.load_state_dict(state)
     loader.streaming_dataset.close()
-    more(root)
+    publish_larger_version(root)
     assert ids(loader) == rest
     assert loader.streaming_dataset.manifest.version == 1
 
 
 def test_h4_a_closed_dataset_refuses_other_data_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, _ = begun(root)
+    state, _ = read_one_step(root)
     loader = loader_of(root)
     loader.load_state_dict(state)
     loader.streaming_dataset.close()
-    written_anew(root)
+    replace_by_another_set(root)
     with pytest.raises(SmaltiError):
         list(loader)
 
