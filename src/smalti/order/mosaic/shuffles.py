@@ -56,7 +56,7 @@ def shuffled_ids(
         ("canonical_nodes", canonical_nodes, 1),
         ("seed", seed, 0),
         ("epoch", epoch, 0),
-        ("block_size", block_size, LEAST_BLOCKS.get(algorithm, 0)),
+        ("block_size", block_size, MIN_BLOCK_SIZES.get(algorithm, 0)),
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least} for the shuffle {algorithm!r}, found {value}.")
@@ -195,4 +195,4 @@ _ALGORITHMS: dict[str, Callable[[Ints, int, int, np.random.Generator, np.random.
     "naive": _naive,
 }
 SHUFFLES = tuple(_ALGORITHMS)
-LEAST_BLOCKS = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range
+MIN_BLOCK_SIZES = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range
