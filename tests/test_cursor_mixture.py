@@ -38,12 +38,12 @@ def test_a_state_with_a_mixture_is_version_2_and_one_without_is_still_1():
 
 
 def test_a_state_lists_each_stream_and_each_change():
-    told = MIXED.to_state()["smalti"]["mixture"]
-    assert told["streams"] == [
+    saved = MIXED.to_state()["smalti"]["mixture"]
+    assert saved["streams"] == [
         {"digest": "aa", "split": None, "samples": 40},
         {"digest": "bb", "split": "train", "samples": 25},
     ]
-    assert told["history"] == [
+    assert saved["history"] == [
         {"epoch": 0, "samples": 0, "weights": [{"repeat": 1.5}, None], "epoch_size": None},
         {"epoch": 1, "samples": 0, "weights": [{"proportion": 0.7}, {"proportion": 0.3}], "epoch_size": 100},
         {"epoch": 2, "samples": 30, "weights": [{"proportion": 1}, {"proportion": 0}], "epoch_size": 100},

@@ -1,7 +1,7 @@
 """Smalti: Spark to Mosaic Data Shards to PyTorch.
 
 The public names, imported on first use: `import smalti` itself imports neither torch, pyspark, pyarrow nor numpy. To
-read the code, begin with `dataset.streaming`; modules beside the packages are used by several of them.
+read the code, begin with `dataset.streaming`; modules in this folder are used by several packages.
 """
 
 from importlib import import_module

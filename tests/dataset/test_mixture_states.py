@@ -20,7 +20,7 @@ def roots(tmp_path_factory):
     return write_three(tmp_path_factory.mktemp("three"))
 
 
-def begun(roots, steps=3, **options):
+def read_steps(roots, steps=3, **options):
     """Return the batches of some steps, the state after them, and the rest of the epoch."""
     dataset = mixed(roots, **options)
     whole, _ = take(mixed(roots, **options))
@@ -29,7 +29,7 @@ def begun(roots, steps=3, **options):
     return first, state, whole[steps:]
 
 
-def loaded(state, roots, *arguments, **options):
+def resumed(state, roots, *arguments, **options):
     dataset = mixed(roots, *arguments, **options)
     dataset.load_state_dict(state)
     return dataset
@@ -38,8 +38,8 @@ def loaded(state, roots, *arguments, **options):
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("steps", [0, 1, 9, 10])
 def test_a_mixture_resumes_after_any_step_and_into_the_next_epoch(roots, batching, steps):
-    first, state, rest = begun(roots, steps, batching_method=batching)
-    dataset = loaded(state, roots, batching_method=batching)
+    first, state, rest = read_steps(roots, steps, batching_method=batching)
+    dataset = resumed(state, roots, batching_method=batching)
     whole = mixed(roots, batching_method=batching)
     take(whole)
     if steps < 10:
@@ -51,7 +51,7 @@ def test_a_mixture_resumes_after_any_step_and_into_the_next_epoch(roots, batchin
 
 
 def test_a_state_holds_streams_methods_and_weights(roots):
-    _, state, _ = begun(roots, values=(0.5, 0.25, 0.25), epoch_size=160, batching_method="stratified")
+    _, state, _ = read_steps(roots, values=(0.5, 0.25, 0.25), epoch_size=160, batching_method="stratified")
     mixture = state["smalti"]["mixture"]
     assert state["smalti"]["cursor_version"] == 2
     assert state["smalti"]["epoch_size"] == 160
@@ -75,8 +75,8 @@ def test_a_state_holds_streams_methods_and_weights(roots):
 def test_an_epoch_keeps_its_batch_size_and_the_next_one_takes_the_current(roots):
     """Stratified: 8, 4 and 4 of 16; after a resume in batches of 4 the order is that of 16 until the epoch ends."""
     options = {"batching_method": "stratified", "epoch_size": 160}
-    first, state, rest = begun(roots, 3, batch_size=16, **options)
-    smaller = loaded(state, roots, batch_size=4, **options)
+    first, state, rest = read_steps(roots, 3, batch_size=16, **options)
+    smaller = resumed(state, roots, batch_size=4, **options)
     assert smaller.cursor().mixture.global_batch == 16
     again, after = take(smaller)
     assert flat(again) == flat(rest)
@@ -89,9 +89,9 @@ def test_an_epoch_keeps_its_batch_size_and_the_next_one_takes_the_current(roots)
 
 
 def test_other_weights_are_refused_with_both_values_and_both_remedies(roots):
-    _, state, _ = begun(roots)
+    _, state, _ = read_steps(roots)
     with pytest.raises(CursorError) as caught:
-        loaded(state, roots, values=(1, 1, 1.5))
+        resumed(state, roots, values=(1, 1, 1.5))
     message = str(caught.value)
     assert "weights proportion=2.0, proportion=1.0, proportion=1.0" in message
     assert "proportion=1.0, proportion=1.0, proportion=1.5" in message
@@ -118,37 +118,37 @@ def test_other_weights_are_refused_with_both_values_and_both_remedies(roots):
     ],
 )
 def test_a_state_of_another_mixture_is_refused_with_the_remedy(roots, change, message):
-    _, state, _ = begun(roots)
+    _, state, _ = read_steps(roots)
     with pytest.raises(CursorError, match=message):
-        loaded(state, roots, **change)
+        resumed(state, roots, **change)
 
 
 def test_other_more_or_reordered_streams_are_refused_by_number(roots, tmp_path):
-    _, state, _ = begun(roots)
+    _, state, _ = read_steps(roots)
     other = str(write_set(tmp_path / "other", 15))
     with pytest.raises(CursorError, match="digest of stream 2"):
-        loaded(state, [*roots[:2], other])
+        resumed(state, [*roots[:2], other])
     with pytest.raises(CursorError, match="digest of stream 0"):
-        loaded(state, roots[::-1])
+        resumed(state, roots[::-1])
     with pytest.raises(
         CursorError, match=r"number of streams 3, and this dataset has 4.*from the start, with weight 0"
     ):
-        loaded(state, [*roots, other], values=(2, 1, 1, 1))
+        resumed(state, [*roots, other], values=(2, 1, 1, 1))
     with pytest.raises(CursorError, match="number of streams 3, and this dataset has 2"):
-        loaded(state, roots[:2], values=(2, 1))
+        resumed(state, roots[:2], values=(2, 1))
     with pytest.raises(CursorError, match="number of streams 3, and this dataset has 1"):
         StreamingDataset(remote=roots[0], shuffle=True).load_state_dict(state)
     plain = StreamingDataset(remote=roots[0], shuffle=True).state_dict()
     with pytest.raises(CursorError, match="number of streams 1, and this dataset has 3"):
-        loaded(plain, roots)
+        resumed(plain, roots)
 
 
 def test_a_state_of_another_version_of_a_stream_is_refused_and_the_saved_version_continues(tmp_path):
     roots = write_three(tmp_path)
-    _, state, rest = begun(roots)
+    _, state, rest = read_steps(roots)
     write_set(roots[1], 30, exist_ok=True)
     with pytest.raises(CursorError, match=r"digest of stream 1 .*`version=`"):
-        loaded(state, roots)
+        resumed(state, roots)
     streams = streams_of(roots)
     streams[1] = Stream(remote=roots[1], version=1, proportion=1)
     pinned = StreamingDataset(streams=streams, batch_size=8, shuffle=True, include_ids=True, tail="short")
@@ -158,9 +158,9 @@ def test_a_state_of_another_version_of_a_stream_is_refused_and_the_saved_version
 
 @pytest.mark.parametrize("algorithm", ["py1e", "py1br", "py1s", "py2s", "naive"])
 def test_weights_cannot_change_in_mosaicmls_orders(roots, algorithm):
-    _, state, _ = begun(roots, shuffle_algo=algorithm)
+    _, state, _ = read_steps(roots, shuffle_algo=algorithm)
     with pytest.raises(CursorError, match=r"weights cannot change in MosaicML's order .*`set_epoch`"):
-        loaded(state, roots, values=(1, 1, 1), shuffle_algo=algorithm, change_weights=True)
+        resumed(state, roots, values=(1, 1, 1), shuffle_algo=algorithm, change_weights=True)
 
 
 # ---------------------------------------------------------------------- weights that change
@@ -170,10 +170,10 @@ def test_weights_cannot_change_in_mosaicmls_orders(roots, algorithm):
 def test_new_weights_apply_from_the_states_place_on_and_are_recorded(roots, batching):
     """160 by 2:1:1, of which 48 were read; of the 112 left, 1:2:1 are 28, 56 and 28."""
     options = {"epoch_size": 160, "batching_method": batching}
-    first, state, _ = begun(roots, 6, **options)
-    changed = loaded(state, roots, values=(1, 2, 1), change_weights=True, **options)
+    first, state, _ = read_steps(roots, 6, **options)
+    changed = resumed(state, roots, values=(1, 2, 1), change_weights=True, **options)
     rest, after = take(changed, 5)
-    assert by_stream(flat(rest) + flat(take(loaded(after, roots, values=(1, 2, 1), **options))[0])) == [28, 56, 28]
+    assert by_stream(flat(rest) + flat(take(resumed(after, roots, values=(1, 2, 1), **options))[0])) == [28, 56, 28]
     history = after["smalti"]["mixture"]["history"]
     assert [(each["epoch"], each["samples"]) for each in history] == [(0, 0), (0, 48)]
     assert history[1]["weights"] == [{"proportion": 1.0}, {"proportion": 2.0}, {"proportion": 1.0}]
@@ -184,15 +184,15 @@ def test_new_weights_apply_from_the_states_place_on_and_are_recorded(roots, batc
 @pytest.mark.slow
 def test_a_run_with_changed_weights_resumes_from_every_step_in_other_worlds(roots):
     options = {"epoch_size": 96, "values": (1, 1, 2), "change_weights": True}
-    _, state, _ = begun(roots, 4, epoch_size=96)
-    whole = flat(take(loaded(state, roots, **options))[0])
+    _, state, _ = read_steps(roots, 4, epoch_size=96)
+    whole = flat(take(resumed(state, roots, **options))[0])
     assert len(whole) == 64
     for steps in range(8):
-        read, place = take(loaded(state, roots, **options), steps)
+        read, place = take(resumed(state, roots, **options), steps)
         worlds = [World.of_blocks(rank, 6, 2) for rank in range(6)]
         rest = {}
         for world in worlds:
-            dataset = loaded(place, roots, world=world, **options | {"batch_size": 3, "tail": "pad"})
+            dataset = resumed(place, roots, world=world, **options | {"batch_size": 3, "tail": "pad"})
             for batch in dataset.batches():
                 rest |= dict(zip(batch["_position"].tolist(), batch["_sample_id"].tolist(), strict=True))
         rest.pop(-1, None)
@@ -200,25 +200,25 @@ def test_a_run_with_changed_weights_resumes_from_every_step_in_other_worlds(root
 
 
 def test_change_weights_with_the_same_weights_changes_nothing(roots):
-    _, state, rest = begun(roots)
-    dataset = loaded(state, roots, change_weights=True)
+    _, state, rest = read_steps(roots)
+    dataset = resumed(state, roots, change_weights=True)
     assert dataset.cursor().to_state() == state
     assert take(dataset)[0] == rest
 
 
 def test_a_second_change_of_weights_at_one_place_replaces_the_first(roots):
-    _, state, _ = begun(roots, 3)
-    once = loaded(state, roots, values=(0, 1, 1), change_weights=True).cursor().to_state()
-    twice = loaded(once, roots, values=(1, 0, 0), change_weights=True)
-    directly = loaded(state, roots, values=(1, 0, 0), change_weights=True)
+    _, state, _ = read_steps(roots, 3)
+    once = resumed(state, roots, values=(0, 1, 1), change_weights=True).cursor().to_state()
+    twice = resumed(once, roots, values=(1, 0, 0), change_weights=True)
+    directly = resumed(state, roots, values=(1, 0, 0), change_weights=True)
     assert twice.cursor() == directly.cursor()
     assert by_stream(flat(take(twice)[0])) == [56, 0, 0]
 
 
 def test_a_stream_of_weight_0_can_be_turned_on_inside_an_epoch(roots):
-    first, state, _ = begun(roots, 5, values=(1, 0, 1))
+    first, state, _ = read_steps(roots, 5, values=(1, 0, 1))
     assert by_stream(flat(first))[1] == 0
-    rest, _ = take(loaded(state, roots, values=(0, 1, 0), change_weights=True))
+    rest, _ = take(resumed(state, roots, values=(0, 1, 0), change_weights=True))
     assert by_stream(flat(rest)) == [0, 40, 0]
 
 
@@ -227,41 +227,41 @@ SCARCE = {"values": (19, 20, 1), "change_weights": True, "epoch_size": 160, "bat
 
 def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_state_is_loaded(roots):
     """136 of 160 remain, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
-    _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
+    _, state, rest = read_steps(roots, 3, epoch_size=160, batching_method="stratified")
     says = (
         r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the "
         r"batch of 8 .* stream 2 would have no sample\. Give that stream a larger weight, or 0;.* start of an epoch"
     )
     for batch_size in (8, 64, None):  # that of later epochs does not matter
         with pytest.raises(CursorError, match=says) as caught:
-            loaded(state, roots, **SCARCE, batch_size=batch_size)
+            resumed(state, roots, **SCARCE, batch_size=batch_size)
         assert (caught.value.what, caught.value.stream, caught.value.global_batch) == ("weights", 2, 8)
-    assert take(loaded(state, roots, epoch_size=160, batching_method="stratified"))[0] == rest
+    assert take(resumed(state, roots, epoch_size=160, batching_method="stratified"))[0] == rest
 
 
 def test_weights_that_later_epochs_cannot_hold_are_refused_before_the_first_step(roots):
     """The epoch was begun in batches of 64, of which 19 : 20 : 1 gives the third stream 1.6; the run has 8."""
-    _, state, _ = begun(roots, 1, batch_size=64, epoch_size=160, batching_method="stratified")
+    _, state, _ = read_steps(roots, 1, batch_size=64, epoch_size=160, batching_method="stratified")
     says = r"at sample 64 of epoch 0: with them, the epochs after it .* stream 2 would have no sample .* batch of 8;"
     with pytest.raises(CursorError, match=says + r" enlarge the batch \(40 is enough\)"):
-        loaded(state, roots, **SCARCE)
-    unsaid = loaded(state, roots, **SCARCE, batch_size=None)
+        resumed(state, roots, **SCARCE)
+    without_size = resumed(state, roots, **SCARCE, batch_size=None)
     with pytest.raises(CursorError, match=says):
-        unsaid.begin_pass(8)  # as a loader with its own batch size does
-    enough = loaded(state, roots, **SCARCE, batch_size=40)
+        without_size.begin_pass(8)  # as a loader with its own batch size does
+    enough = resumed(state, roots, **SCARCE, batch_size=40)
     rest, after = take(enough)
     assert (by_stream(flat(rest))[2], by_stream(flat(take(enough)[0]))[2]) == (2, 4)
     # With the former weights, any batch size is allowed to the end of the epoch.
-    _, place = take(loaded(state, roots, **SCARCE, batch_size=40), 1)
-    assert take(loaded(place, roots, **SCARCE | {"batch_size": 4}))[1] == after
+    _, place = take(resumed(state, roots, **SCARCE, batch_size=40), 1)
+    assert take(resumed(place, roots, **SCARCE | {"batch_size": 4}))[1] == after
 
 
 def test_weights_that_would_change_the_size_of_an_epoch_wait_for_its_end(roots):
-    _, state, _ = begun(roots, 3)
+    _, state, _ = read_steps(roots, 3)
     with pytest.raises(CursorError, match=r"80 samples with the old ones and 200 with the new.*at an epoch's start"):
-        loaded(state, roots, epoch_size=200, change_weights=True)
-    _, end = take(loaded(state, roots))
-    changed = loaded(end, roots, epoch_size=200, change_weights=True)
+        resumed(state, roots, epoch_size=200, change_weights=True)
+    _, end = take(resumed(state, roots))
+    changed = resumed(end, roots, epoch_size=200, change_weights=True)
     assert changed.epoch_size == 200
     assert by_stream(flat(take(changed)[0])) == [100, 50, 50]
     assert changed.state_dict()["smalti"]["mixture"]["history"][-1]["epoch_size"] == 200
@@ -317,7 +317,7 @@ def test_an_earlier_epoch_is_read_again_with_its_own_weights(roots):
 
 
 def damaged(roots, changes):
-    _, state, _ = begun(roots, 3, epoch_size=160, batching_method="stratified")
+    _, state, _ = read_steps(roots, 3, epoch_size=160, batching_method="stratified")
     state = copy.deepcopy(state)
     for path, value in changes.items():
         place = state["smalti"]
@@ -407,43 +407,43 @@ def entry(epoch, samples, weights=(2, 1, 1), size=160):
 def test_an_invalid_history_is_a_cursor_error(roots, history, message):
     state = damaged(roots, {("mixture", "history"): history})
     with pytest.raises(CursorError, match=message):
-        loaded(state, roots, epoch_size=160, batching_method="stratified", change_weights=True)
+        resumed(state, roots, epoch_size=160, batching_method="stratified", change_weights=True)
 
 
 @pytest.mark.parametrize("count", [70_000, 1_000_000])
 def test_an_oversized_history_is_refused_unread(roots, count):
     state = damaged(roots, {("mixture", "history"): [entry(0, 0)] * count})
     with pytest.raises(CursorError, match=r"'history' is .*, expected a list of 1 to 65536 entries"):
-        loaded(state, roots, epoch_size=160, batching_method="stratified")
+        resumed(state, roots, epoch_size=160, batching_method="stratified")
 
 
 def test_a_state_of_a_mixture_survives_json_and_is_small(roots):
-    _, state, _ = begun(roots)
+    _, state, _ = read_steps(roots)
     assert json.loads(json.dumps(state)) == state
     assert len(json.dumps(state)) < 2000
 
 
 # ---------------------------------------------------------------------- MosaicML's orders
 
-PEER = {"shuffle_algo": "py1s", "num_canonical_nodes": 2, "epoch_size": 160}
+MOSAIC = {"shuffle_algo": "py1s", "num_canonical_nodes": 2, "epoch_size": 160}
 
 
 @pytest.mark.parametrize("batching", BATCHINGS[1:])
 def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(roots, batching):
     """There the batch size decides which samples an epoch takes: with another, some would come twice, others never."""
-    first, state, rest = begun(roots, 3, batch_size=8, batching_method=batching, **PEER)
-    again = loaded(state, roots, batch_size=8, batching_method=batching, **PEER)
+    first, state, rest = read_steps(roots, 3, batch_size=8, batching_method=batching, **MOSAIC)
+    again = resumed(state, roots, batch_size=8, batching_method=batching, **MOSAIC)
     assert take(again)[0] == rest
-    other = mixed(roots, batch_size=4, batching_method=batching, **PEER)
+    other = mixed(roots, batch_size=4, batching_method=batching, **MOSAIC)
     with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 4 and 4.*`set_epoch`"):
         other.load_state_dict(state)
-    unsaid = loaded(state, roots, batch_size=None, batching_method=batching, **PEER)
+    without_size = resumed(state, roots, batch_size=None, batching_method=batching, **MOSAIC)
     with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 4 and 4"):
-        unsaid.begin_pass(4)  # as a loader with its own batch size does
+        without_size.begin_pass(4)  # as a loader with its own batch size does
     other.set_epoch(1)
     assert take(other)[0]
     two = [
-        mixed(roots, batch_size=4, world=World.of_blocks(rank, 2, 1), batching_method=batching, **PEER)
+        mixed(roots, batch_size=4, world=World.of_blocks(rank, 2, 1), batching_method=batching, **MOSAIC)
         for rank in range(2)
     ]
     if batching == "device_per_stream":
@@ -458,5 +458,5 @@ def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(
 
 
 def test_in_mosaicmls_orders_random_batches_may_have_another_size_in_the_middle_of_an_epoch(roots):
-    _, state, rest = begun(roots, 3, batch_size=8, **PEER)
-    assert flat(take(loaded(state, roots, batch_size=4, **PEER))[0]) == flat(rest)
+    _, state, rest = read_steps(roots, 3, batch_size=8, **MOSAIC)
+    assert flat(take(resumed(state, roots, batch_size=4, **MOSAIC))[0]) == flat(rest)

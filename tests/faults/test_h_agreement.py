@@ -227,13 +227,13 @@ def test_h12_without_a_process_group_nothing_is_compared(root):
         assert loader.state_dict()["sample_in_epoch"] == samples + 4
 
 
-def second_of_two(root, port, ended, told):
+def second_of_two(root, port, ended, results):
     """Run rank 1 of a group whose store rank 0 holds; it continues after rank 0 was killed."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2)
     loader = loader_of(root, 1)
-    told.send(len(list(loader)))
+    results.send(len(list(loader)))
     assert ended.wait(DEADLINE)
-    told.send(len(list(loader)))
+    results.send(len(list(loader)))
     os._exit(0)  # leaving a broken group regularly would take long
 
 
@@ -246,19 +246,19 @@ def test_h12_a_rank_continues_when_the_groups_store_has_ended(root):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ended, (hears, tells) = FORK.Event(), FORK.Pipe()
+    ended, (receiver, sender) = FORK.Event(), FORK.Pipe()
     holder = FORK.Process(target=holder_of_the_store, args=(port,))
-    reader = FORK.Process(target=second_of_two, args=(root, port, ended, tells))
+    reader = FORK.Process(target=second_of_two, args=(root, port, ended, sender))
     try:
         holder.start()
         reader.start()
-        assert hears.poll(DEADLINE)
-        assert hears.recv() == 6
+        assert receiver.poll(DEADLINE)
+        assert receiver.recv() == 6
         holder.kill()
         holder.join(DEADLINE)
         ended.set()
-        assert hears.poll(DEADLINE)
-        assert hears.recv() == 6
+        assert receiver.poll(DEADLINE)
+        assert receiver.recv() == 6
         reader.join(DEADLINE)
         assert reader.exitcode == 0
     finally:

@@ -73,7 +73,7 @@ def test_h9_without_prefetching_an_epochs_end_is_recorded(root, processes):
     assert ids(loader) == FIRST_EPOCH
 
 
-def dying_run(root, folder, taken, options):
+def run_until_killed(root, folder, taken, options):
     """Save after `taken` steps, take one more, and be killed with batches in flight."""
     loader = loader_of(root, **options)
     batches = iter(loader)
@@ -89,7 +89,7 @@ def dying_run(root, folder, taken, options):
 @pytest.mark.parametrize(("processes", "prefetch"), [(False, 1), (False, 8), (True, 8)])
 def test_h9_the_rest_after_a_kill_is_exact_and_the_workers_end(root, tmp_path, processes, prefetch):
     options = {"num_workers": 2, "prefetch_factor": prefetch, "processes": processes}
-    run = FORK.Process(target=dying_run, args=(root, tmp_path, 3, options))
+    run = FORK.Process(target=run_until_killed, args=(root, tmp_path, 3, options))
     run.start()
     run.join(DEADLINE)
     assert run.exitcode == -signal.SIGKILL
@@ -102,12 +102,12 @@ def test_h9_the_rest_after_a_kill_is_exact_and_the_workers_end(root, tmp_path, p
     # A worker that had sent all of its batches by then may have ended.
     assert 1 <= len(saved["workers"]) <= 2 if processes else not saved["workers"]
     end = time.monotonic() + DEADLINE
-    while any(map(runs, saved["workers"])):
+    while any(map(is_running, saved["workers"])):
         assert time.monotonic() < end, "workers of a killed run are still alive"
         time.sleep(0.05)
 
 
-def runs(pid):
+def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(") ", 1)[1][0] not in "ZX"

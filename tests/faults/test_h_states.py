@@ -24,7 +24,7 @@ def ids(batches):
     return [number for batch in batches for number in batch["id"].tolist()]
 
 
-def begun(root, **options):
+def read_one_step(root, **options):
     """Take one step of 4 in the newest version, and return the state after it and the rest of that epoch."""
     loader = loader_of(root, **options)
     batches = iter(loader)
@@ -36,24 +36,24 @@ def begun(root, **options):
 # ---------------------------------------------------------------------- H4: other data
 
 
-def more(root):
+def publish_larger_version(root):
     write_set(root, 31, exist_ok=True)
 
 
-def as_many_but_others(root):
+def rewrite_in_other_shards(root):
     write_set(root, 30, exist_ok=True, size_limit=500)
 
 
-def written_anew(root):
+def replace_by_another_set(root):
     shutil.rmtree(root)
     write_set(root, 29)
 
 
-@pytest.mark.parametrize("change", [more, as_many_but_others, written_anew])
+@pytest.mark.parametrize("change", [publish_larger_version, rewrite_in_other_shards, replace_by_another_set])
 def test_h4_a_state_of_changed_data_is_refused_with_both_values_and_the_remedy(tmp_path, change):
     root = write_set(tmp_path / "set", 30)
     then = StreamingDataset(local=str(root)).manifest.digest
-    state, _ = begun(root)
+    state, _ = read_one_step(root)
     change(root)
     now = StreamingDataset(local=str(root)).manifest.digest
     loader = loader_of(root)
@@ -66,8 +66,8 @@ def test_h4_a_state_of_changed_data_is_refused_with_both_values_and_the_remedy(t
 
 def test_h4_the_version_of_the_state_continues_exactly(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, rest = begun(root)
-    more(root)
+    state, rest = read_one_step(root)
+    publish_larger_version(root)
     loader = loader_of(root, version=1)
     loader.load_state_dict(state)
     assert ids(loader) == rest
@@ -76,8 +76,8 @@ def test_h4_the_version_of_the_state_continues_exactly(tmp_path):
 
 def test_h4_an_epoch_of_the_new_data_can_be_begun_after_the_refusal(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, _ = begun(root)
-    more(root)
+    state, _ = read_one_step(root)
+    publish_larger_version(root)
     loader = loader_of(root)
     with pytest.raises(CursorError):
         loader.load_state_dict(state)
@@ -91,36 +91,36 @@ def test_h4_a_running_epoch_keeps_its_version_to_the_end(tmp_path):
     loader = loader_of(root)
     batches = iter(loader)
     first = next(batches)["id"].tolist()
-    more(root)
+    publish_larger_version(root)
     assert sorted(first + ids(batches)) == list(range(30))
     assert sorted(ids(loader)) == list(range(30)), "and so do its next epochs"
 
 
 def test_h4_a_closed_dataset_keeps_its_version_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, rest = begun(root)
+    state, rest = read_one_step(root)
     loader = loader_of(root)
     loader.load_state_dict(state)
     loader.streaming_dataset.close()
-    more(root)
+    publish_larger_version(root)
     assert ids(loader) == rest
     assert loader.streaming_dataset.manifest.version == 1
 
 
 def test_h4_a_closed_dataset_refuses_other_data_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
-    state, _ = begun(root)
+    state, _ = read_one_step(root)
     loader = loader_of(root)
     loader.load_state_dict(state)
     loader.streaming_dataset.close()
-    written_anew(root)
+    replace_by_another_set(root)
     with pytest.raises(SmaltiError):
         list(loader)
 
 
 # ---------------------------------------------------------------------- H5: broken states
 
-OWN = ("window", "py1e", "py1br", "py1s", "py2s", "naive")
+ORDERS = ("window", "py1e", "py1br", "py1s", "py2s", "naive")
 MIXED = {
     "mixture": {},
     "stratified": {"batching_method": "stratified"},
@@ -130,8 +130,8 @@ MIXED = {
     "changed": {"change_weights": True},
 }
 FORMS = [
-    *(("ours", order) for order in OWN),
-    *(("five keys", order) for order in OWN[1:]),
+    *(("smalti", order) for order in ORDERS),
+    *(("five keys", order) for order in ORDERS[1:]),
     ("four keys", "py1e"),
     *((form, "window") for form in MIXED),
     ("stratified", "py1e"),
@@ -152,7 +152,7 @@ def dataset_of(root, form, order):
     return StreamingDataset(batch_size=3, shuffle=True, shuffle_algo=order, **where)
 
 
-def sound_state(root, form, order):
+def valid_state(root, form, order):
     dataset = dataset_of(root, form, order)
     batches = dataset.batches()
     next(batches), next(batches)
@@ -207,7 +207,7 @@ def outcome(dataset, other, state):
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "order"), FORMS)
 def test_h5_a_mutated_state_is_either_refused_or_valid(root, form, order):
-    sound, rng = sound_state(root, form, order), random.Random(f"{form} {order}")
+    sound, rng = valid_state(root, form, order), random.Random(f"{form} {order}")
     dataset, other = dataset_of(root, form, order), dataset_of(root, form, order)
     found = {"refused": 0, "read": 0}
     for case in range(CASES_EACH):
@@ -236,7 +236,7 @@ def test_h5_a_refused_state_changes_nothing(root):
 
 def test_h5_a_run_of_mosaicml_in_batches_of_streams_can_be_saved_here_and_resumed_again(root):
     """MosaicML's state holds no batch size; the state saved here does, and is not damaged."""
-    state = sound_state(root, "stratified", "py1e")
+    state = valid_state(root, "stratified", "py1e")
     whole = dataset_of(root, "stratified", "py1e")
     whole.load_state_dict(state)
     expected = [batch["id"].tolist() for batch in whole.batches()]

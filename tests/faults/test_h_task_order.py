@@ -60,7 +60,7 @@ def spark():
         yield session
 
 
-def held(frame, out, first):
+def delayed(frame, out, first):
     """Return the frame with tasks that hand out their rows only after the tasks in `first` have stored shards."""
     place = str(out)
 
@@ -99,7 +99,7 @@ def test_h11_tasks_that_finish_in_another_order_make_the_same_shards_and_the_sam
     found = {}
     for name, first in (("last", last), ("turn", in_turn)):
         out = tmp_path / name
-        dataframe_to_mds(held(frame, out, first), out, compression=None, size_limit=512)
+        dataframe_to_mds(delayed(frame, out, first), out, compression=None, size_limit=512)
         found[name] = load_manifest(open_store(out)).shards
     assert by_first_shard(tmp_path / "last", found["last"])[-1] == 0
     assert by_first_shard(tmp_path / "turn", found["turn"]) == list(range(TASKS))

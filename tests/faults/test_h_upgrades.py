@@ -41,7 +41,7 @@ def other_numpy(tmp_path_factory):
     return target
 
 
-def python(*arguments, numpy=None):
+def run_python(*arguments, numpy=None):
     """Run an interpreter with this numpy, or with the installed one."""
     paths = [str(numpy)] if numpy else []
     return subprocess.run(
@@ -55,9 +55,9 @@ def python(*arguments, numpy=None):
     )
 
 
-def go_on(root, folder, steps, numpy):
+def run_segment(root, folder, steps, numpy):
     """Run one segment under some numpy, and return that numpy's version, the ids read and the orders."""
-    done = python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
+    done = run_python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
 
@@ -65,7 +65,7 @@ def go_on(root, folder, steps, numpy):
 def test_h10_a_run_that_goes_from_one_numpy_to_the_other_and_back_reads_the_order_written_down(other_numpy, tmp_path):
     root = write_known_set(tmp_path / "set")
     segments = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
-    found = [go_on(root, tmp_path, steps, numpy) for steps, numpy in segments]
+    found = [run_segment(root, tmp_path, steps, numpy) for steps, numpy in segments]
     assert [segment["numpy"] for segment in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
     assert [number for segment in found for number in segment["ids"]] == FIRST_EPOCH + SECOND_EPOCH
     for segment in found:
@@ -77,7 +77,7 @@ def test_h10_every_golden_vector_holds_on_the_other_numpy(other_numpy):
         f"import sys, numpy, pytest; assert numpy.__version__ == {OTHER!r}; "
         "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', 'golden or for_ever or peer', *sys.argv[1:]]))"
     )
-    done = python("-c", check, *GOLDEN, numpy=other_numpy)
+    done = run_python("-c", check, *GOLDEN, numpy=other_numpy)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
     assert "failed" not in done.stdout

@@ -16,7 +16,7 @@ shards = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 
 @st.composite
-def fitting(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=3):
+def mosaic_cases(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=3):
     """Draw a world, options and streams that MosaicML accepts: 12 canonical nodes fit 1, 2, 3 or 4 hosts."""
     options = MosaicOptions(
         canonical_nodes=12,

@@ -30,10 +30,10 @@ def test_scattering_is_a_bijection_for_every_size(size):
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**34), st.integers(0, 2**34), words), max_size=20))
-def test_scattering_equals_the_reference_implementation(asked):
-    asked = [(size, place % size, key) for size, place, key in asked]
-    sizes, places, keys = (np.array([row[i] for row in asked], dtype=t) for i, t in enumerate([np.int64] * 2 + ["u8"]))
-    expected = [mixture_reference.scattered(place, size, key) for size, place, key in asked]
+def test_scattering_equals_the_reference_implementation(cases):
+    cases = [(size, place % size, key) for size, place, key in cases]
+    sizes, places, keys = (np.array([row[i] for row in cases], dtype=t) for i, t in enumerate([np.int64] * 2 + ["u8"]))
+    expected = [mixture_reference.scattered(place, size, key) for size, place, key in cases]
     assert scattered(places, sizes, keys).tolist() == expected
 
 

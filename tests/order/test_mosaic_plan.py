@@ -15,7 +15,7 @@ from smalti.order.mosaic import (
     plan_mosaic_epoch,
     weigh_streams,
 )
-from tests.order.mosaic_worlds import fitting, rank_of, shapes
+from tests.order.mosaic_worlds import mosaic_cases, rank_of, shapes
 
 
 def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B008 (frozen)
@@ -24,21 +24,23 @@ def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B0
 
 
 def read(found):
-    """Return all ids that are read, step by step; None where a rank has none."""
+    """Return all ids that are read, without padding."""
     return [ids for ids in found.reshape(-1).tolist() if ids >= 0]
 
 
-def assert_division_reads_as_dealt(planned, tail="short"):
-    shape, dealt = planned.shape, planned.all_ids()
+def assert_division_equals_mosaicmls(planned, tail="short"):
+    shape, expected = planned.shape, planned.all_ids()
     for rank in range(shape.num_ranks):
         world = rank_of(shape, rank)
         division = Division(len(planned), planned.start, shape.batch_size, world, tail)
         for step in division.steps(0, division.num_steps):
             worker, batch = step.step % shape.workers, step.step // shape.workers
-            peers = dealt[world.host, world.host_rank, worker, batch]
-            assert [i for i in planned.ids_at(step.lookup).tolist() if i >= 0] == [i for i in peers.tolist() if i >= 0]
+            expected_batch = expected[world.host, world.host_rank, worker, batch]
+            assert [i for i in planned.ids_at(step.lookup).tolist() if i >= 0] == [
+                i for i in expected_batch.tolist() if i >= 0
+            ]
         # MosaicML pads beyond these.
-        rest = dealt[world.host, world.host_rank].transpose(1, 0, 2).reshape(-1, shape.batch_size)
+        rest = expected[world.host, world.host_rank].transpose(1, 0, 2).reshape(-1, shape.batch_size)
         assert (rest[division.num_steps :] == -1).all()
 
 
@@ -105,26 +107,28 @@ def test_balanced_sampling_takes_other_samples_each_epoch_and_fixed_the_same():
         assert (taken[0] == taken[1]) is same
 
 
-@given(fitting())
+@given(mosaic_cases())
 def test_division_equals_mosaicmls(fit):
     shape, options, streams = fit
     try:
         planned = plan_mosaic_epoch(streams, shape, options=options, epoch=1)
     except WorldMismatch:
         assume(False)
-    assert_division_reads_as_dealt(planned)
+    assert_division_equals_mosaicmls(planned)
 
 
-@given(fitting(batchings=["random"]), st.data())
+@given(mosaic_cases(batchings=["random"]), st.data())
 def test_division_equals_mosaicmls_after_a_restart(fit, data):
     shape, options, streams = fit
     start = data.draw(st.integers(0, sum(stream.choose for stream in streams)))
     planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0, start=start)
     assert planned.start == start - start % shape.hosts
-    assert_division_reads_as_dealt(planned)
+    assert_division_equals_mosaicmls(planned)
 
 
-@given(fitting(batchings=["random"], partitions=["relaxed"]), st.sampled_from([5, 7, 8]), st.integers(1, 3), st.data())
+@given(
+    mosaic_cases(batchings=["random"], partitions=["relaxed"]), st.sampled_from([5, 7, 8]), st.integers(1, 3), st.data()
+)
 def test_division_equals_mosaicmls_where_hosts_do_not_divide(fit, hosts, batch, data):
     """The run began with 4 hosts; 5, 7 or 8 continue with a multiple of its global batch."""
     first, options, streams = fit
@@ -132,10 +136,10 @@ def test_division_equals_mosaicmls_where_hosts_do_not_divide(fit, hosts, batch, 
     options = MosaicOptions(12, seed=options.seed, shuffle=options.shuffle, shuffle_algo="py1s", initial_hosts=4)
     start = data.draw(st.integers(0, sum(stream.choose for stream in streams)))
     planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0, start=start)
-    assert_division_reads_as_dealt(planned)
+    assert_division_equals_mosaicmls(planned)
 
 
-@given(fitting(batchings=["random"]))
+@given(mosaic_cases(batchings=["random"]))
 def test_i1_every_planned_sample_occurs_once_and_repeats_are_marked(fit):
     shape, options, streams = fit
     planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
@@ -145,7 +149,7 @@ def test_i1_every_planned_sample_occurs_once_and_repeats_are_marked(fit):
     assert sorted(kept.tolist()) == sorted(alone.sample_ids(0, sum(s.choose for s in streams)).tolist())
 
 
-@given(fitting(batchings=["stratified", "per_stream", "device_per_stream"]))
+@given(mosaic_cases(batchings=["stratified", "per_stream", "device_per_stream"]))
 def test_i1_batches_of_streams_read_no_sample_more_often_than_it_was_taken(fit):
     shape, options, streams = fit
     streams = weigh_streams([stream.shard_sizes for stream in streams])
@@ -159,7 +163,7 @@ def test_i1_batches_of_streams_read_no_sample_more_often_than_it_was_taken(fit):
     assert set(kept) <= set(range(sum(stream.choose for stream in streams)))
 
 
-@given(fitting(batchings=["random"]), shapes, st.integers(0, 50))
+@given(mosaic_cases(batchings=["random"]), shapes, st.integers(0, 50))
 def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, steps):
     """Up to the last 12 positions, one for each canonical node, which every world pads differently."""
     shape, options, streams = fit
@@ -174,17 +178,17 @@ def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, st
     assert cursor - resumed.start < other.hosts
 
 
-@given(fitting())
+@given(mosaic_cases())
 def test_i4_no_position_goes_to_two_workers(fit):
     shape, options, streams = fit
     try:
         planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
     except WorldMismatch:
         assume(False)
-    dealt = planned.all_ids()
-    assert sorted(read(dealt)) == sorted(read(planned.ids_at(np.arange(planned.start, len(planned)))))
-    for host, rank, worker in np.ndindex(dealt.shape[:3]):
-        assert planned.worker_ids(host, rank, worker).tolist() == dealt[host, rank, worker].tolist()
+    expected = planned.all_ids()
+    assert sorted(read(expected)) == sorted(read(planned.ids_at(np.arange(planned.start, len(planned)))))
+    for host, rank, worker in np.ndindex(expected.shape[:3]):
+        assert planned.worker_ids(host, rank, worker).tolist() == expected[host, rank, worker].tolist()
 
 
 def test_a_restart_of_stratified_batches_begins_at_a_whole_step():

@@ -84,7 +84,7 @@ def test_a_set_without_samples_has_an_empty_order():
 def test_a_span_is_cut_where_a_node_ends_inside_of_it():
     """The example in the module's docstring: shards of 6, 12 and 4 laid out as 2, 0, 1; 22 samples, two nodes."""
     spans = cut_at_nodes(np.array([18, 0, 6]), np.array([4, 6, 12]), 2)
-    assert (spans.firsts.tolist(), spans.sizes.tolist()) == ([18, 0, 6, 7], [4, 6, 1, 11])
+    assert (spans.starts.tolist(), spans.sizes.tolist()) == ([18, 0, 6, 7], [4, 6, 1, 11])
     assert spans.bounds == [0, 3, 4]
 
 

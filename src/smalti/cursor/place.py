@@ -166,8 +166,8 @@ class Cursor:
             raise CursorError(
                 "saved state: no key 'smalti' in it, so MosaicML Streaming or something else wrote it, and this "
                 "dataset reads in the `window` order, which is not MosaicML's. To continue that run, give its "
-                "`shuffle_algo` (MosaicML's default is 'py1e') and its other options; to begin the epoch anew in our "
-                "order, call `set_epoch` instead.",
+                "`shuffle_algo` (MosaicML's default is 'py1e') and its other options; to begin the epoch anew in the "
+                "`window` order, call `set_epoch` instead.",
                 algorithm=fresh.algorithm,
             )
         epoch = whole(state, "epoch", low=-1, high=1 << 62)

@@ -46,14 +46,14 @@ def checked(**arguments: Any) -> Any:
     Raises:
         ValueError: a number is out of its range, or a choice is not among the allowed ones.
     """
-    found = []
+    checked_values = []
     for name, value in arguments.items():
         if name in _CHOICES:
             check_choice(name, value, _CHOICES[name])
-            found.append(value)
+            checked_values.append(value)
         else:
-            found.append(whole_or_none(name, value, *_RANGES[name]))
-    return tuple(found) if len(found) > 1 else found[0]
+            checked_values.append(whole_or_none(name, value, *_RANGES[name]))
+    return tuple(checked_values) if len(checked_values) > 1 else checked_values[0]
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:

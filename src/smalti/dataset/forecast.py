@@ -159,11 +159,11 @@ def _shards_of_host(
         read[:] = shards.samples > 0
         rows.add(np.arange(count), np.arange(count), shards.raw)
     for run in plan.runs_of_host(host, num_hosts) if plan.shuffle else ():
-        firsts, piece_ends = plan.pieces(run)
-        held = np.searchsorted(ends, firsts, side="right")
-        read[held] = True
+        first_ids, piece_ends = plan.pieces(run)
+        shards_of_run = np.searchsorted(ends, first_ids, side="right")
+        read[shards_of_run] = True
         begins = np.concatenate(([0], piece_ends[:-1]))
-        rows.add(begins // plan.block_size, (piece_ends - 1) // plan.block_size, shards.raw[held])
+        rows.add(begins // plan.block_size, (piece_ends - 1) // plan.block_size, shards.raw[shards_of_run])
     return read, rows
 
 

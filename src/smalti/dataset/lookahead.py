@@ -136,12 +136,13 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
     planned = reading.steps(0, max(1, of_rank // reading.batch_size))
     if not planned:
         return
-    held = np.array(stream.cache.costs()[0], np.int64)
+    shard_bytes = np.array(stream.cache.costs()[0], np.int64)
     plan, world = reading.plan, reading.division.world
     if isinstance(plan, EpochPlan):
-        needed = bytes_in_use(plan, stream.shard_sizes, held, world.host, world.num_hosts)
+        needed = bytes_in_use(plan, stream.shard_sizes, shard_bytes, world.host, world.num_hosts)
     else:  # a mixture, or one of MosaicML's orders: this rank's part of the first window
-        needed = int(held[np.unique(stream.shards_of(np.concatenate([ids for _, ids in planned])))].sum())
+        shards = np.unique(stream.shards_of(np.concatenate([ids for _, ids in planned])))
+        needed = int(shard_bytes[shards].sum())
     if needed > limit:
         warnings.warn(
             f"`cache_limit` is {limit:,} bytes, and the shards that {window:,} shuffled samples lie in take "

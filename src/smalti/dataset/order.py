@@ -199,12 +199,12 @@ class Reading:
 
     def _marked(self, plan: MosaicPlan, step: StepBatch, ids: Ints) -> Planned:
         """Return the step with its repeats marked, without the positions that hold no sample."""
-        again = plan.is_repeat(step.lookup) | (step.lookup < self.this_pass.start.samples)
-        held = ids >= 0
-        if not held.any():  # all ranks take equally many steps: a rank without samples repeats one
+        is_repeat = plan.is_repeat(step.lookup) | (step.lookup < self.this_pass.start.samples)
+        has_sample = ids >= 0
+        if not has_sample.any():  # all ranks take equally many steps: a rank without samples repeats one
             return StepBatch(step.step, np.zeros(1, np.int64), np.full(1, -1)), plan.sample_ids(0, 1)
-        positions = np.where(again, -1, step.positions)
-        return StepBatch(step.step, step.lookup[held], positions[held]), ids[held]
+        positions = np.where(is_repeat, -1, step.positions)
+        return StepBatch(step.step, step.lookup[has_sample], positions[has_sample]), ids[has_sample]
 
     @property
     def _groups(self) -> World:

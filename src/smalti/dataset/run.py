@@ -62,7 +62,7 @@ class RunTracker:
         return self._place
 
     def set(self, place: RunPlace) -> None:
-        """Replace the place, as the user asked."""
+        """Replace the place by the user's choice."""
         self._place = place
 
     def enter(self) -> int | None:
@@ -73,7 +73,7 @@ class RunTracker:
         """Begin an iteration.
 
         Args:
-            settle: returns where the iteration begins, given the place before it.
+            settle: returns the start of the iteration, given the place before it.
             number: what `enter` returned.
 
         Returns:

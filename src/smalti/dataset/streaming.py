@@ -53,7 +53,7 @@ class StreamingDataset:
         epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default the sum of what the streams'
             weights take.
         batch_size: samples per rank and step; needed to iterate.
-        shuffle: whether to shuffle; otherwise samples come in stored order.
+        shuffle: shuffle the samples; otherwise they come in stored order.
         shuffle_algo: `window`, or to continue runs that were begun with MosaicML Streaming one of its orders, bit for
             bit: `py1e`, `py1br`, `py1s`, `py2s`, `naive`. MosaicML's defaults then apply to arguments not given.
         shuffle_seed: base seed, in [0, 2^63).
@@ -79,10 +79,10 @@ class StreamingDataset:
             of other processes; shards that are needed last are evicted first. By default there is no limit.
         keep_zip: keep compressed shards in the cache after decompressing.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
-        include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
-            several streams `_stream`, the number of the sample's.
+        include_ids: add `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
+            several streams `_stream`, the number of the sample's stream.
         rank: number of this reader among `num_ranks`, such as the data-parallel coordinate of a device mesh.
-        num_ranks: how many readers divide the epoch; each counts as a host of its own.
+        num_ranks: readers that divide the epoch; each counts as a host of its own.
         world: ranks and hosts, instead of these two; by default from the launcher's environment variables.
         storage_options: passed to fsspec's file system.
         allow_unsafe_types: read `pkl` columns, which can run code.
@@ -116,12 +116,12 @@ class StreamingDataset:
         sampling_granularity: int = 1,
         batching_method: str = "random",
         change_weights: bool = False,
-        download_retry: int = 2,
-        download_timeout: float = 60.0,
+        download_retry: int = CacheOptions.download_retry,
+        download_timeout: float = CacheOptions.download_timeout,
         predownload: int | None = None,
         validate_hash: str | None = None,
         cache_limit: int | str | None = None,
-        keep_zip: bool = False,
+        keep_zip: bool = CacheOptions.keep_zip,
         transform: Callable[[Any], Any] | None = None,
         include_ids: bool = False,
         rank: int | None = None,

@@ -122,8 +122,8 @@ class _Runs:
         starts = self.shard_ids[low:high].copy()
         if starts.size:
             starts[0] += begin - shard_begin
-        held = sizes > 0  # an empty shard is no piece
-        return starts[held], sizes[held]
+        is_piece = sizes > 0  # an empty shard is no piece
+        return starts[is_piece], sizes[is_piece]
 
 
 class EpochPlan(GlobalOrder):
@@ -222,9 +222,9 @@ class EpochPlan(GlobalOrder):
         piece_begins = np.concatenate(([ends[low - 1] if low else 0], ends[low : high - 1]))
         cut_begins = np.maximum(piece_begins, begin)
         sizes = np.minimum(ends[low:high], end) - cut_begins
-        firsts = starts[low:high] + (cut_begins - piece_begins)
+        first_ids = starts[low:high] + (cut_begins - piece_begins)
         within = np.arange(end - begin, dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        ids: Ids = np.repeat(firsts, sizes) + within
+        ids: Ids = np.repeat(first_ids, sizes) + within
         return ids
 
     def _permuted_pieces(self, run: int) -> tuple[Ids, Ids]:

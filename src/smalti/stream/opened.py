@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,46 +270,37 @@ def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
     return JoinedCache(*sources, *added, limit=limit, aligned=aligned)
 
 
-class _Conversion(Protocol):
+def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> "_Conversion | None":
+    """Return the conversion for streams with these logical types; None where all values are returned as stored."""
+    is_same = all(each == types[0] for each in types)
+    return None if is_same and types[0] is None else _Conversion(types[:1] if is_same else types, stream_ends)
+
+
+@dataclass(frozen=True)
+class _Conversion:
     """Conversion of stored values to their logical types."""
+
+    types: Sequence[LogicalTypes | None]
+    """The logical types of every stream; a single entry if they are the same in all streams."""
+    stream_ends: Ids
+    """The end of each stream's sample ids; int64, shape (streams,)."""
 
     def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
         """Return one sample, converted."""
-
-    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:
-        """Return a batch by column, converted."""
-
-
-def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> _Conversion | None:
-    """Return the conversion for streams with these logical types; None where all values are returned as stored."""
-    first = types[0]
-    if any(other != first for other in types):
-        return _TypesByStream(tuple(types), stream_ends)
-    return None if first is None else _SameTypes(first)
-
-
-@dataclass(frozen=True)
-class _SameTypes:
-    types: LogicalTypes
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:  # noqa: ARG002 - alike in all streams
-        return self.types.sample(stored)
-
-    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:  # noqa: ARG002
-        return self.types.batch(stored)
-
-
-@dataclass(frozen=True)
-class _TypesByStream:
-    types: tuple[LogicalTypes | None, ...]
-    stream_ends: Ids
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        types = self.types[int(np.searchsorted(self.stream_ends, sample_id, side="right"))]
+        types = self.types[0]
+        if len(self.types) > 1:
+            types = self.types[int(np.searchsorted(self.stream_ends, sample_id, side="right"))]
         return stored if types is None else types.sample(stored)
 
     def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:
-        streams = np.unique(np.searchsorted(self.stream_ends, sample_ids, side="right")).tolist() or [0]
+        """Return a batch by column, converted.
+
+        Raises:
+            SchemaError: it holds samples of streams with different logical types.
+        """
+        streams = [0]
+        if len(self.types) > 1:
+            streams = np.unique(np.searchsorted(self.stream_ends, sample_ids, side="right")).tolist() or [0]
         types = self.types[streams[0]]
         for stream in streams[1:]:
             if self.types[stream] != types:

@@ -191,7 +191,7 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
     for part in (shards, *(each.shards for each in added)):
         check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
         if options.cache.validate_hash is not None:
-            _check_hash(found, part, options.cache.validate_hash)
+            _check_hash(options.root, part, options.cache.validate_hash)
     return found
 
 
@@ -228,24 +228,24 @@ def _added(
     Raises:
         IndexFileError: they are not aligned with the shards.
     """
-    found = aligned_shards(store, entry, manifest.shards)
-    if split is not None and len(shards) < len(found):
-        found = found.of_partition(split)
-    if not np.array_equal(sizes_of(found), sizes_of(shards)):
+    added = aligned_shards(store, entry, manifest.shards)
+    if split is not None and len(shards) < len(added):
+        added = added.of_partition(split)
+    if not np.array_equal(sizes_of(added), sizes_of(shards)):
         raise IndexFileError(
             f"{store.url}, version {manifest.version}: split {split!r} has {len(shards)} shards, and its added columns "
-            f"{', '.join(entry.columns)} have {len(found)} or others of other sizes",
+            f"{', '.join(entry.columns)} have {len(added)} or others of other sizes",
             split=split,
         )
-    return AddedColumns(entry, found)
+    return AddedColumns(entry, added)
 
 
-def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None:
+def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
     file = without_hash(shards, name)
     if file is not None:
         has = ", ".join(sorted(file.hashes)) or "none"
         raise SchemaError(
-            f"`validate_hash` is {name!r}, and the index of {found.options.root} has hashes {has} for "
+            f"`validate_hash` is {name!r}, and the index of {root} has hashes {has} for "
             f"{file.basename}. Leave it out: every hash that the index has is checked.",
             shard=file.basename,
         )

@@ -7,10 +7,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from smalti.errors import WorldMismatch
+from smalti.order.mosaic.batching import BATCHINGS
+from smalti.order.mosaic.sampling import SAMPLINGS
 from smalti.order.mosaic.weights import StreamWeight
-
-SAMPLINGS = ("balanced", "fixed")
-BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 @dataclass(frozen=True, eq=False)

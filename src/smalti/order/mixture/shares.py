@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from smalti.order.keys import Purpose, keyed_permutation
-from smalti.order.mosaic.weights import StreamWeight
+from smalti.order.mosaic.weights import StreamWeight, are_relative
 
 MAX_EPOCH = (1 << 62) - 1
 """Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
@@ -30,16 +30,11 @@ def samples_taken(
         ValueError: relative and absolute weights are mixed, `epoch_size` is given with absolute ones, a weight is not
             finite, samples are to be taken of a stream that has none, or more than `MAX_EPOCH` altogether.
     """
-    relative = [weight.proportion is not None for weight in weights]
-    if any(relative) and not all(relative):
-        raise ValueError(
-            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
-            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
-        )
-    if not all(relative) and epoch_size is not None and any(weight != StreamWeight() for weight in weights):
+    is_relative = are_relative(weights)
+    if not is_relative and epoch_size is not None and any(weight != StreamWeight() for weight in weights):
         raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
     parts = parts_of(totals, weights)
-    if all(relative) or epoch_size is not None:
+    if is_relative or epoch_size is not None:
         taken = shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
     else:
         taken = [int(part) for part in parts]

@@ -81,8 +81,8 @@ def per_stream_places(
     for stream, steps in enumerate(full_steps):
         _check_batches(stream, steps, f"a global batch of {global_batch}", "per_stream")
     begins = np.cumsum(lengths) - lengths
-    firsts = [begin + np.arange(steps) * global_batch for begin, steps in zip(begins, full_steps, strict=True)]
-    return _mixed(firsts, rng)[:, None] + np.arange(global_batch, dtype=np.int64)
+    starts = [begin + np.arange(steps) * global_batch for begin, steps in zip(begins, full_steps, strict=True)]
+    return _mixed(starts, rng)[:, None] + np.arange(global_batch, dtype=np.int64)
 
 
 def device_per_stream_rows(

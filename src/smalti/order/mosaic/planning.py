@@ -17,7 +17,7 @@ from smalti.order.mosaic.partition import make_partition
 from smalti.order.mosaic.plan import ListedIds, MosaicPlan, PartitionedIds
 from smalti.order.mosaic.sampling import Resampled, StreamCounts, resample, sample_counts
 from smalti.order.mosaic.shape import WorldShape
-from smalti.order.mosaic.shuffles import LEAST_BLOCKS, shuffled_ids
+from smalti.order.mosaic.shuffles import MIN_BLOCK_SIZES, shuffled_ids
 from smalti.order.mosaic.spans import Ids, Ints
 from smalti.order.mosaic.weights import MosaicStream
 
@@ -150,7 +150,7 @@ class _Batches:
 
     def _check(self, stream: int, block: int) -> None:
         options, taken = self.options, self.streams[stream].choose
-        least = LEAST_BLOCKS.get(options.shuffle_algo, 0) if options.shuffle else 0
+        least = MIN_BLOCK_SIZES.get(options.shuffle_algo, 0) if options.shuffle else 0
         if not taken or block < least:
             raise WorldMismatch(
                 f"batching {options.batching_method!r}: stream {stream} gives {taken} samples to the epoch and has "

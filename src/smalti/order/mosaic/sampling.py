@@ -130,7 +130,7 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
         raise ValueError(f"`sampling` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
-    firsts = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
+    first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
     if np.array_equal(counts, sizes) and _are_consecutive(streams):
         return Resampled(sizes[sizes > 0], None, streams[0].first_id)
     copies, parts = np.divmod(counts, np.maximum(sizes, 1))
@@ -139,9 +139,9 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
     last_entries = np.cumsum(entries) - 1
     units[last_entries[parts > 0]] = parts[parts > 0]
     last_id = max(stream.first_id + int(stream.shard_sizes.sum()) for stream in streams)
-    ids = expand(np.repeat(firsts, entries), units, narrow_dtype(last_id))
+    ids = expand(np.repeat(first_ids, entries), units, narrow_dtype(last_id))
     rng = np.random.default_rng(seed + epoch if sampling == "balanced" else seed)
-    _draw_parts(ids, (sizes, firsts, parts), np.cumsum(counts), rng)
+    _draw_parts(ids, (sizes, first_ids, parts), np.cumsum(counts), rng)
     return Resampled(units, ids, streams[0].first_id)
 
 

@@ -56,7 +56,7 @@ def shuffled_ids(
         ("canonical_nodes", canonical_nodes, 1),
         ("seed", seed, 0),
         ("epoch", epoch, 0),
-        ("block_size", block_size, LEAST_BLOCKS.get(algorithm, 0)),
+        ("block_size", block_size, MIN_BLOCK_SIZES.get(algorithm, 0)),
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least} for the shuffle {algorithm!r}, found {value}.")
@@ -71,8 +71,8 @@ def _spans_of_epoch(
     sizes: Ints, canonical_nodes: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Spans:
     order = run_rng.permutation(sizes.size)
-    firsts = np.cumsum(sizes) - sizes
-    return cut_at_nodes(firsts[order], sizes[order], canonical_nodes).shuffled_within_nodes(epoch_rng)
+    starts = np.cumsum(sizes) - sizes
+    return cut_at_nodes(starts[order], sizes[order], canonical_nodes).shuffled_within_nodes(epoch_rng)
 
 
 def _shuffle_each(ids: Ids, ends: list[int], rng: np.random.Generator) -> None:
@@ -93,7 +93,7 @@ def _py1s(
     sizes: Ints, canonical_nodes: int, _block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
     spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
-    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     _shuffle_each(ids, spans.ends, epoch_rng)
     return ids
 
@@ -116,7 +116,7 @@ def _py2s(
         epoch_rng.shuffle(order[first:last])
         at = node_ends[first]
         for span in order[first:last].tolist():
-            size, source = int(spans.sizes[span]), int(spans.firsts[span])
+            size, source = int(spans.sizes[span]), int(spans.starts[span])
             part = mixed[at : at + size]
             part[:] = ids[source : source + size]
             epoch_rng.shuffle(part)
@@ -128,7 +128,7 @@ def _py1br(
     sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
     spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
-    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     ends = spans.ends
     staggers = epoch_rng.integers(0, int(0.75 * block), canonical_nodes).tolist()
     for stagger, (first, last) in zip(staggers, pairwise(spans.bounds), strict=True):
@@ -156,7 +156,7 @@ def _py1e(
     sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
     spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
-    ids = expand(spans.firsts, spans.sizes, narrow_dtype(int(sizes.sum())))
+    ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     ends = spans.ends
     for first, last in pairwise(spans.bounds):
         if ends[first] == ends[last]:
@@ -195,4 +195,4 @@ _ALGORITHMS: dict[str, Callable[[Ints, int, int, np.random.Generator, np.random.
     "naive": _naive,
 }
 SHUFFLES = tuple(_ALGORITHMS)
-LEAST_BLOCKS = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range
+MIN_BLOCK_SIZES = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range

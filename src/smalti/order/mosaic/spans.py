@@ -22,15 +22,15 @@ def narrow_dtype(count: int) -> DTypeLike:
     return np.int32 if count <= _INT32_IDS else np.int64
 
 
-def expand(firsts: Ints, sizes: Ints, dtype: DTypeLike) -> Ids:
+def expand(starts: Ints, sizes: Ints, dtype: DTypeLike) -> Ids:
     """Return the ranges [first, first + size), one after the other; shape (sizes.sum(),). Uses no further memory."""
     held = sizes > 0
-    firsts, sizes = firsts[held], sizes[held]
+    starts, sizes = starts[held], sizes[held]
     steps = np.ones(int(sizes.sum()), dtype=dtype)
     if steps.size:
         begins = np.cumsum(sizes) - sizes
-        steps[0] = firsts[0]
-        steps[begins[1:]] = firsts[1:] - (firsts[:-1] + sizes[:-1] - 1)
+        steps[0] = starts[0]
+        steps[begins[1:]] = starts[1:] - (starts[:-1] + sizes[:-1] - 1)
         np.cumsum(steps, dtype=dtype, out=steps)
     return steps
 
@@ -39,7 +39,7 @@ def expand(firsts: Ints, sizes: Ints, dtype: DTypeLike) -> Ids:
 class Spans:
     """Shards, or parts of them, in layout order, divided among canonical nodes."""
 
-    firsts: Ints
+    starts: Ints
     """First place of every span in the layout (for sample ids: the first id)."""
     sizes: Ints
     """Places of every span."""
@@ -56,10 +56,10 @@ class Spans:
         order = np.arange(self.sizes.size)
         for begin, end in pairwise(self.bounds):
             rng.shuffle(order[begin:end])
-        return Spans(self.firsts[order], self.sizes[order], self.bounds)
+        return Spans(self.starts[order], self.sizes[order], self.bounds)
 
 
-def cut_at_nodes(firsts: Ints, sizes: Ints, canonical_nodes: int) -> Spans:
+def cut_at_nodes(starts: Ints, sizes: Ints, canonical_nodes: int) -> Spans:
     """Return spans laid end to end and cut so that canonical node c of C holds the places [c*N/C, (c+1)*N/C).
 
     A span is cut only where a node ends inside it; an empty span at a boundary belongs to the earlier node.
@@ -78,6 +78,6 @@ def cut_at_nodes(firsts: Ints, sizes: Ints, canonical_nodes: int) -> Spans:
     piece_ends = np.insert(ends, owners, inner)
     piece_begins = np.concatenate(([0], piece_ends))[: piece_ends.size]
     span_of = np.insert(np.arange(sizes.size), owners, owners)
-    piece_firsts = firsts[span_of] + piece_begins - (ends - sizes)[span_of]
+    piece_starts = starts[span_of] + piece_begins - (ends - sizes)[span_of]
     bounds = [0, *np.searchsorted(piece_ends, node_ends, side="right").tolist()]
-    return Spans(piece_firsts, piece_ends - piece_begins, bounds)
+    return Spans(piece_starts, piece_ends - piece_begins, bounds)

@@ -71,14 +71,8 @@ def weigh_streams(
     weights = [StreamWeight()] * len(sizes) if weights is None else weights
     if len(weights) != len(sizes) or not sizes:
         raise ValueError(f"`weights` must be as many as the streams, found {len(weights)} for {len(sizes)} streams.")
-    relative = [weight.proportion is not None for weight in weights]
-    if any(relative) and not all(relative):
-        raise ValueError(
-            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
-            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
-        )
     samples = np.array([stream.sum() for stream in sizes], dtype=np.int64)
-    if all(relative):
+    if are_relative(weights):
         parts = np.array([weight.proportion for weight in weights], dtype=np.float64)
         choose, proportions = _shared_out(epoch_size or int(samples.sum()), parts, seed)
     elif epoch_size and all(weight == StreamWeight() for weight in weights):
@@ -94,6 +88,21 @@ def weigh_streams(
         MosaicStream(stream, int(count), float(part))
         for stream, count, part in zip(sizes, choose, proportions, strict=True)
     ]
+
+
+def are_relative(weights: Sequence[StreamWeight]) -> bool:
+    """Return whether the weights are proportions.
+
+    Raises:
+        ValueError: some are and some are not.
+    """
+    relative = [weight.proportion is not None for weight in weights]
+    if any(relative) and not all(relative):
+        raise ValueError(
+            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
+            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
+        )
+    return all(relative)
 
 
 def _taken(weight: StreamWeight, samples: int) -> int:
