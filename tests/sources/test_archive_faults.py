@@ -34,7 +34,7 @@ BROKEN = {
     "nothing": (b"", StoreError, "without response"),
     "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length .*'many'"),
     "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length .*'-1'"),
-    "fewer bytes than it said": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
+    "fewer bytes than declared": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
     "chunks that break off": (
         reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead"
     ),

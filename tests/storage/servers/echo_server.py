@@ -35,14 +35,16 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def answer(self):
-        told = f"{self.command} {self.path} " + " ".join(f"{name}: {value}" for name, value in self.headers.items())
+        request_text = f"{self.command} {self.path} " + " ".join(
+            f"{name}: {value}" for name, value in self.headers.items()
+        )
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.seen.append(told)
+        self.server.seen.append(request_text)
         if self.server.status == "hang":
             self.server.stopping.wait(60)
             self.close_connection = True
             return
-        body, kind = self.worded(told)
+        body, kind = self.body_for(request_text)
         self.send_response(self.server.status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -52,11 +54,11 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815 -- http.server names them so
 
-    def worded(self, told):
+    def body_for(self, request_text):
         status = self.server.status
         if self.path.startswith("/api/2.0/"):
-            return json.dumps({"error_code": "ECHO", "message": told}).encode(), "application/json"
+            return json.dumps({"error_code": "ECHO", "message": request_text}).encode(), "application/json"
         if "storage/v1" in self.path:
-            return json.dumps({"error": {"code": status, "message": told}}).encode(), "application/json"
-        text = told.replace("&", "&amp;").replace("<", "&lt;")
+            return json.dumps({"error": {"code": status, "message": request_text}}).encode(), "application/json"
+        text = request_text.replace("&", "&amp;").replace("<", "&lt;")
         return f"<Error><Code>Echo{status}</Code><Message>{text}</Message></Error>".encode(), "application/xml"

@@ -109,8 +109,8 @@ class Handler(BaseHTTPRequestHandler):
     def store(self, name, query, data):
         server = self.server
         there = server.objects.get(name, (b"", 0))[1]
-        wanted = query.get("ifGenerationMatch")
-        if wanted is not None and server.keeps_conditions and int(wanted) != there:
+        required = query.get("ifGenerationMatch")
+        if required is not None and server.keeps_conditions and int(required) != there:
             return self.refuse(412, "At least one of the pre-conditions you specified did not hold.")
         server.objects[name] = (data, next(server.generations))
         if server.lose:
