@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 18
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address sftp://user@host:port/absolute/path; pure.
+    """Return the address sftp://user@host:port/absolute/path.
 
     Raises:
         StoreError: the port is not a number.
