@@ -17,16 +17,11 @@ from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
+from smalti.torch.train.config import LAUNCHERS
 
-
-class Launcher(Enum):
-    """Which processes train; the library writes `spark_local` as `spark-local`."""
-
-    default = "default"
-    inline = "inline"
-    processes = "processes"
-    spark_local = "spark_local"
-    spark = "spark"
+# The library's launchers; names of Dagster's enums have no hyphens.
+_NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
+Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[misc]  # mypy expects a literal
 
 
 class TrainedModelConfig(dg.Config):
@@ -49,12 +44,12 @@ class TrainedModelConfig(dg.Config):
     cache_limit: str = Field(
         default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
     )
-    launcher: Launcher = Field(default=Launcher.default, description="default: the deployment's own.")
+    launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
 
     def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
         """The fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
-        is_default = self.launcher is Launcher.default
+        is_default = self.launcher is Launcher["default"]
         return {
             **self.model_dump(exclude={"version", "digest"}),
             "weights": self.weights or None,

@@ -6,13 +6,14 @@ from typing import Any
 from pydantic import Field
 
 from resources.lifetime import RunBoundResource
+from smalti.torch.train.config import LAUNCHERS
 
 
 class TrainerResource(RunBoundResource):
     """The library's trainer, with what a deployment decides about it."""
 
     run_root: str = Field(description="Folder in which each training run gets its own: checkpoints, log and model.")
-    launcher: str = Field(default="inline", description="inline, processes, spark-local or spark.")
+    launcher: str = Field(default="inline", description=f"One of {', '.join(LAUNCHERS)}.")
     num_processes: int = Field(default=1, ge=1, description="Training processes, one per rank.")
 
     def run_dir(self, name: str) -> str:

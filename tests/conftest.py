@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures shared by the tests of all packages."""
 
 import gc
 import multiprocessing
@@ -28,7 +28,7 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
     os.environ.setdefault(name, QUICK_JVM)
 
 # A process has one fork server, which the first test that needs one starts: with what most of its children import.
-multiprocessing.set_forkserver_preload(["tests.dataset.lives", "tests.dataset.mixture_ranks"])
+multiprocessing.set_forkserver_preload(["tests.dataset.rank_process", "tests.dataset.mixture_rank_process"])
 
 # google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
 os.environ["NO_GCE_CHECK"] = "true"
@@ -99,7 +99,7 @@ def nothing_leaves_this_machine():
 
 @pytest.fixture(autouse=True)
 def same_numbers_drawn_each_time():
-    """What a test draws from the generators of Python and torch without seeding them, it draws in every run."""
+    """Seed the global generators of Python and torch, so that every run draws the same numbers."""
     random.seed(seeds.seed_of(0))
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seeds.seed_of(0))

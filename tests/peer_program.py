@@ -17,7 +17,7 @@ WAIT_SECONDS = 90.0
 
 
 def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
-    """What the program prints on stdout; it must end well, and within `seconds` of its turn."""
+    """Run the program and return its stdout; it must succeed within `seconds`."""
     with turn_of("peer", WAIT_SECONDS):
         program = subprocess.Popen(
             [str(word) for word in command],
@@ -44,6 +44,6 @@ def minimal_env(paths: Sequence[Any]) -> dict[str, str]:
 
 def _end(program: "subprocess.Popen[str]") -> None:
     """Everything in the program's session ends: what it forked would keep its pipes open, and its memory's names."""
-    with suppress(ProcessLookupError):  # the usual case: nobody is left
+    with suppress(ProcessLookupError):  # the usual case: no process is left
         os.killpg(program.pid, signal.SIGKILL)
     program.wait(timeout=30)

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 ROOT = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
 SHARED = {"spark session": "spark"}
-"""What one worker starts for all, by the fixture that gives it."""
+"""Fixtures whose servers or sessions one worker starts for all tests."""
 SECONDS_EACH = 0.1
 """Of a test in a file of which nothing is known."""
 

@@ -1,4 +1,4 @@
-"""Small shard sets that several rooms' tests read."""
+"""Small shard sets for the tests of several packages."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ COLUMNS = {"id": "int", "text": "str", "vector": "ndarray:float32:3"}
 
 
 def sample(number: int) -> dict:
-    """The sample with this id; its fields can be told from the id by eye."""
+    """Return the sample with this id; its fields can be computed from the id by hand."""
     import numpy as np
 
     return {

@@ -1,4 +1,4 @@
-"""Saved positions."""
+"""Saved cursors."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_a_state_saved_exactly_at_the_end_resumes_into_the_next_epoch():
         ("shuffle_seed", 1 << 64),
     ],
 )
-def test_a_broken_field_is_named(key, value):
+def test_an_invalid_field_is_named(key, value):
     with pytest.raises(CursorError, match=key):
         Cursor.from_state(cursor().to_state() | {key: value})
 
@@ -78,7 +78,7 @@ def test_a_missing_field_is_named():
 
 
 def mosaic_state(**changes):
-    """What MosaicML writes: the five keys."""
+    """Return a state as MosaicML writes it: the five keys."""
     return {key: value for key, value in cursor().to_state().items() if key != "smalti"} | changes
 
 
@@ -87,7 +87,7 @@ def continued(state, **fresh):
     return Cursor.from_mosaic_state(state, cursor(**fresh), num_ranks=2)
 
 
-def test_a_state_of_mosaicml_takes_its_place_and_seed_and_leaves_the_data_set():
+def test_a_state_of_mosaicml_restores_place_and_seed_but_not_the_data_set():
     found = continued(mosaic_state(), seed=1, canonical_nodes=2, initial_hosts=4, digest="here")
     assert found == cursor(digest="here", algorithm="py1e", algorithm_version=1)
 
@@ -126,12 +126,12 @@ def test_a_state_of_a_longer_epoch_is_of_another_data_set():
         ("initial_physical_nodes", 0),
     ],
 )
-def test_a_broken_field_of_mosaicmls_state_is_named(key, value):
+def test_an_invalid_field_of_mosaicmls_state_is_named(key, value):
     with pytest.raises(CursorError, match=key):
         continued(mosaic_state(**{key: value}))
 
 
-def test_a_state_of_mosaicml_is_refused_by_our_order_with_what_to_do():
+def test_a_state_of_mosaicml_is_refused_by_the_window_order_with_the_remedy():
     with pytest.raises(CursorError, match=r"give its `shuffle_algo` .* call `set_epoch`"):
         Cursor.from_mosaic_state(mosaic_state(), cursor(), num_ranks=1)
 

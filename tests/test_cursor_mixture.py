@@ -1,4 +1,4 @@
-"""The mixture in a cursor: what a state says of it, and which later mixtures follow from it."""
+"""Mixtures in a cursor: their state, and the mixtures that may follow them."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_a_state_with_a_mixture_is_version_2_and_one_without_is_still_1():
     assert "mixture" not in cursor().to_state()["smalti"]
 
 
-def test_a_state_says_each_stream_and_each_change():
+def test_a_state_lists_each_stream_and_each_change():
     told = MIXED.to_state()["smalti"]["mixture"]
     assert told["streams"] == [
         {"digest": "aa", "split": None, "samples": 40},
@@ -65,14 +65,14 @@ def weights_at(epoch, samples, *values):
         ((0, 0), [(0, 0)]),
     ],
 )
-def test_a_change_is_recorded_and_what_was_to_hold_later_is_forgotten(place, places):
+def test_a_change_is_recorded_and_later_changes_are_dropped(place, places):
     changed = TWO.changed(weights_at(*place, 3, 4))
     assert [(each.epoch, each.samples) for each in changed.history] == places
     assert changed.weights.values == (("proportion", 3), ("proportion", 4))
     assert changed.streams == TWO.streams
 
 
-def test_a_run_is_followed_by_its_own_mixture_and_by_one_that_changes_weights_there():
+def test_a_mixture_may_be_followed_by_itself_or_by_a_change_of_weights_at_that_place():
     assert TWO.is_followed_by(TWO, 2, 40)
     assert TWO.is_followed_by(TWO.changed(weights_at(2, 40)), 2, 40)
     assert TWO.is_followed_by(TWO.changed(weights_at(2, 30)), 2, 30)
@@ -91,7 +91,7 @@ def test_a_run_is_followed_by_its_own_mixture_and_by_one_that_changes_weights_th
     ],
     ids=["changed before", "changed long before", "sampling", "batch", "streams", "version", "a history cut short"],
 )
-def test_a_run_is_not_followed_by_another_mixture(other):
+def test_a_mixture_may_not_be_followed_by_another(other):
     assert not TWO.is_followed_by(other, 2, 40)
 
 
@@ -122,7 +122,7 @@ def damaged(**changes):
     ],
     ids=str,
 )
-def test_a_broken_field_of_a_mixture_is_named(changes, key):
+def test_an_invalid_field_of_a_mixture_is_named(changes, key):
     with pytest.raises(CursorError, match=f"'{key}'"):
         Cursor.from_state(damaged(**changes))
 
@@ -150,7 +150,7 @@ def test_a_broken_field_of_a_mixture_is_named(changes, key):
     ],
     ids=str,
 )
-def test_a_broken_weight_is_shown(weight):
+def test_an_invalid_weight_is_shown(weight):
     history = [{"epoch": 0, "samples": 0, "weights": [weight, None], "epoch_size": None}]
     with pytest.raises(CursorError, match="a weight in 'history' is"):
         Cursor.from_state(damaged(history=history))
@@ -168,7 +168,7 @@ def test_changes_that_are_out_of_order_are_refused(places):
 
 def test_a_history_of_a_million_changes_is_refused_by_its_length_without_being_read():
     class Endless(list):
-        """Long by its own account; nobody may go through it."""
+        """A list that claims to be long, and must be refused without being iterated over."""
 
         def __len__(self):
             return 10**6
@@ -181,7 +181,7 @@ def test_a_history_of_a_million_changes_is_refused_by_its_length_without_being_r
 
 
 @pytest.mark.slow
-def test_as_many_changes_as_a_run_may_have_are_read():
+def test_the_largest_allowed_history_is_read():
     history = [weights_at(epoch, 0).to_state() for epoch in range(1 << 16)]
     state = damaged(history=history) | {"epoch": 1 << 17}
     assert len(Cursor.from_state(state).mixture.history) == 1 << 16
@@ -202,7 +202,7 @@ def test_a_hostile_mixture_is_a_cursor_or_a_cursor_error(data):
     assert Cursor.from_state(json.loads(json.dumps(found.to_state()))) == found
 
 
-def test_a_change_too_many_is_refused_before_a_state_is_saved_that_cannot_be_loaded():
+def test_more_changes_than_a_state_can_hold_are_refused():
     weights = [Weights(0, place, (("proportion", 1.0), ("proportion", 2.0)), 1 << 20) for place in range((1 << 16) + 1)]
     full = replace(TWO, history=tuple(weights[:-1]))
     assert full.changed(weights[-2]) == full

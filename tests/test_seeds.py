@@ -1,4 +1,4 @@
-"""Every run draws the same cases, unless SMALTI_SEED says otherwise; then that number alone decides."""
+"""Reproducible test cases: every run draws the same cases; with SMALTI_SEED, that number determines them."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ assert draw(None) != draw(7) != draw(8) != draw(None)
 
 
 def drawn():
-    """The 200 values that a property sees in one run."""
+    """Return the 200 values that a property test draws in one run."""
     seen = []
 
     @settings(max_examples=200)
@@ -45,7 +45,7 @@ def drawn():
     return seen
 
 
-def test_what_was_imported_before_does_not_change_what_a_search_draws(tmp_path):
+def test_earlier_imports_do_not_change_the_cases_that_hypothesis_draws(tmp_path):
     before = drawn()
     module = tmp_path / "odd_constants.py"
     module.write_text(
@@ -64,7 +64,7 @@ def test_without_a_seed_a_case_keeps_its_number():
     assert [seeds.seed_of(number, None) for number in (0, 7, 20241107)] == [0, 7, 20241107]
 
 
-def test_with_a_seed_cases_are_other_ones_and_the_same_each_time():
+def test_a_seed_gives_other_cases_reproducibly():
     first, second = ([seeds.seed_of(number, seed) for number in range(1000)] for seed in (1, 2))
     assert len({*first, *second}) == 2000
     assert first == [seeds.seed_of(number, 1) for number in range(1000)]

@@ -1,4 +1,4 @@
-"""Whole numbers as arguments: of Python, numpy and torch; nothing else."""
+"""Whole numbers as arguments: integers of Python, numpy and torch, and nothing else."""
 
 import json
 
@@ -26,18 +26,18 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.parametrize("value", [4, np.int64(4), np.uint8(4), np.array(4), torch.tensor(4)], ids=repr)
-def test_every_integral_type_is_taken_and_becomes_pythons(value):
+def test_every_integral_type_is_accepted_and_becomes_int(value):
     assert (whole_number("n", value, 1, 4), type(whole_number("n", value))) == (4, int)
 
 
-def test_none_is_nothing_only_where_it_may_be():
+def test_none_is_accepted_only_for_optional_numbers():
     assert whole_or_none("n", None, 1) is None
     with pytest.raises(ValueError, match="`n` must be a whole number from 1 to 9, found None"):
         whole_number("n", None, 1, 9)
 
 
 @pytest.mark.parametrize("value", NO_WHOLE_NUMBERS, ids=repr)
-def test_a_batch_size_that_is_none_is_refused_by_the_dataset_and_by_the_loader(root, value):
+def test_an_invalid_batch_size_is_refused_by_the_dataset_and_by_the_loader(root, value):
     with pytest.raises(ValueError, match="`batch_size` must be a whole number from 1, found"):
         StreamingDataset(remote=root, batch_size=value)
     with pytest.raises(ValueError, match="`batch_size` must be a whole number from 1, found"):
@@ -45,7 +45,7 @@ def test_a_batch_size_that_is_none_is_refused_by_the_dataset_and_by_the_loader(r
 
 
 @pytest.mark.parametrize("value", [*NO_WHOLE_NUMBERS[:-2], [4]], ids=repr)
-def test_the_loaders_other_numbers_are_refused_alike(root, value):
+def test_other_invalid_numbers_of_the_loader_are_refused(root, value):
     dataset = StreamingDataset(remote=root, batch_size=4)
     with pytest.raises(ValueError, match="`num_workers` must be a whole number from 0, found"):
         StreamingDataLoader(dataset, num_workers=value)
@@ -59,7 +59,7 @@ def test_the_loaders_other_numbers_are_refused_alike(root, value):
         StreamingDataset(remote=root, version=value)
 
 
-def test_numbers_of_numpy_give_what_pythons_give_and_a_state_that_is_json(root):
+def test_numpy_integers_read_the_same_as_pythons_and_save_a_json_state(root):
     def read(number):
         dataset = StreamingDataset(
             streams=[Stream(remote=root, choose=number(30), version=number(1), download_retry=number(3))],
@@ -85,7 +85,7 @@ def test_numbers_of_numpy_give_what_pythons_give_and_a_state_that_is_json(root):
     assert read(np.int64) == read(int)
 
 
-def test_versions_are_rolled_back_to_and_named_by_numpys_numbers(tmp_path):
+def test_versions_can_be_given_as_numpy_integers(tmp_path):
     root = str(write_set(tmp_path / "set", 4))
     write_set(root, 5, exist_ok=True)
     assert tag(root, "first", np.int64(1)) == 1
@@ -93,12 +93,12 @@ def test_versions_are_rolled_back_to_and_named_by_numpys_numbers(tmp_path):
     assert open_dataset(root, version=np.int64(2)).size == 5
 
 
-def test_a_world_of_numpys_numbers_is_one_of_pythons():
+def test_a_world_made_of_numpy_integers_equals_one_of_python_integers():
     world = World.flat(np.int64(1), np.int32(2))
     assert (world, type(world.rank), type(world.num_ranks)) == (World.flat(1, 2), int, int)
 
 
-def test_petastorms_reader_and_loader_take_them_too(tmp_path):
+def test_petastorms_reader_and_loader_accept_numpy_integers(tmp_path):
     options = {"workers_count": np.int64(1), "num_epochs": np.int8(1), "seed": np.uint32(3), "batch_size": np.int64(5)}
     numbers = {"cur_shard": np.int64(0), "shard_count": np.int64(2)}
     with make_batch_reader(url(write_rows(tmp_path)), **options, **numbers) as reader:

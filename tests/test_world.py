@@ -10,7 +10,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets the launcher's variables, and none else."""
+    """Set the launcher's variables and unset the others."""
 
     def launch(**values):
         for name in VARIABLES:
@@ -22,7 +22,7 @@ def launched(monkeypatch):
     return launch
 
 
-def test_alone_without_a_launcher(launched):
+def test_without_a_launcher_the_world_is_one_process(launched):
     assert detect_world() == World(rank=0, num_ranks=1, host=0, num_hosts=1, host_rank=0, ranks_on_host=1)
 
 
@@ -32,12 +32,12 @@ def test_torchrun_on_two_hosts_of_four(launched):
 
 
 def test_a_local_world_size_of_one_makes_every_rank_a_host(launched):
-    """What TorchDistributor sets for all processes of a machine."""
+    """TorchDistributor sets these for all processes of a machine."""
     launched(RANK=3, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1)
     assert detect_world() == World.flat(3, 4)
 
 
-def test_local_sizes_that_do_not_divide_the_ranks_are_not_believed(launched):
+def test_local_sizes_that_do_not_divide_the_ranks_are_ignored(launched):
     launched(RANK=4, WORLD_SIZE=5, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
     assert detect_world() == World.flat(4, 5)
 
@@ -55,7 +55,7 @@ def test_a_rank_beyond_the_world_is_refused(launched):
 
 
 def test_a_world_without_a_rank_is_refused(launched):
-    """Lightning's own launcher sets no RANK: every process would read what the first one reads."""
+    """Lightning's own launcher sets no RANK: every process would read what rank 0 reads."""
     launched(WORLD_SIZE=2, LOCAL_RANK=1)
     with pytest.raises(WorldMismatch, match="WORLD_SIZE is 2 and RANK is not set"):
         detect_world()
@@ -79,7 +79,7 @@ def test_groups_that_span_hosts_are_hosts_of_their_own(replication):
     assert found == [World.flat(rank // replication, groups) for rank in range(8)]
 
 
-def test_groups_across_a_hosts_border_are_hosts_of_their_own():
+def test_replica_groups_across_two_hosts_count_as_hosts():
     assert [world.replicated(2) for world in every_rank(2, 3)] == [World.flat(rank // 2, 3) for rank in range(6)]
 
 
@@ -89,7 +89,7 @@ def test_a_replication_that_does_not_divide_the_ranks_is_refused(replication):
         World.flat(0, 4).replicated(replication)
 
 
-def test_hosts_are_told_apart_by_identity_in_order_of_their_first_rank():
+def test_hosts_are_distinguished_by_identity_and_numbered_by_their_first_rank():
     names = ["b", "a", "b", "a"]
     assert World.from_identities(2, names) == World(2, 4, host=0, num_hosts=2, host_rank=1, ranks_on_host=2)
     assert World.from_identities(1, names) == World(1, 4, host=1, num_hosts=2, host_rank=0, ranks_on_host=2)

@@ -39,7 +39,7 @@ LOGICAL = {
 
 
 def stored(number: int) -> dict:
-    """What the shard holds of the sample with this id: the multiples of 3 have nulls."""
+    """Return the stored sample with this id; multiples of 3 have nulls."""
     is_null = number % 3 == 0
     return {
         "id": number,
@@ -59,7 +59,7 @@ def stored(number: int) -> dict:
 
 
 def wanted(number: int) -> dict:
-    """What a reader gets, its arrays as lists."""
+    """Return the sample as it is read, with arrays as lists."""
     is_null = number % 3 == 0
     day = np.datetime64("1970-01-01") + np.timedelta64(number, "D")
     return {

@@ -1,6 +1,7 @@
 """Smalti: Spark to Mosaic Data Shards to PyTorch.
 
-The public names, loaded when first used: `import smalti` itself imports neither torch, pyspark, pyarrow nor numpy.
+The public names, imported on first use: `import smalti` itself imports neither torch, pyspark, pyarrow nor numpy. To
+read the code, begin with `dataset.streaming`; modules beside the packages are used by several of them.
 """
 
 from importlib import import_module
@@ -47,7 +48,7 @@ _HOMES = {
     "verify": "smalti.catalog",
 }
 
-# The same datasets, without torch's base classes.
+# Used instead if torch is not installed: the same datasets without torch's base classes.
 _WITHOUT_TORCH = {"LocalDataset": "smalti.local", "StreamingDataset": "smalti.dataset"}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - all of them are strings

@@ -1,7 +1,7 @@
-"""Attributes of public classes that a subclass may replace by attributes of its own.
+"""Descriptors for attributes of public classes that a subclass may replace by attributes of its own.
 
-The library keeps its own values elsewhere and never reads these names on an instance, so that a subclass is free to use
-any of them for something else. Nothing about data sets belongs here.
+The library keeps its own values elsewhere and never reads these names on an instance, so a subclass may use any of them
+for other values. Nothing about data sets belongs here.
 """
 
 from collections.abc import Callable
@@ -47,12 +47,12 @@ class Replaceable(Generic[Value]):
             raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be deleted.")
         del vars(instance)[self._name]
 
-    def _assign(self, instance: object, value: Any) -> None:  # noqa: ARG002 - for those that can be assigned
+    def _assign(self, instance: object, value: Any) -> None:  # noqa: ARG002 - used by `Setting`
         raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be assigned.")
 
 
 class Setting(Replaceable[Value]):
-    """A `Replaceable` that stands for an option: on an instance of the library's own class, assigning changes it."""
+    """A `Replaceable` for an option: assigning to an instance of the library's own class changes the option."""
 
     def __init__(self, read: Callable[[Any], Value], write: Callable[[Any, Any], None]) -> None:
         super().__init__(read)
@@ -63,7 +63,7 @@ class Setting(Replaceable[Value]):
 
 
 def setting(write: Callable[[Any, Any], None]) -> Callable[[Callable[[Any], Value]], Setting[Value]]:
-    """Return the decorator that makes a `Setting` of a function; `write` is called with the instance and the value."""
+    """Return a decorator that turns a function into a `Setting`; `write` is called with instance and value."""
 
     def decorated(read: Callable[[Any], Value]) -> Setting[Value]:
         return Setting(read, write)

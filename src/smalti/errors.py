@@ -1,41 +1,41 @@
 """The errors that Smalti raises, in one tree, and the categories of its warnings; nothing else belongs here.
 
-Every message says which thing, what was expected, what was found and what to do; the facts are attributes too.
+Every message names the object, the expected and the found value, and the remedy; the values are attributes too.
 
     SmaltiError
-    ├── FormatError (ValueError)          bytes that are not what the format says
+    ├── FormatError (ValueError)          bytes that do not conform to the format
     │   ├── IndexFileError                an index file or manifest that cannot be trusted
     │   ├── ChecksumMismatch              bytes that differ from their declared hash or size
     │   └── BadImageError                 bytes that are not a usable image
     ├── SchemaError (ValueError)          a value or column that does not fit its declaration
-    ├── StoreError (OSError)              a store did not do what it was asked
+    ├── StoreError (OSError)              an operation of a store failed
     │   ├── StoreNotFound (FileNotFoundError)   no such key
     │   │   └── ShardNotFound             a shard that a version names is gone
-    │   ├── StoreExists (FileExistsError) an exclusive put found something there
-    │   ├── StoreConflict               a conditional put found something else than it was to replace
+    │   ├── StoreExists (FileExistsError) an exclusive put found an existing object
+    │   ├── StoreConflict               a conditional put found another object than the one to replace
     │   ├── StoreAuthError (PermissionError)    no credentials, or refused ones
     │   └── StoreTimeout (TimeoutError)   no progress before the deadline
     ├── CatalogError                      versions of a shard set
     │   ├── DatasetExists (FileExistsError)     the place already holds a data set
     │   ├── VersionNotFound (LookupError) no such version
-    │   ├── CommitConflict                somebody else published first
-    │   └── CommitUnknown                 it cannot be told whether a publish took effect
+    │   ├── CommitConflict                another writer published first
+    │   └── CommitUnknown                 it is unknown whether a publish took effect
     ├── CursorError (ValueError)          a saved position that does not fit this data set or run
     ├── WorldMismatch (ValueError)        ranks, hosts or sizes that contradict each other
     ├── CheckpointError (OSError)         no checkpoint that verifies
     ├── TrainingError (RuntimeError)      a training process failed
-    ├── CacheLimitError (ValueError)      a `cache_limit` that the largest shard does not fit in
+    ├── CacheLimitError (ValueError)      a `cache_limit` smaller than the largest shard
     └── MissingDependency (ImportError)   an extra or a program that is not installed
 
     UserWarning
-    └── MixedSplitsWarning                a set with splits is read without a choice among them
+    └── MixedSplitsWarning                a set with splits is read without choosing one
 """
 
 from typing import Any
 
 
 class SmaltiError(Exception):
-    """Base of everything that Smalti raises; keyword facts become attributes."""
+    """Base of all errors that Smalti raises; keyword facts become attributes."""
 
     def __init__(self, message: str = "", /, **facts: Any) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class SmaltiError(Exception):
         raise AttributeError(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes send errors home by pickle; the default would lose the facts.
+        # Worker processes send errors to the main process by pickle; the default would lose the facts.
         return _rebuild, (type(self), self.message, self.facts)
 
 
@@ -61,7 +61,7 @@ def _rebuild(kind: type[SmaltiError], message: str, facts: dict[str, Any]) -> Sm
 
 
 class FormatError(SmaltiError, ValueError):
-    """Bytes that are not what the MDS format says."""
+    """Bytes that do not conform to the MDS format."""
 
 
 class IndexFileError(FormatError):
@@ -81,7 +81,7 @@ class SchemaError(SmaltiError, ValueError):
 
 
 class StoreError(SmaltiError, OSError):
-    """A store did not do what it was asked."""
+    """A failed operation of a store."""
 
 
 class StoreNotFound(StoreError, FileNotFoundError):
@@ -93,11 +93,11 @@ class ShardNotFound(StoreNotFound):
 
 
 class StoreExists(StoreError, FileExistsError):
-    """An exclusive put found something there already."""
+    """An exclusive put found an existing object."""
 
 
 class StoreConflict(StoreError):
-    """A conditional put found something else there than what it was to replace, or nothing any more."""
+    """A conditional put found another object than the one to replace, or none."""
 
 
 class StoreAuthError(StoreError, PermissionError):
@@ -109,7 +109,7 @@ class StoreTimeout(StoreError, TimeoutError):
 
 
 class CatalogError(SmaltiError):
-    """A fault of the versions of a shard set."""
+    """An error about the versions of a shard set."""
 
 
 class DatasetExists(CatalogError, FileExistsError):
@@ -121,11 +121,11 @@ class VersionNotFound(CatalogError, LookupError):
 
 
 class CommitConflict(CatalogError):
-    """Somebody else published this version first; nothing of ours is visible."""
+    """Another writer published this version first; nothing of this writer is visible."""
 
 
 class CommitUnknown(CatalogError):
-    """It cannot be told whether a publish took effect; nothing was removed."""
+    """It is unknown whether a publish took effect; nothing was removed."""
 
 
 class CursorError(SmaltiError, ValueError):
@@ -149,8 +149,8 @@ class MissingDependency(SmaltiError, ImportError):
 
 
 class CacheLimitError(SmaltiError, ValueError):
-    """A limit of the cache in which the largest shard has no room."""
+    """A cache limit smaller than the largest shard needs."""
 
 
 class MixedSplitsWarning(UserWarning):
-    """A set with splits is read without a choice among them, so that training may see what is for validation."""
+    """A set with splits is read without choosing one, so that training may include validation samples."""

@@ -1,18 +1,18 @@
-"""Which Python interpreter Spark's workers on this machine run; imports no PySpark."""
+"""The Python interpreter of Spark's workers on this machine; imports no PySpark."""
 
 import os
 import sys
 from typing import Any
 
-_DEFAULT_PYTHON = "python3"  # what PySpark, 3.5 to 4.3, takes for its workers where PYSPARK_PYTHON is not set
+_DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTHON is not set
 
 
 def use_driver_python(spark: Any) -> None:
-    """Have Python workers that a local master starts from now on run the interpreter of this process.
+    """Make Python workers that a local master starts from now on run the interpreter of this process.
 
-    PySpark takes PYSPARK_PYTHON, else the `python3` that PATH finds first: where a virtual environment is used without
-    being activated, that is another Python, of another version or without the packages. No-op if PYSPARK_PYTHON is
-    set, if the session has another interpreter already, on a cluster and on Spark Connect, whose workers are elsewhere.
+    PySpark uses PYSPARK_PYTHON, else the first `python3` on PATH: in a virtual environment that is not activated, that
+    is another Python, of another version or without the packages. A no-op if PYSPARK_PYTHON is set, if the session has
+    another interpreter already, and on a cluster or Spark Connect, whose workers are on other machines.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect") or not sys.executable:
         return

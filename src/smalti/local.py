@@ -1,4 +1,4 @@
-"""LocalDataset, the part that needs no torch: a complete shard set in a local folder, by number of the sample."""
+"""LocalDataset without torch: the samples of a complete shard set in a local folder, by number."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +13,19 @@ from smalti.stream import OpenStreams, StreamOptions
 
 
 class LocalDataset:
-    """The samples of a shard set that lies whole in a local folder; thread-safe, picklable, safe under fork.
+    """The samples of a complete shard set in a local folder; thread-safe, picklable, safe under fork.
 
-    Uncompressed shards are mapped where they lie, also those that MosaicML's reader unpacked there; compressed ones are
+    Uncompressed shards are mapped in place, including those that MosaicML's reader unpacked there; compressed ones are
     unpacked once to the user's cache folder. Every file is verified before its first use in a process.
 
     Args:
         local: Folder of the set: of any format, published by Smalti or written by MosaicML's writers.
         split: Split to read, such as `train`; None for the whole set.
         allow_unsafe_types: Read `pkl` columns, which can run code.
-        logical: Give values as what they stand for (docs/types.md); False as they are stored.
+        logical: Convert values to their logical types (docs/types.md); otherwise return them as stored.
 
     Raises:
-        StoreNotFound: No set is there.
+        StoreNotFound: There is no set.
         StoreError: `local` is not a local folder, or cannot be read.
         FormatError: The index cannot be trusted.
         SchemaError: A column is unsafe and `allow_unsafe_types` is not given.
@@ -40,7 +40,7 @@ class LocalDataset:
             )
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
         self._smalti = OpenStreams(
-            [StreamOptions(local=str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
+            [StreamOptions(str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
         )
 
     def __len__(self) -> int:
@@ -49,11 +49,11 @@ class LocalDataset:
     @Replaceable
     def local(self) -> str:
         """Folder of the set."""
-        return str(self._smalti.sets[0].options.local)
+        return self._smalti.sets[0].options.root
 
     @Replaceable
     def split(self) -> str | None:
-        """The split that is read; None for the whole set."""
+        """The split; None for the whole set."""
         return self._smalti.sets[0].options.split
 
     @Replaceable
@@ -63,7 +63,7 @@ class LocalDataset:
 
     @Replaceable
     def num_samples(self) -> int:
-        """The same as `size`, under MosaicML's other name."""
+        """An alias of `size`, which MosaicML Streaming has."""
         return len(self._smalti)
 
     @Replaceable
@@ -73,20 +73,20 @@ class LocalDataset:
 
     @Replaceable
     def shards(self) -> Sequence[ShardInfo]:
-        """What the index says about each shard."""
+        """The index entry of each shard."""
         return self._smalti.shards
 
     def get_item(self, sample_id: int) -> dict[str, Any]:
-        """One sample, column to value; `sample_id` in [0, size)."""
+        """Return one sample, column to value; `sample_id` in [0, size)."""
         return self._smalti.sample(sample_id)
 
     def __getitem__(self, at: Any) -> Any:
-        """The sample with this number, or lists of samples for a slice, a list (maybe of lists) or an array of numbers.
+        """Return the sample with a number; for a slice, an array or a (nested) list of numbers, a list of samples.
 
         Raises:
-            IndexError: No such sample.
+            IndexError: There is no such sample.
             ValueError: `at` is none of these.
             FormatError: The sample's shard is damaged.
-            ShardNotFound: The sample's shard is not there.
+            ShardNotFound: The sample's shard is missing.
         """
         return pick(at, len(self._smalti), self.get_item, self._smalti.root)

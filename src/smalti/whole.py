@@ -1,4 +1,4 @@
-"""Whole numbers as arguments: every integral type is taken, and nothing else."""
+"""Checks of whole numbers given as arguments: every integral type is accepted, and nothing else."""
 
 import operator
 from typing import Any
@@ -7,13 +7,13 @@ from typing import Any
 def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """Return the value as a Python int.
 
-    Integers of numpy and torch are taken as well. Booleans, floats, text and None are refused.
+    Integers of numpy and torch are accepted as well. Booleans, floats, text and None are refused.
 
     Args:
-        name: the argument, for the message.
-        value: what the user gave.
-        low: smallest allowed value; None for no bound.
-        high: largest allowed value; None for no bound.
+        name: name of the argument, for the message.
+        value: the user's value.
+        low: smallest allowed value; None for no limit.
+        high: largest allowed value; None for no limit.
 
     Raises:
         ValueError: the value is no whole number, or out of range.
@@ -29,7 +29,7 @@ def whole_number(name: str, value: Any, low: int | None = None, high: int | None
 
 
 def whole_or_none(name: str, value: Any, low: int | None = None, high: int | None = None) -> int | None:
-    """Return None for None, and anything else as `whole_number` does.
+    """Return None for None, and any other value as `whole_number`.
 
     Raises:
         ValueError: the value is no whole number, or out of range.

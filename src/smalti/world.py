@@ -1,6 +1,6 @@
-"""World: how many hosts and ranks there are, and which of them this process is. A pure value.
+"""World: the numbers of hosts and ranks, and the place of this process among them. A pure value.
 
-Only `detect_world` and `detect_host_identity` look at the environment; everything else is given a World.
+Only the `detect_*` functions read the environment; all other code takes a World as an argument.
 """
 
 import os
@@ -14,13 +14,20 @@ from smalti.errors import WorldMismatch
 from smalti.whole import whole_number
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+"""Variables for the rank and the number of ranks: torchrun's and TorchDistributor's, Horovod's, Open MPI's, MPICH's."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Who reads: `num_ranks` training processes, spread evenly over `num_hosts` hosts.
+    """The processes that read: `num_ranks` training processes, spread evenly over `num_hosts` hosts.
 
-    The order of an epoch does not depend on it; only who reads which part does.
+    The order of an epoch does not depend on it, only its division does.
     """
 
     rank: int = 0
@@ -38,7 +45,7 @@ class World:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            # A comparison of ranks is sent as JSON, which knows no integers of numpy.
+            # Ranks are compared as JSON, which cannot hold integers of numpy.
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         facts = (
             f"rank {self.rank} of {self.num_ranks}, host {self.host} of {self.num_hosts}, "
@@ -58,12 +65,12 @@ class World:
 
     @classmethod
     def flat(cls, rank: int, num_ranks: int) -> "World":
-        """A world in which every rank counts as a host of its own."""
+        """Return a world in which every rank counts as a host of its own."""
         return cls(rank=rank, num_ranks=num_ranks, host=rank, num_hosts=num_ranks)
 
     @classmethod
     def from_identities(cls, rank: int, identities: Sequence[str]) -> "World":
-        """The world of `rank`, where `identities[r]` names the host of rank r.
+        """Return the world of `rank`, where `identities[r]` names the host of rank r.
 
         Hosts are numbered by their first rank. With unequal numbers of ranks per host the world is flat: an even
         division over hosts would give some ranks more than others.
@@ -73,21 +80,21 @@ class World:
         counts = {len(ranks) for ranks in members.values()}
         if len(counts) != 1:
             return cls.flat(rank, len(identities))
-        mine = members[identities[rank]]
+        own_host = members[identities[rank]]
         return cls(
             rank=rank,
             num_ranks=len(identities),
             host=hosts.index(identities[rank]),
             num_hosts=len(hosts),
-            host_rank=mine.index(rank),
-            ranks_on_host=len(mine),
+            host_rank=own_host.index(rank),
+            ranks_on_host=len(own_host),
         )
 
     def replicated(self, replication: int) -> "World":
-        """The world of the groups of `replication` consecutive ranks, which read the same samples; this rank's group.
+        """Return the world of replica groups: each `replication` consecutive ranks, which read the same, count as one.
 
-        Groups that fill hosts evenly keep them as hosts; otherwise each group counts as a host of its own. It follows
-        from the rank's number alone, so that all ranks divide alike.
+        Groups that fill hosts evenly keep them as hosts; otherwise each group counts as a host of its own. The result
+        follows from the rank's number alone, so all ranks divide alike.
 
         Raises:
             WorldMismatch: `replication` does not divide the ranks.
@@ -106,17 +113,17 @@ class World:
 
     @classmethod
     def of_blocks(cls, rank: int, num_ranks: int, num_hosts: int) -> "World":
-        """A world whose hosts hold consecutive ranks, equally many each."""
+        """Return a world whose hosts hold consecutive ranks, equally many each."""
         each = num_ranks // num_hosts
         return cls(rank, num_ranks, rank // each, num_hosts, rank % each, each)
 
 
 def detect_world() -> World:
-    """The world as RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE tell it (torchrun's names); alone without them.
+    """Return the world that RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE describe (torchrun's names).
 
-    LOCAL_WORLD_SIZE is believed only where it divides the ranks evenly. Under Spark's TorchDistributor it is always
-    1, which makes every rank a host of its own: exact, but ranks of one machine then share fewer shards; use
-    `smalti.torch.gather_world`, which compares host identities, where a process group exists.
+    Without them the world is a single process. LOCAL_WORLD_SIZE is used only if it divides the ranks evenly. Spark's
+    TorchDistributor always sets it to 1, which makes every rank a host of its own: exact, but ranks of one machine then
+    share fewer shards. Where a process group exists, use `smalti.torch.gather_world`, which compares host identities.
 
     Raises:
         WorldMismatch: a variable is not a number, or they contradict each other.
@@ -125,7 +132,7 @@ def detect_world() -> World:
     local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
     if num_ranks == 1:
         return World()
-    if "RANK" not in os.environ:  # every process would take itself for the first one
+    if "RANK" not in os.environ:  # every process would read as rank 0
         raise WorldMismatch(
             f"WORLD_SIZE is {num_ranks} and RANK is not set, so that no process can tell which of them it is. Give the "
             "dataset `rank` and `num_ranks` or `world`, or make the process group first.",
@@ -143,8 +150,17 @@ def detect_world() -> World:
     )
 
 
+def detect_ranks() -> tuple[int, int] | None:
+    """Return rank and number of ranks from the variables of torchrun, Horovod or MPI; None without them."""
+    for rank, size in _LAUNCHERS:
+        texts = os.environ.get(rank), os.environ.get(size)
+        if texts[0] is not None and texts[1] is not None and all(text.isdigit() for text in texts if text):
+            return int(texts[0]), int(texts[1])
+    return None
+
+
 def detect_host_identity() -> str:
-    """A name for this host, equal for all processes that share its disk and kernel: host name and boot id."""
+    """Return a name for this host, equal for all processes that share its disk and kernel: host name and boot id."""
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{uuid.getnode():x}"
     return f"{socket.gethostname()}/{boot}"
 

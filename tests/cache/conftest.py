@@ -1,4 +1,4 @@
-"""Real shards in a store, and a cache over them in a temporary folder."""
+"""Fixtures: real shards in a store, and a cache over them in a temporary folder."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ DIGEST = "d" * 64
 
 
 class Clock:
-    """Seconds as the test says."""
+    """A clock that the test sets."""
 
     def __init__(self):
         self.now = 0.0
@@ -23,8 +23,8 @@ class Clock:
         return self.now
 
 
-class Slow(MemoryStore):
-    """Sends `num_bytes` in each `seconds` of a clock."""
+class SlowStore(MemoryStore):
+    """A store that sends `num_bytes` in each `seconds` of a clock."""
 
     def __init__(self, clock, num_bytes, seconds):
         super().__init__()
@@ -76,7 +76,7 @@ def put_large():
 
 @pytest.fixture
 def make_cache(tmp_path):
-    """A cache below `tmp_path/cache` with deadlines that a busy machine meets."""
+    """Make a cache below `tmp_path/cache` with deadlines that a busy machine meets."""
 
     def make(store, infos, *, local="cache", retry=2, timeout=30.0, **options) -> ShardCache:
         chosen = CacheOptions(local=str(tmp_path / local), download_retry=retry, download_timeout=timeout, **options)
@@ -86,5 +86,5 @@ def make_cache(tmp_path):
 
 
 def ids(cache: ShardCache) -> list[int]:
-    """The id column of every sample, through the cache."""
+    """Return the id column of every sample, read through the cache."""
     return [int(cache.shard(i)[k]["id"]) for i in range(len(cache)) for k in range(len(cache.shard(i)))]

@@ -1,25 +1,27 @@
-"""Files that others change while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
+"""Files that are changed while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
 
 import os
 
 import pytest
 
 from smalti.cache import ShardCache
-from smalti.cache.mapping import CheckBudget
+from smalti.cache.files import quarantine
+from smalti.cache.mapping import CheckBudget, OpenShards, ShardOpener, are_changed
+from smalti.cache.sources import ShardToFetch
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch
-from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.format import Schema, ShardBuilder, ShardOptions, open_shard
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
 from tests.cache.conftest import Clock
 
 PAGES = 40_000
-"""Bytes of a sample: some pages, so that the end of a file that is cut short is not on its first one."""
+"""Bytes of a sample: some pages, so that a truncated file does not end on its first one."""
 
 
 def put_shard(store, first=0, *, hashes=("xxh3_64",)):
-    """A shard of the samples `first` and `first` + 1, under one name."""
+    """Put a shard of the samples `first` and `first` + 1, under the same key each time."""
     builder = ShardBuilder(Schema.from_columns({"id": "int64", "b": "bytes"}), ShardOptions(hashes=hashes))
     for number in (first, first + 1):
         builder.add({"id": number, "b": bytes([number]) * PAGES})
@@ -30,7 +32,7 @@ def put_shard(store, first=0, *, hashes=("xxh3_64",)):
 
 
 def rewrite(path, data):
-    """Write to the file itself, at another time than before."""
+    """Rewrite a file in place, with another modification time."""
     before = path.stat().st_mtime_ns
     path.write_bytes(data)
     os.utime(path, ns=(before + 10**9, before + 10**9))
@@ -38,7 +40,7 @@ def rewrite(path, data):
 
 @pytest.fixture
 def other(tmp_path):
-    """The bytes of another shard of the same size."""
+    """Bytes of another shard of the same size."""
     store = LocalStore(tmp_path / "other")
     info = put_shard(store, 7)
     return store.get(info.stored.basename)
@@ -46,7 +48,7 @@ def other(tmp_path):
 
 @pytest.fixture
 def plain(tmp_path, make_cache):
-    """Makes a cache that reads a shard where it lies, and opens it; the cache and the file."""
+    """Make a cache that has opened a shard in place; return the cache and the file."""
 
     def make(**options) -> tuple[ShardCache, os.PathLike]:
         store = LocalStore(tmp_path / "set")
@@ -60,7 +62,7 @@ def plain(tmp_path, make_cache):
 
 @pytest.fixture
 def copied(tmp_path, make_cache):
-    """The same of a copy; with the store that it came from."""
+    """Make a cache that has opened a copy; return the cache, the file and the store."""
 
     def make(**options):
         store = MemoryStore()
@@ -82,6 +84,39 @@ def test_a_plain_set_that_is_rewritten_in_place_is_an_error_that_says_what_to_do
             cache.shards([0])
 
 
+@pytest.mark.parametrize("change", ["rewritten", "cut short and grown"])
+def test_a_plain_shard_whose_time_of_modification_was_put_back_is_an_error_all_the_same(plain, other, change):
+    cache, path = plain()
+    was = path.stat()
+    if change == "rewritten":
+        path.write_bytes(other)
+    else:
+        os.truncate(path, 4096)
+        os.truncate(path, was.st_size)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(ChecksumMismatch, match="changed after"):
+        cache.shards([0])
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_copy_whose_time_of_modification_was_put_back_is_fetched_again(copied, other, hashes):
+    cache, path, store = copied(hashes=hashes)
+    was = path.stat()
+    path.write_bytes(other)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
+@pytest.mark.parametrize("hashes", [("xxh3_64",), ()], ids=["hashed", "without hashes"])
+def test_a_plain_shard_that_got_another_mode_or_another_link_is_read_on(plain, hashes):
+    cache, path = plain(hashes=hashes)
+    path.chmod(0o640)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    path.with_name("backup").hardlink_to(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+
+
 def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other):
     cache, path = plain()
     path.with_name("new").write_bytes(other)
@@ -90,14 +125,14 @@ def test_a_plain_shard_that_is_replaced_by_another_file_is_an_error(plain, other
         cache.shards([0])
 
 
-def test_a_plain_shard_that_was_only_touched_is_read_on(plain):
+def test_a_plain_shard_with_a_new_modification_time_and_the_same_bytes_is_still_read(plain):
     cache, path = plain()
     os.utime(path, ns=(1, 1))
     assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
 
 
 @pytest.mark.parametrize("read", ["batch", "sample"])
-def test_a_plain_shard_that_was_cut_short_is_an_error_and_no_signal(plain, read):
+def test_a_truncated_plain_shard_is_an_error_and_no_signal(plain, read):
     cache, path = plain()
     os.truncate(path, 4096)
     with pytest.raises(ChecksumMismatch, match=r"expected \d+ bytes, found 4096"):
@@ -116,15 +151,28 @@ def test_a_copy_that_was_changed_is_fetched_again(copied, other, hashes, change)
     assert [call.op for call in store.calls].count("fetch") == 2
 
 
-def test_a_copy_that_another_process_removed_is_read_on(copied):
+def test_a_copy_that_another_process_removed_stays_readable(copied):
     cache, path, store = copied()
     path.unlink()
     assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
     assert [call.op for call in store.calls].count("fetch") == 1
 
 
-def test_a_copy_without_hashes_that_another_process_fetched_again_is_not_fetched_once_more(copied):
-    """Two processes under a limit would otherwise fetch it in turns for ever."""
+@pytest.mark.parametrize("change", ["rewritten", "cut short"])
+def test_a_changed_copy_that_another_process_quarantined_is_fetched_again(copied, other, change):
+    """That process noticed the change first, and may not have fetched the copy again yet."""
+    cache, path, store = copied()
+    if change == "rewritten":
+        rewrite(path, other)
+    else:
+        os.truncate(path, 4096)
+    quarantine(path)
+    assert cache.shards([0])[0][1]["b"] == b"\1" * PAGES
+    assert [call.op for call in store.calls].count("fetch") == 2
+
+
+def test_a_copy_without_hashes_that_another_process_replaced_is_not_fetched_again(copied):
+    """Two processes with a limit would otherwise fetch it alternately without end."""
     cache, path, store = copied(hashes=())
     path.with_name("new").write_bytes(path.read_bytes())
     path.with_name("new").replace(path)
@@ -134,7 +182,7 @@ def test_a_copy_without_hashes_that_another_process_fetched_again_is_not_fetched
 
 def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cache):
     class Touched(type(tmp_path)):
-        """Changes as soon as it is opened, which is to be verified."""
+        """A path whose file changes when it is opened for verification."""
 
         def open(self, *args, **kwargs):
             os.utime(self, ns=(os.stat(self).st_mtime_ns + 1,) * 2)
@@ -149,7 +197,39 @@ def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cac
         make_cache(Changing(tmp_path / "set"), [info]).shard(0)
 
 
-def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_error(tmp_path):
+@pytest.mark.parametrize("change", ["cut short", "rewritten, with its time put back"])
+def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, change):
+    """States taken after mapping would be those after the change, so that the change would never be noticed."""
+    store = LocalStore(tmp_path / "set")
+    info = put_shard(store)
+    path = tmp_path / "set" / info.raw.basename
+    known = OpenShards(1)
+
+    class ChangingSource:
+        """A source whose file changes when it is mapped."""
+
+        def open(self, info, paths):
+            shard = open_shard(paths, info)
+            was = path.stat()
+            if change == "cut short":
+                os.truncate(path, 4096)
+            else:
+                path.write_bytes(other)
+                os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+            return shard
+
+    opener = ShardOpener(ShardToFetch(0, info, "shard 0"), ChangingSource(), known, is_copied=True)
+    assert not opener.is_verified((path,))
+    if change == "cut short":
+        with pytest.raises(ChecksumMismatch, match="changed after"):
+            opener.open((path,))
+    else:
+        opener.open((path,))
+        assert are_changed(known.states[0])
+        assert not opener.is_verified((path,))
+
+
+def test_an_epoch_fails_if_its_plain_set_is_rewritten_halfway(tmp_path):
     with MDSWriter(out=tmp_path / "set", columns={"id": "int"}) as writer:
         for number in range(100):
             writer.write({"id": number})
@@ -163,7 +243,7 @@ def test_an_epoch_over_a_plain_set_that_is_rewritten_in_its_middle_ends_in_an_er
         list(batches)
 
 
-def test_files_are_compared_before_each_batch_as_long_as_that_takes_a_percent_of_the_time():
+def test_file_checks_are_limited_to_a_percent_of_the_time():
     clock = Clock()
     budget = CheckBudget(clock)
     allowed = 0
@@ -176,7 +256,7 @@ def test_files_are_compared_before_each_batch_as_long_as_that_takes_a_percent_of
         assert budget.allows(100)
 
 
-def test_samples_that_are_read_one_by_one_are_checked_each_as_soon_as_there_is_time_again():
+def test_single_samples_are_checked_again_once_the_budget_allows_it():
     clock = Clock()
     budget = CheckBudget(clock)
     assert all(budget.allows_one() for _ in range(4_000))
@@ -184,4 +264,4 @@ def test_samples_that_are_read_one_by_one_are_checked_each_as_soon_as_there_is_t
     assert tight <= 1
     clock.now += 10.0
     answers = [budget.allows_one() for _ in range(200)]
-    assert all(answers[64:]), "the clock is looked at every 64th time"
+    assert all(answers[64:]), "the clock is read at every 64th call"

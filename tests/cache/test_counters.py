@@ -1,4 +1,4 @@
-"""What reading counts beside bytes: waits of steps, the link, failures, what came from the disk."""
+"""Figures other than fetched bytes: waits of steps, use of the link, failures, bytes from disk."""
 
 import multiprocessing
 import time
@@ -11,7 +11,7 @@ from smalti.testing import MemoryStore
 from tests.cache.conftest import ids
 
 
-def test_waits_fall_into_their_classes_and_are_summed():
+def test_waits_are_counted_by_class_and_summed():
     counters = Counters()
     for seconds in (0.0, 0.0005, 0.002, 0.05, 0.05, 30.0, 0.2):
         counters.waited(seconds)
@@ -39,20 +39,20 @@ def test_failures_are_counted_by_kind(error, kind):
     assert {name: number for name, number in stats_of(counters).failures.items() if number} == {kind: 2}
 
 
-def test_files_that_come_side_by_side_keep_the_link_busy_once(monkeypatch):
-    """On a clock of our own: 0 to 300 ms, and 100 to 500 ms; then a gap; then 900 to 1000 ms."""
+def test_concurrent_transfers_count_the_link_as_busy_once(monkeypatch):
+    """On a simulated clock: 0 to 300 ms, and 100 to 500 ms; a gap; then 900 to 1000 ms."""
     now = [1000.0]
     monkeypatch.setattr("smalti.cache.stats.time.monotonic", lambda: now[0])
     counters = Counters()
-    with counters.arriving() as first:
+    with counters.receiving() as first:
         now[0] += 0.1
-        with counters.arriving() as second:
+        with counters.receiving() as second:
             now[0] += 0.2
             first(1000)
             now[0] += 0.2
             second(2000)
     now[0] += 0.4
-    with counters.arriving() as third:
+    with counters.receiving() as third:
         now[0] += 0.1
         third(500)
     stats = stats_of(counters)
@@ -61,11 +61,11 @@ def test_files_that_come_side_by_side_keep_the_link_busy_once(monkeypatch):
     assert stats.link_bytes_per_second == pytest.approx(3500 / 0.6, rel=0.01)
 
 
-def test_a_transfer_that_fails_has_its_bytes_and_time_counted():
+def test_bytes_and_time_of_a_failed_transfer_are_counted():
     counters = Counters()
 
     def transfer():
-        with counters.arriving() as arrived:
+        with counters.receiving() as arrived:
             arrived(77)
             raise StoreError("cut")
 
@@ -77,7 +77,7 @@ def test_a_transfer_that_fails_has_its_bytes_and_time_counted():
 
 def keep_busy(counters: Counters, barrier) -> None:
     barrier.wait(60)
-    with counters.arriving() as arrived:
+    with counters.receiving() as arrived:
         end = time.monotonic() + 0.5
         while time.monotonic() < end:
             arrived(10)
@@ -86,7 +86,7 @@ def keep_busy(counters: Counters, barrier) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_processes_that_fetch_side_by_side_keep_the_link_busy_once(start):
+def test_concurrent_transfers_of_several_processes_count_the_link_as_busy_once(start):
     counters, context = Counters(), multiprocessing.get_context(start)
     barrier = context.Barrier(3)
     workers = [context.Process(target=keep_busy, args=(counters, barrier)) for _ in range(2)]
@@ -101,7 +101,7 @@ def test_processes_that_fetch_side_by_side_keep_the_link_busy_once(start):
     assert stats_of(counters).link_seconds <= 1.4 or took > 1.5
 
 
-def test_what_is_here_already_is_counted_as_bytes_from_the_disk(fill, make_cache):
+def test_existing_copies_are_counted_as_bytes_from_disk(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     total = sum(info.raw.num_bytes for info in infos)
@@ -113,7 +113,7 @@ def test_what_is_here_already_is_counted_as_bytes_from_the_disk(fill, make_cache
     assert (stats_of(warm.counters).bytes_from_disk, stats_of(warm.counters).bytes_fetched) == (total, 0)
 
 
-def test_each_batch_is_a_step_that_waits_or_does_not(fill, make_cache):
+def test_each_batch_counts_as_a_step_with_its_wait(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", delay=0.05, times=1)
@@ -126,7 +126,7 @@ def test_each_batch_is_a_step_that_waits_or_does_not(fill, make_cache):
     assert waits.classes[0] == 1
 
 
-def test_numbers_of_ranks_add_up_to_those_of_their_host():
+def test_figures_of_ranks_add_up_to_those_of_their_host():
     waits = StepWaits(2, 0.3, 0.1, 0.2, (1, 0, 0, 1, 0, 0))
     rank = CacheStats(
         5, 3, 300, 1, 100, 0.5, least_bytes=1000, bytes_received=330, link_seconds=2.0, retries=1, step_waits=waits,
@@ -144,8 +144,8 @@ def test_numbers_of_ranks_add_up_to_those_of_their_host():
         CacheStats.of_host([])
 
 
-def test_shards_asked_for_one_by_one_are_hits_or_not_as_those_of_a_batch(fill, make_cache):
-    """Twice through all: each shard is missing the first time alone."""
+def test_single_shards_and_batches_count_hits_alike(fill, make_cache):
+    """Two rounds: each shard is missing only in the first one."""
     store = MemoryStore()
     infos = fill(store)
     one_by_one, in_batches = make_cache(store, infos), make_cache(store, infos, local="other")

@@ -1,4 +1,4 @@
-"""The first bytes of a shard are read while the rest is on its way; see `smalti.cache.early`."""
+"""Reading the first bytes of a shard while the rest is being fetched; see `smalti.cache.transfer`."""
 
 import threading
 import time
@@ -17,11 +17,11 @@ from tests.cache.conftest import DIGEST
 MIB = 1 << 20
 KEY = "w/shard.00000.mds"
 LATE = 5
-"""The first of the samples below that does not lie in the first bytes: they hold five and a part of the sixth."""
+"""The first sample below that does not lie in the first bytes: they hold five and a part of the sixth."""
 
 
-class Gated(MemoryStore):
-    """Sends the first bytes of an object, and what follows when the gate is opened."""
+class GatedStore(MemoryStore):
+    """A store that sends the first bytes of an object, and the rest when the gate is opened."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Gated(MemoryStore):
 
 
 def text(row):
-    """A megabyte and a half, other letters for each row; twice that from row 10 on."""
+    """Return 1.5 MiB of the row's digits; twice that from row 10 on."""
     return f"{row}" * (3 * MIB // 2)
 
 
@@ -58,7 +58,7 @@ def built(rows=12, **options):
 @pytest.fixture
 def gated():
     """A store with one shard of 21 MB, and its entry."""
-    store, (info, data) = Gated(), built()
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data)
     return store, info
 
@@ -74,12 +74,12 @@ def test_a_shard_declares_the_hash_of_its_first_bytes():
     [(5, {}), (12, {"compression": "zstd"}), (12, {"hashes": ("sha256",)}), (12, {"hashes": ("sha256", "xxh3_64")})],
     ids=["short", "compressed", "sha256", "two"],
 )
-def test_no_such_hash_where_it_would_not_serve_or_others_were_asked_for(rows, options):
+def test_short_compressed_and_differently_hashed_shards_declare_no_first_hash(rows, options):
     info, _ = built(rows, **options)
     assert info.raw.first_hash is None
 
 
-def test_samples_in_the_first_bytes_are_read_before_the_rest_is_here(gated, make_cache):
+def test_samples_in_the_first_bytes_are_read_before_the_rest_arrives(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     assert cache.shard(0, 4)[4] == {"text": text(4)}
@@ -89,7 +89,7 @@ def test_samples_in_the_first_bytes_are_read_before_the_rest_is_here(gated, make
     cache.close()
 
 
-def test_the_first_bytes_come_in_small_parts_and_nothing_comes_twice(gated, make_cache):
+def test_the_first_bytes_are_requested_in_small_parts_and_none_twice(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     cache.shard(0, 0)
@@ -100,7 +100,7 @@ def test_the_first_bytes_come_in_small_parts_and_nothing_comes_twice(gated, make
     cache.close()
 
 
-def test_other_samples_of_a_shard_that_is_not_whole_are_refused(gated, make_cache):
+def test_later_samples_of_an_incomplete_shard_are_refused(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     early = cache.shard(0, 0)
@@ -112,7 +112,7 @@ def test_other_samples_of_a_shard_that_is_not_whole_are_refused(gated, make_cach
     cache.close()
 
 
-def test_a_sample_behind_the_first_bytes_waits_for_all_of_it(gated, make_cache):
+def test_a_sample_behind_the_first_bytes_waits_for_the_whole_shard(gated, make_cache):
     store, info = gated
     cache = make_cache(store, [info])
     with ThreadPoolExecutor(1) as pool:
@@ -124,20 +124,20 @@ def test_a_sample_behind_the_first_bytes_waits_for_all_of_it(gated, make_cache):
     cache.close()
 
 
-def test_another_process_reads_what_the_first_one_fetches(gated, make_cache):
+def test_another_process_reads_the_first_bytes_that_the_first_one_fetches(gated, make_cache):
     store, info = gated
     mine, other = make_cache(store, [info]), make_cache(store, [info])
     assert mine.shard(0, 0)[0] == {"text": text(0)}
     assert other.shard(0, 3)[3] == {"text": text(3)}
     store.gate.set()
     assert [cache.shard(0)[7] for cache in (mine, other)] == [{"text": text(7)}] * 2
-    assert len(store.spans) == 5, "what one fetches in parts, and nothing by the other"
+    assert len(store.spans) == 5, "the parts that the first one fetches, and nothing by the other"
     mine.close()
     other.close()
 
 
 def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
-    store, (info, data) = Gated(), built()
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data[: MIB + 1] + b"X" + data[MIB + 2 :])
     cache = make_cache(store, [info], retry=1)
     with ThreadPoolExecutor(1) as pool:
@@ -149,8 +149,8 @@ def test_first_bytes_that_are_not_the_declared_ones_are_never_read(make_cache):
     cache.close()
 
 
-def test_what_was_read_early_stays_right_when_the_rest_fails_and_the_next_request_says_so(make_cache):
-    store, (info, data) = Gated(), built()
+def test_an_early_read_stays_valid_when_the_rest_fails_and_the_next_request_raises(make_cache):
+    store, (info, data) = GatedStore(), built()
     store.put(KEY, data)
     cache = make_cache(store, [info], retry=1)
     early = cache.shard(0, 1)
@@ -162,14 +162,14 @@ def test_what_was_read_early_stays_right_when_the_rest_fails_and_the_next_reques
     cache.close()
 
 
-def test_an_error_of_the_store_reaches_who_waits_for_the_first_bytes(gated, make_cache):
+def test_an_error_of_the_store_reaches_a_reader_that_waits_for_the_first_bytes(gated, make_cache):
     store, info = gated
     store.plant("*", key="*.mds", error=StoreError("503 of the test"))
     with pytest.raises(StoreError, match="503 of the test"):
         make_cache(store, [info], retry=1).shard(0, 0)
 
 
-def test_a_lock_file_that_names_a_file_elsewhere_leads_nowhere(gated, make_cache, tmp_path):
+def test_a_lock_file_that_names_a_file_in_another_folder_is_ignored(gated, make_cache, tmp_path):
     store, info = gated
     cache = make_cache(store, [info])
     target = tmp_path / "cache" / DIGEST / info.raw.basename
@@ -188,9 +188,9 @@ def test_a_lock_file_that_names_a_file_elsewhere_leads_nowhere(gated, make_cache
         assert reading.result(30)[0] == {"text": text(0)}
 
 
-def test_sets_without_such_hashes_are_read_as_ever(gated, make_cache):
+def test_sets_without_first_hashes_are_read_whole(gated, make_cache):
     store, info = gated
     store.gate.set()
     plain = replace(info, raw=replace(info.raw, first_hash=None))
-    assert plain == info, "it says nothing that the bytes do not say"
+    assert plain == info, "the hash of the first bytes does not count in comparisons"
     assert make_cache(store, [plain]).shard(0, 0)[7] == {"text": text(7)}

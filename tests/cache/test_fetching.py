@@ -1,4 +1,4 @@
-"""Bringing shards here: in place, fetched, verified, repaired; every fault is planted in the store."""
+"""Fetching shards: in place, fetched, verified, repaired; every fault is planted in the store."""
 
 import os
 import pickle
@@ -43,7 +43,7 @@ def test_remote_shards_arrive_and_read_back(fill, make_cache, compression, tmp_p
 
 
 def test_sets_without_checksums_never_share_copies(fill, make_cache):
-    """Rows of fixed size make their index files equal, and so their digests; the content is another."""
+    """Rows of fixed size make their index files and digests equal, while the contents differ."""
     stores = [MemoryStore("memory://one"), MemoryStore("memory://two")]
     infos = [fill(store, hashes=()) for store in stores]
     for info in infos[1]:
@@ -52,7 +52,7 @@ def test_sets_without_checksums_never_share_copies(fill, make_cache):
     assert infos[0] == infos[1]
     texts = [make_cache(store, infos[0]).shard(1)[0]["text"] for store in stores * 2]
     assert [text[:4] for text in texts] == ["row ", "ROW "] * 2
-    assert all(len([call for call in store.calls if call.op == "fetch"]) == 1 for store in stores), "kept all the same"
+    assert all(len([call for call in store.calls if call.op == "fetch"]) == 1 for store in stores), "copies are kept"
 
 
 def test_keep_zip_keeps_the_compressed_file(fill, make_cache, tmp_path):
@@ -122,7 +122,7 @@ def test_a_second_run_finds_the_files_and_fetches_nothing(fill, make_cache):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "empty"])
-def test_a_cached_file_that_rotted_is_put_aside_and_fetched_again(fill, make_cache, tmp_path, damage):
+def test_a_corrupt_copy_is_quarantined_and_fetched_again(fill, make_cache, tmp_path, damage):
     store = MemoryStore()
     infos = fill(store)
     ids(make_cache(store, infos))
@@ -165,7 +165,7 @@ def test_bytes_that_stay_wrong_are_an_error_that_names_shard_key_and_version(fil
         assert caught.value.key == key
         assert not (tmp_path / "cache" / DIGEST / infos[2].raw.basename).exists()
     store.objects[key] = good
-    assert ids(cache) == list(range(40)), "repaired in the store: the next request gets it"
+    assert ids(cache) == list(range(40)), "repaired in the store: the next request succeeds"
 
 
 def test_every_truncation_and_every_flipped_byte_of_a_shard_is_refused(fill, make_cache):
@@ -213,14 +213,14 @@ def test_a_missing_shard_is_shard_not_found_for_every_consumer(fill, make_cache)
     assert len(cache.shard(0)) > 0
 
 
-def test_a_store_that_says_not_found_for_a_moment_is_asked_again(fill, make_cache):
+def test_a_brief_not_found_is_retried(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", times=1, error=StoreNotFound("404 for a moment"))
     assert ids(make_cache(store, infos)) == list(range(40))
 
 
-def test_passing_faults_are_ridden_out_and_lasting_ones_are_bounded(fill, make_cache):
+def test_transient_errors_are_retried_and_attempts_are_bounded(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", times=2, error=StoreError("503"))
@@ -233,7 +233,7 @@ def test_passing_faults_are_ridden_out_and_lasting_ones_are_bounded(fill, make_c
     assert len(fetches(store)) == before + 2
 
 
-def test_refused_credentials_are_not_tried_again(fill, make_cache):
+def test_refused_credentials_are_not_retried(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", error=StoreAuthError("expired"))
@@ -264,7 +264,7 @@ def test_a_slow_store_is_a_timeout_at_the_deadline(fill, make_cache):
     assert time.monotonic() - begin < 10
 
 
-def test_a_stall_is_given_up_early_enough_for_a_second_attempt(fill, make_cache):
+def test_a_stalled_attempt_ends_early_enough_for_a_second_one(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     store.plant("fetch", delay=30, times=1)
@@ -282,10 +282,10 @@ def test_prefetch_brings_shards_in_the_background(fill, make_cache):
     while len(fetches(store)) < len(infos) and time.monotonic() < end:
         time.sleep(0.01)
     assert ids(cache) == list(range(40))
-    assert len(fetches(store)) == len(infos), "nobody fetched twice"
+    assert len(fetches(store)) == len(infos), "none fetched twice"
 
 
-def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_asked_for(fill, make_cache):
+def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     key = infos[2].stored.basename
@@ -294,7 +294,7 @@ def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_ask
     cache = make_cache(store, infos)
     cache.prefetch([2])
     end = time.monotonic() + 30
-    while 2 not in cache._jobs.get().failed() and time.monotonic() < end:
+    while 2 not in cache._queue.get().failed() and time.monotonic() < end:
         time.sleep(0.01)
     assert len(fetches(store, key)) == 2
     cache.prefetch([2])
@@ -307,14 +307,14 @@ def test_a_shard_that_failed_ahead_is_not_fetched_ahead_again_but_tried_when_ask
     assert len(cache.shard(2)) > 0
 
 
-def test_a_shard_that_the_store_does_not_know_for_a_moment_is_only_late(fill, make_cache):
+def test_a_shard_that_is_missing_for_half_a_second_is_only_late(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
     key = infos[2].stored.basename
     hidden = {key: store.objects.pop(key)}
     threading.Timer(0.5, store.objects.update, [hidden]).start()
     assert len(make_cache(store, infos).shard(2)) > 0
-    assert len(fetches(store, key)) > 2, "that is no attempt of `download_retry`"
+    assert len(fetches(store, key)) > 2, "not counted as an attempt of `download_retry`"
 
 
 def test_a_shard_waiting_behind_slow_prefetches_is_fetched_at_once(fill, make_cache):
@@ -375,14 +375,14 @@ def test_the_number_of_open_maps_is_bounded_and_reopening_fetches_nothing(fill, 
     store = MemoryStore()
     infos = fill(store, 80)
     cache = make_cache(store, infos)
-    cache._max_open = 3
+    cache._opened.max_open = 3
     for _ in range(3):
         assert ids(cache) == list(range(80))
-        assert len(cache._open) <= 3
+        assert len(cache._opened) <= 3
     assert len(fetches(store)) == len(infos)
 
 
-def test_a_removed_cache_folder_is_made_again(fill, make_cache, tmp_path):
+def test_a_removed_cache_folder_is_created_again(fill, make_cache, tmp_path):
     store = MemoryStore()
     infos = fill(store)
     cache = make_cache(store, infos)
@@ -417,7 +417,7 @@ def test_a_planted_link_in_the_cache_is_not_followed(fill, make_cache, tmp_path)
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_says_so(fill, make_cache, tmp_path):
+def test_a_cache_folder_that_cannot_be_created_is_a_store_error(fill, make_cache, tmp_path):
     store = MemoryStore()
     infos = fill(store)
     (tmp_path / "cache").write_text("a file where the folder should be")
@@ -433,7 +433,7 @@ def test_a_pickled_cache_works_in_its_new_place(fill, make_cache, tmp_path):
     assert ids(again) == list(range(40))
 
 
-def test_close_lets_go_and_the_cache_can_be_used_again(fill, make_cache):
+def test_a_closed_cache_can_be_used_again(fill, make_cache):
     store = MemoryStore()
     cache = make_cache(store, fill(store))
     held = cache.shard(0)
@@ -450,7 +450,7 @@ def test_an_unknown_shard_number_is_an_index_error(fill, make_cache):
             cache.shard(number)
 
 
-def test_options_refuse_nonsense():
+def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="download_retry"):
         CacheOptions(download_retry=0)
     with pytest.raises(ValueError, match="download_timeout"):
@@ -477,7 +477,7 @@ def test_a_decompression_bomb_stops_at_the_declared_size(fill, make_cache, tmp_p
 
 
 @pytest.mark.parametrize("name", ["scalars", "text", "comp_zstd_3", "comp_zstd_19"])
-def test_sets_of_mosaicml_read_through_the_cache(shared, tmp_path, name):
+def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, name):
     from smalti.catalog import load_manifest
 
     for store in (

@@ -1,4 +1,4 @@
-"""Several processes and one cache folder: one fetch each, no matter who dies when."""
+"""Several processes with one cache folder: each shard is fetched once, whichever process dies at any moment."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ print(json.dumps(found), flush=True)
 
 
 class Reader:
-    """A process that reads every sample through a pickled cache."""
+    """A process that reads every sample through a pickled cache, after `go`."""
 
     def __init__(self, cache, folder: Path, *words: str) -> None:
         import pickle
@@ -82,13 +82,13 @@ def test_four_processes_fetch_each_shard_once(fill, make_cache, remote, tmp_path
     for reader in readers:
         assert reader.ids() == list(range(60))
     fetched = [key for _, key, _ in remote.lines("fetch")]
-    assert sorted(fetched) == sorted(info.stored.basename for info in infos), "each once, by whoever was first"
+    assert sorted(fetched) == sorted(info.stored.basename for info in infos), "each once"
     assert leftovers(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.slow
-def test_a_reader_killed_in_a_download_leaves_nothing_in_the_way(fill, make_cache, remote, tmp_path, compression):
+def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_cache, remote, tmp_path, compression):
     infos = fill(remote.inner, 40, compression=compression)
     slow = LoggedStore(remote.inner, remote.log, chunk_delay=30)
     reader = Reader(make_cache(slow, infos, timeout=60), tmp_path)
@@ -107,7 +107,7 @@ def test_a_reader_killed_in_a_download_leaves_nothing_in_the_way(fill, make_cach
     assert leftovers(root) == [], "its temporaries are gone"
 
 
-def test_what_a_process_left_that_died_after_publishing_is_removed_too(fill, make_cache, remote, tmp_path):
+def test_files_of_a_process_that_died_after_publishing_are_removed(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner)
     ids(make_cache(remote, infos))
     target = tmp_path / "cache" / DIGEST / infos[0].raw.basename
@@ -161,7 +161,7 @@ def test_a_cache_used_before_a_fork_works_in_the_child(fill, make_cache, remote)
 
 
 def test_a_child_forked_during_a_fetch_does_not_keep_the_lock(fill, make_cache, remote, tmp_path):
-    """A lock is shared by a fork: were the child to keep it, it would outlive its parent."""
+    """A fork shares locks: if the child kept one, it would outlive its parent."""
     infos = fill(remote.inner)
     slow = LoggedStore(remote.inner, remote.log, chunk_delay=0.3)
     cache = make_cache(slow, infos)
@@ -177,7 +177,7 @@ def test_a_child_forked_during_a_fetch_does_not_keep_the_lock(fill, make_cache, 
 
 
 def open_locks() -> int:
-    """Lock files that this process has open."""
+    """Return how many lock files this process has open."""
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -202,8 +202,8 @@ def test_few_file_descriptors_are_enough(fill, make_cache, remote):
     assert in_fork(read) == "True"
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(fill, make_cache, tmp_path):
-    """RLIMIT_FSIZE stands for the full disk."""
+def test_a_full_disk_is_a_store_error_and_leaves_no_files(fill, make_cache, tmp_path):
+    """RLIMIT_FSIZE simulates the full disk."""
     import resource
     import signal as signals
 
@@ -223,4 +223,4 @@ def test_a_full_disk_is_said_and_leaves_nothing(fill, make_cache, tmp_path):
     assert answer.startswith("StoreError")
     assert "is full" in answer
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
-    assert ids(cache) == list(range(40)), "room again: it goes on"
+    assert ids(cache) == list(range(40)), "space again: reading succeeds"

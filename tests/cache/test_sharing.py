@@ -1,4 +1,4 @@
-"""Ranks of one host on one folder: each shard comes once over the link, and under a limit little more than it must."""
+"""Ranks of one host with one cache folder: each shard is fetched once, and under a limit little more than needed."""
 
 import multiprocessing
 import os
@@ -41,13 +41,13 @@ def read_as_rank(rank, workers, epochs, options, barrier, answers):
     for _ in range(epochs):
         for batch in loader:
             found += batch["id"].tolist()
-            barrier.wait(120)  # as training is: all ranks take a step together
+            barrier.wait(120)  # as in training: all ranks take a step together
     answers.put((found, dataset.stats()))
     dataset.close()
 
 
 def read_on_all_ranks(workers=0, epochs=1, **options):
-    """The samples of all ranks, and the numbers of each."""
+    """Read on all ranks, check their samples, and return the statistics of each."""
     barrier, answers = FORK.Barrier(RANKS), FORK.Queue()
     ranks = [
         FORK.Process(target=read_as_rank, args=(rank, workers, epochs, options, barrier, answers))
@@ -67,8 +67,8 @@ def read_on_all_ranks(workers=0, epochs=1, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 2.0], ids=["no limit", "limit"])
-def test_four_ranks_of_two_workers_get_each_shard_once_over_the_link(written, tmp_path, monkeypatch, limit):
-    """The store's own log, not our counters."""
+def test_four_ranks_of_two_workers_fetch_each_shard_once(written, tmp_path, monkeypatch, limit):
+    """By the store's own log, not by counters of the cache."""
     with FaultStore(own_process=True) as store:
         for name in [name for name in os.environ if name.startswith(("AWS_", "S3_"))]:
             monkeypatch.delenv(name)
@@ -87,11 +87,11 @@ def test_four_ranks_of_two_workers_get_each_shard_once_over_the_link(written, tm
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "workers"), [(0.25, 0), (0.5, 2), (0.9, 0)])
 def test_four_ranks_fetch_at_most_a_tenth_more_than_the_least(written, tmp_path, part, workers):
-    """Two epochs: at the end of the first, what the second begins with is known to be needed."""
+    """Two epochs: at the end of the first, the needs of the second are known."""
     limit = int(part * raw_bytes(written))
     options = {"remote": str(written), "local": str(tmp_path / "cache"), "shuffle_block_size": 40}
     each = read_on_all_ranks(workers, 2, cache_limit=limit, **options)
-    assert [one.ratio for one in each] == [None] * RANKS, "one rank's bytes are not the host's"
+    assert [one.ratio for one in each] == [None] * RANKS, "the bytes of one rank are not those of the host"
     assert len({one.least_bytes for one in each}) == 1
     host = CacheStats.of_host(each)
     assert host.evictions > 0

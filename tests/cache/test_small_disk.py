@@ -1,4 +1,4 @@
-"""A disk that holds a few shards: what is fetched ahead never takes the room of the shard that is waited for."""
+"""A disk that holds a few shards: a fetch ahead never takes the space of the shard that a reader waits for."""
 
 import time
 from contextlib import suppress
@@ -13,7 +13,7 @@ from tests.faults.cached_sets import copies
 
 @pytest.fixture
 def made(fill, make_cache, tmp_path):
-    """A cache without a limit, on a disk with room for so many shards of six; and the store."""
+    """Make a cache without a limit, on a disk with space for `room` of six shards; return it and its store."""
 
     def make(order, room):
         store = MemoryStore()
@@ -23,70 +23,70 @@ def made(fill, make_cache, tmp_path):
         def free(_folder):
             taken = 0
             for path in (tmp_path / "cache").rglob("*"):
-                with suppress(FileNotFoundError):  # it got another name
+                with suppress(FileNotFoundError):  # published in between
                     taken += path.stat().st_size if path.suffix in {".mds", ".part"} else 0
             return room * size - taken
 
         cache = make_cache(store, infos)
         cache.plan(iter([Uses(np.array([shard for _, shard in order]), np.array([step for step, _ in order]), 9)]))
-        cache._keeper.get()._free_bytes = free
+        cache._space.get().free_bytes = free
         return cache, store
 
     return make
 
 
-def here(tmp_path):
+def shards_on_disk(tmp_path):
     return sorted(int(path.name[6:11]) for path in copies(tmp_path / "cache"))
 
 
-def await_quiet(cache):
-    """Until nothing is queued or under way."""
-    end, jobs = time.monotonic() + 30, cache._jobs.get()
-    while jobs._jobs and time.monotonic() < end:
+def await_idle(cache):
+    """Wait until nothing is queued or being fetched."""
+    end, queue = time.monotonic() + 30, cache._queue.get()
+    while queue._fetches and time.monotonic() < end:
         time.sleep(0.002)
-    assert not jobs._jobs
+    assert not queue._fetches
 
 
-def test_fetches_ahead_leave_room_for_one_more_shard(made, tmp_path):
+def test_fetches_ahead_leave_space_for_one_more_shard(made, tmp_path):
     cache, _ = made([(step, step) for step in range(6)], room=4)
     cache.shard(0)
     cache.prefetch([1, 2, 3, 4])
-    await_quiet(cache)
-    assert len(here(tmp_path)) == 3, "of four places, one stays free"
+    await_idle(cache)
+    assert len(shards_on_disk(tmp_path)) == 3, "one of four places stays free"
 
 
-def test_an_epoch_on_a_small_disk_fetches_each_shard_once_and_what_is_over_goes(made, tmp_path):
+def test_an_epoch_on_a_small_disk_fetches_each_shard_once(made, tmp_path):
     cache, store = made([(step, step) for step in range(6)], room=3)
     for step in range(6):
         cache.reached(step)
         cache.shard(step)
         cache.prefetch(range(step + 1, 6))
-        await_quiet(cache)
-        assert len(here(tmp_path)) <= 3
+        await_idle(cache)
+        assert len(shards_on_disk(tmp_path)) <= 3
     assert [call.op for call in store.calls].count("fetch") == 6
 
 
-def test_a_shard_that_is_needed_now_takes_the_place_of_the_one_that_is_needed_last(made, tmp_path):
+def test_a_shard_that_is_needed_now_replaces_the_one_that_is_needed_last(made, tmp_path):
     cache, _ = made([(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)], room=2)
     for step, shard in enumerate([0, 1, 2]):
         cache.reached(step)
         cache.shard(shard)
-    assert here(tmp_path) == [0, 2], "1 is needed after 0"
+    assert shards_on_disk(tmp_path) == [0, 2], "1 is needed after 0"
 
 
-def test_shards_of_the_step_at_hand_stay_for_they_are_mapped(made, tmp_path):
+def test_shards_of_the_current_step_are_not_evicted(made, tmp_path):
     cache, _ = made([(0, 0), (0, 1), (1, 2)], room=1)
     cache.shards([0, 1])
-    assert here(tmp_path) == [0, 1]
+    assert shards_on_disk(tmp_path) == [0, 1]
 
 
-def test_after_a_batch_on_a_full_disk_its_maps_go(made):
+def test_after_a_batch_on_a_full_disk_its_shards_are_unmapped(made):
     cache, _ = made([(step, step) for step in range(3)], room=2)
     cache.shards([0])
     cache.done([0])
-    assert list(cache._open) == [0], "there is room"
+    assert cache._opened.missing(range(6)) == [1, 2, 3, 4, 5], "there is space"
     for step in (1, 2):
         cache.reached(step)
         cache.shards([step])
     cache.done([2])
-    assert 2 not in cache._open
+    assert cache._opened.peek(2) is None

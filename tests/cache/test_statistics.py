@@ -1,4 +1,4 @@
-"""What is counted, over processes however they were started."""
+"""Counters over processes, however these are started, and how they are presented."""
 
 import json
 import multiprocessing
@@ -25,7 +25,7 @@ def add_much(counters: Counters) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 @pytest.mark.slow
-def test_processes_of_a_run_add_to_the_same_numbers(start):
+def test_worker_processes_add_to_the_same_counters(start):
     counters = Counters()
     context = multiprocessing.get_context(start)
     workers = [context.Process(target=add_much, args=(counters,)) for _ in range(2)]
@@ -37,7 +37,7 @@ def test_processes_of_a_run_add_to_the_same_numbers(start):
     assert (counters.get("fetches"), counters.get("bytes_fetched")) == (600, 6000)
 
 
-def test_threads_lose_nothing():
+def test_concurrent_threads_lose_no_count():
     counters = Counters()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add_much, [counters] * 4))
@@ -45,7 +45,7 @@ def test_threads_lose_nothing():
 
 
 @pytest.mark.process
-def test_a_killed_process_holds_nobody_up():
+def test_a_killed_process_does_not_block_the_counters():
     counters = Counters()
     child = os.fork()
     if not child:
@@ -60,7 +60,7 @@ def test_a_killed_process_holds_nobody_up():
     assert counters.get("fetches") == before + 1
 
 
-def test_how_far_readers_are_is_the_farthest():
+def test_the_step_reached_is_the_largest_one():
     counters = Counters()
     counters.add(reached=7)
     counters.add(reached=3)
@@ -70,7 +70,7 @@ def test_how_far_readers_are_is_the_farthest():
     assert counters.get("reached") == 3
 
 
-def test_a_pickled_copy_counts_for_itself():
+def test_a_pickled_copy_counts_from_zero():
     import pickle
 
     counters = Counters()
@@ -79,10 +79,10 @@ def test_a_pickled_copy_counts_for_itself():
     assert (counters.get("hits"), copy.get("hits")) == (0, 1)
 
 
-def test_json_holds_all_of_it():
-    told = json.loads(STATS.to_json())
-    waits = told.pop("step_waits")
-    assert told == {
+def test_json_holds_all_figures():
+    figures = json.loads(STATS.to_json())
+    waits = figures.pop("step_waits")
+    assert figures == {
         "hits": 5, "fetches": 3, "bytes_fetched": 330, "evictions": 1, "bytes_evicted": 100, "wait_seconds": 0.25,
         "least_bytes": 300, "bytes_before": 0, "bytes_received": 360, "link_seconds": 1.5, "bytes_from_disk": 0,
         "retries": 1, "failures": {"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
@@ -109,20 +109,20 @@ def test_prometheus_text_has_a_type_and_a_value_for_each():
     assert lines[-1] == 'smalti_cache_step_wait_seconds_count{rank="0\\"\\n"} 3'
 
 
-def test_what_nobody_counted_is_left_out():
+def test_figures_without_a_value_are_left_out():
     text = CacheStats(1, 1, 1, 0, 0, 0.0).to_prometheus()
     assert "least_bytes" not in text
     assert "ratio" not in text
     assert "\nsmalti_cache_fetches_total 1\n" in text
 
 
-def test_counters_that_were_collected_before_their_reader_count_no_more_and_touch_no_descriptor():
-    """The collector ends what hangs together in any order: a number may be told to counters that are gone."""
+def test_closed_counters_ignore_additions_and_touch_no_descriptor():
+    """The garbage collector closes objects of a cycle in any order, so counters may be used after they were closed."""
     counters = Counters()
-    taken = counters._descriptor
-    counters.__del__()
+    taken = counters._numbers.descriptor
+    counters._numbers.__del__()
     with open(os.devnull) as reused:  # the lowest free descriptor
         assert reused.fileno() == taken
         counters.add(hits=1)
-        counters.__del__()
-        assert os.fstat(taken), "somebody else's file is still open"
+        counters._numbers.__del__()
+        assert os.fstat(taken), "the other file is still open"

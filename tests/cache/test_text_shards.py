@@ -1,4 +1,4 @@
-"""Shards of two files in a cache: both have their names, or neither."""
+"""Shards of two files in a cache: both are published, or neither."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from smalti.writer import JSONWriter
 
 
 class Watched(LoggedStore):
-    """Before the second file of a shard is sent, the first may be looked for; its first requests can fail."""
+    """A store that lists the cache's files before it sends the second file of a shard, and can fail to send it."""
 
     def __init__(self, inner, log, cache: Path, failures: int = 0):
         super().__init__(inner, log)
@@ -43,21 +43,24 @@ def cache_of(texts, tmp_path, **options):
     return ShardCache(Source(store, manifest.digest, list(manifest.shards), chosen)), store
 
 
-def test_a_file_of_a_text_shard_has_no_name_before_the_other_is_here_too(texts, tmp_path):
-    """What has a name may be evicted by another process: a shard would be half gone when its second file comes."""
+def test_the_files_of_a_text_shard_are_published_together(texts, tmp_path):
+    """A published file may be evicted by another process: half of the shard could be missing at once."""
     cache, store = cache_of(texts, tmp_path)
     assert [row["id"] for row in cache.shard(0)] == list(range(len(cache.shard(0))))
     assert store.seen == []
     assert len([path for path in (tmp_path / "cache").rglob("shard*") if path.is_file()]) == 2
 
 
-def test_a_second_file_that_comes_later_does_not_cost_the_first_one_again(texts, tmp_path):
+def test_a_failed_second_file_does_not_cost_the_first_one_again(texts, tmp_path):
     cache, store = cache_of(texts, tmp_path, failures=1)
     assert cache.shard(0)[0]["id"] == 0
-    assert [key.endswith(".meta") for _, key, _ in store.lines("fetch")] == [False, True]  # the failed one is not told
+    assert [key.endswith(".meta") for _, key, _ in store.lines("fetch")] == [
+        False,
+        True,
+    ]  # the failed request is not in the log
 
 
-def test_a_shard_whose_second_file_never_comes_leaves_nothing(texts, tmp_path):
+def test_a_text_shard_whose_second_file_keeps_failing_leaves_no_files(texts, tmp_path):
     cache, _ = cache_of(texts, tmp_path, failures=9)
     with pytest.raises(StoreError, match="meta file"):
         cache.shard(0)

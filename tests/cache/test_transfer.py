@@ -1,20 +1,20 @@
-"""Objects in chunks, whole or by parts, within a deadline."""
+"""Transfers of objects, whole or in parts, within a deadline."""
 
 import threading
 
 import pytest
 
-from smalti.cache import CacheOptions, Counters
-from smalti.cache.eviction import Keeper, Places
-from smalti.cache.fetch import Fetcher
-from smalti.cache.prefetch import Pace
-from smalti.cache.transfer import PART_BYTES, PartsTimeout, cut, stream, stream_parts
-from smalti.cache.wanted import Wanted
+from smalti.cache import CacheOptions, Counters, Source
+from smalti.cache.eviction import SpaceManager
+from smalti.cache.fetch import ShardLoader
+from smalti.cache.mapping import OpenShards
+from smalti.cache.sources import ShardSources
+from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, divide, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.storage.deadline import TransferDeadline
 from smalti.storage.process import PerProcess
 from smalti.testing import MemoryStore
-from tests.cache.conftest import DIGEST, Clock, Slow
+from tests.cache.conftest import DIGEST, Clock, SlowStore
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
@@ -27,8 +27,8 @@ def store():
     return found
 
 
-class Counting(MemoryStore):
-    """Notes how many ranges are asked for at the same time, and waits until `expected` are."""
+class ConcurrentStore(MemoryStore):
+    """A store that waits until `expected` ranges are requested at the same time."""
 
     def __init__(self, expected):
         super().__init__()
@@ -45,7 +45,7 @@ class Counting(MemoryStore):
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
     deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
-    return stream_parts(store, key, cut(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
+    return stream_parts(store, key, divide(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
@@ -53,28 +53,28 @@ def test_parts_are_the_object_in_order(store, at_once):
     assert b"".join(parts(store, at_once=at_once)) == DATA
 
 
-def test_so_many_parts_are_asked_for_at_once():
-    store = Counting(2)
+def test_parts_are_requested_concurrently():
+    store = ConcurrentStore(2)
     store.put("k", DATA)
     assert b"".join(parts(store, at_once=2)) == DATA
     assert store.together == 2
 
 
-def test_parts_are_not_asked_for_far_ahead_of_the_one_who_takes_them(store):
+def test_parts_are_not_requested_far_ahead_of_the_reader(store):
     asked = []
     get_range = store.get_range
     store.get_range = lambda key, begin, end: asked.append(begin) or get_range(key, begin, end)
     taken = parts(store, at_once=1)
     assert next(taken) == DATA[:PART_BYTES]
     taken.close()
-    assert max(asked) <= PART_BYTES, "one part ahead, and no further"
+    assert max(asked) <= PART_BYTES, "one part ahead at most"
 
 
-def test_an_object_that_is_longer_than_it_should_be_is_noticed(store):
+def test_an_object_longer_than_declared_is_noticed(store):
     assert len(b"".join(parts(store, num_bytes=SIZE - 3))) == SIZE - 2, "one byte more than was declared"
 
 
-def test_an_object_that_is_shorter_than_it_should_be_is_noticed(store):
+def test_an_object_shorter_than_declared_is_noticed(store):
     assert b"".join(parts(store, num_bytes=SIZE + 9)) == DATA
 
 
@@ -84,7 +84,7 @@ def test_a_part_that_fails_is_the_error_of_the_whole(store):
 
 
 @pytest.mark.parametrize("read", ["whole", "parts"])
-def test_a_store_that_never_answers_is_a_timeout_that_says_what_to_do(read):
+def test_a_store_that_never_answers_is_a_timeout_with_advice(read):
     free = threading.Event()
 
     class Held(MemoryStore):
@@ -104,7 +104,7 @@ def test_a_store_that_never_answers_is_a_timeout_that_says_what_to_do(read):
 
 
 @pytest.mark.parametrize("read", ["whole", "parts"])
-def test_an_error_that_is_not_the_stores_says_which_object(read):
+def test_an_unexpected_error_is_raised_with_the_key(read):
     class Broken(MemoryStore):
         def get_range(self, *_):
             raise ZeroDivisionError("of the client")
@@ -120,23 +120,23 @@ def test_an_error_that_is_not_the_stores_says_which_object(read):
 
 def test_a_slow_object_that_progresses_arrives_long_after_the_time_limit():
     clock = Clock()
-    slow = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 513 seconds
+    slow = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 513 seconds
     slow.put("k", DATA)
     deadline = TransferDeadline(10.0, SIZE, clock)
     assert b"".join(stream(slow, "k", deadline=deadline, stall=5.0)) == DATA
     assert clock.now == 513.0
 
 
-def test_an_object_that_trickles_is_given_up_at_the_time_limit():
+def test_a_trickling_object_fails_at_the_time_limit():
     clock = Clock()
-    slow = Slow(clock, 1, 0.5)
+    slow = SlowStore(clock, 1, 0.5)
     slow.put("k", DATA)
     with pytest.raises(StoreTimeout, match="k: less than 64 KiB arrived within 60 s"):
         list(stream(slow, "k", deadline=TransferDeadline(60.0, SIZE, clock, what="k"), stall=30.0))
-    assert clock.now < 90.0, "some chunks more may be queued"
+    assert clock.now < 90.0, "some further chunks may be queued"
 
 
-def test_a_part_that_the_store_gave_up_leaves_reading_as_a_whole():
+def test_a_timeout_of_the_store_in_a_part_is_a_parts_timeout():
     store = MemoryStore()
     store.plant("get_range", error=StoreTimeout("too slow", key="k"))
     with pytest.raises(PartsTimeout, match="too slow"):
@@ -144,7 +144,7 @@ def test_a_part_that_the_store_gave_up_leaves_reading_as_a_whole():
 
 
 def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large, make_cache):
-    """Progress within a part is not seen: a link that is too slow for parts may be fast enough."""
+    """Progress within a part is not seen: a link that is too slow for parts may be fast enough for the whole object."""
     store = MemoryStore()
     info = put_large(store)
     store.plant("get_range", error=StoreTimeout("too slow"))
@@ -154,11 +154,11 @@ def test_a_large_shard_whose_parts_come_too_slowly_is_read_as_a_whole(put_large,
 
 def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_large, tmp_path):
     clock = Clock()
-    store = Slow(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
+    store = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
-    fetcher = Fetcher((store, DIGEST, options), Counters(), PerProcess(Pace), None, clock)
-    keeper = Keeper(None, Places(list, list, int, int), Counters(), list)
-    (path,) = fetcher.bring(Wanted(0, info, "shard 0"), lambda paths: paths, trusted=lambda _: False, keeper=keeper)
-    assert path.stat().st_size == info.raw.num_bytes
+    sources, opened, counters = ShardSources([Source(store, DIGEST, [info], options)], None), OpenShards(1), Counters()
+    space = PerProcess(lambda: SpaceManager(None, sources, counters, opened))
+    loader = ShardLoader(sources, opened, space, counters, PerProcess(ConcurrencyTuner), clock)
+    assert len(loader.load(0)) == info.samples
     assert clock.now == 289.0

@@ -1,4 +1,4 @@
-"""Who waits for another process that fetches the same shard."""
+"""Waiting for another process that fetches the same shard."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +14,13 @@ from tests.cache.conftest import DIGEST
 
 
 @pytest.mark.slow
-def test_a_shard_that_another_process_did_not_find_is_not_waited_for_once_more(fill, make_cache, tmp_path):
-    """Four workers that are patient one after the other outlast every deadline, and the last says the wrong thing."""
+def test_time_spent_waiting_for_another_process_counts_towards_the_not_found_time(fill, make_cache, tmp_path):
+    """Otherwise four workers that wait in turn for a missing shard exceed the deadline: the last one times out."""
     store = MemoryStore()
     infos = fill(store)
     info = infos[2]
     del store.objects[info.stored.basename]
-    cache = make_cache(store, infos, timeout=10.0)  # a second of which is patience
+    cache = make_cache(store, infos, timeout=10.0)  # "not found" is retried for a second
     target = tmp_path / "cache" / DIGEST / info.raw.basename
     target.parent.mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:

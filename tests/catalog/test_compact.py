@@ -21,7 +21,7 @@ from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from smalti.writer.compact import compact
-from tests.catalog.publishing.interfering_store import Meeting
+from tests.catalog.publishing.interfering_store import InterferingStore
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -121,9 +121,9 @@ def test_added_columns_whose_table_is_gone_are_not_left_behind(store, make_draft
 
 
 def test_what_is_appended_meanwhile_is_kept(make_draft):
-    store = Meeting()
+    store = InterferingStore()
     publish(store, make_draft(store, 40, row_hash="0" * 31 + "1"))
-    store.meanwhile = lambda: publish(store, make_draft(store, 3, first=90, row_hash="0" * 31 + "2"), mode="append")
+    store.interfere = lambda: publish(store, make_draft(store, 3, first=90, row_hash="0" * 31 + "2"), mode="append")
     made = compact(store, size_limit=10_000)
     assert (made.version, made.row_hash) == (3, "0" * 31 + "3")
     assert rows_of(store) == expected_rows(range(40), range(90, 93))
@@ -131,9 +131,9 @@ def test_what_is_appended_meanwhile_is_kept(make_draft):
 
 
 def test_what_replaces_the_content_meanwhile_wins_and_nothing_is_left(make_draft):
-    store = Meeting()
+    store = InterferingStore()
     publish(store, make_draft(store, 40))
-    store.meanwhile = lambda: publish(store, make_draft(store, 4, write_id="over"), mode="overwrite")
+    store.interfere = lambda: publish(store, make_draft(store, 4, write_id="over"), mode="overwrite")
     before = {key for key in store.objects if "/shard." in key}
     with pytest.raises(CommitConflict):
         compact(store, size_limit=10_000)
@@ -176,10 +176,10 @@ def test_samples_that_are_not_those_that_were_read_are_never_published(make_draf
 
 
 def test_an_unknown_outcome_removes_nothing(make_draft):
-    store = Meeting()
+    store = InterferingStore()
     publish(store, make_draft(store, 40))
     store.plant("put_if_absent", key="*00000002.json", lost_ack=True)
-    store.meanwhile = lambda: store.plant("get_range", key="*00000002.json")
+    store.interfere = lambda: store.plant("get_range", key="*00000002.json")
     with pytest.raises(CommitUnknown):
         compact(store, size_limit=10_000)
     store.heal()

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.catalog import diff, publish, verify
-from smalti.catalog.publishing.publish import commit_same
+from smalti.catalog.publishing.publish import announce_removal
 from smalti.catalog.reading import find_newest
 from smalti.catalog.tags import tag, tags, untag, version_of_tag
 from smalti.errors import (
@@ -128,7 +128,7 @@ def test_a_tag_that_is_there_takes_one_request(make_draft):
 
 
 def test_a_version_that_a_vacuum_removes_gets_no_tag(three):
-    assert commit_same(three, find_newest(three).header, "vacuum-1", expired=(1,)) is not None
+    assert announce_removal(three, find_newest(three).header, "vacuum-1", expired=(1,)) is not None
     with pytest.raises(VersionNotFound, match="version 1 was removed by a vacuum"):
         tag(three, "best", 1)
     assert tags(three) == {}
@@ -140,7 +140,7 @@ class Vacuuming(MemoryStore):
     def put_if_absent(self, key, data):
         super().put_if_absent(key, data)
         if "/tags/" in key:
-            assert commit_same(self, find_newest(self).header, "vacuum-1", expired=(1,)) is not None
+            assert announce_removal(self, find_newest(self).header, "vacuum-1", expired=(1,)) is not None
 
 
 def test_a_tag_that_a_vacuum_overtakes_is_taken_away_again(make_draft):
@@ -182,7 +182,7 @@ def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_d
     for _ in range(3):
         publish(store, make_draft(store, 3), mode="overwrite")
     tag(store, "best", 1)
-    with pytest.raises(CommitConflict, match="somebody else moved this tag"):
+    with pytest.raises(CommitConflict, match="another process moved this tag"):
         tag(store, "best", 3, move=True)
     assert tags(store) == {"best": 2}
 
@@ -212,7 +212,7 @@ def test_a_tag_that_somebody_has_is_not_taken_away_by_another_who_came_too_late(
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
     assert tag(store, "best", 1) == 1
-    store.happens = lambda: commit_same(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {"best": 1}
@@ -222,7 +222,7 @@ def test_a_tag_of_ones_own_goes_with_its_version(make_draft):
     store = Meanwhile()
     for number in range(2):
         publish(store, make_draft(store, 3 + number), mode="overwrite")
-    store.happens = lambda: commit_same(store, find_newest(store).header, "vacuum-1", expired=(1,))
+    store.happens = lambda: announce_removal(store, find_newest(store).header, "vacuum-1", expired=(1,))
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {}

@@ -22,7 +22,7 @@ def test_show_says_what_a_version_holds(root, capsys):
 def test_history_has_a_line_for_each_version(root, capsys):
     write_set(root, 50, exist_ok=True)
     assert main(["rollback", str(root), "--at", "1"]) == 0
-    assert "version 3 now holds what version 1 held" in capsys.readouterr().out
+    assert "version 3 now has the contents of version 1" in capsys.readouterr().out
     assert main(["history", str(root)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3"]

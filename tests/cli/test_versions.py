@@ -42,7 +42,7 @@ def test_tags_are_put_listed_moved_and_taken_away(root, said, told, capsys):
     assert told("tag", root, "best", "--at", 2, "--move") == {"tag": "best", "version": 2}
     assert told("tags", root) == {"best": 2}
     assert said("tags", root) == "best: version 2\n"
-    assert said("untag", root, "best") == "best: names no version any more\n"
+    assert said("untag", root, "best") == "best: tag removed\n"
     assert told("tags", root) == {}
 
 
@@ -101,7 +101,7 @@ def test_verify_tells_problems_as_json_and_by_its_status(root, told):
 def test_verify_says_whether_the_row_hash_is_that_of_the_version(tmp_path, said):
     with MDSWriter(out=tmp_path, columns={"id": "int"}, row_hash=True) as writer:
         writer.write({"id": 7})
-    assert ": as the version says" in said("verify", tmp_path)
+    assert ": as declared" in said("verify", tmp_path)
 
 
 def test_vacuum_says_what_would_go_and_removes_it_when_told(root, said, told, capsys):
@@ -110,13 +110,13 @@ def test_vacuum_says_what_would_go_and_removes_it_when_told(root, said, told, ca
     count = len(load_manifest(root, version=1).shards)
     text = said("vacuum", root)
     assert text.count("of a version that is no longer kept") == count
-    assert "nothing was removed; say --remove to do it" in text
+    assert "nothing was removed; give --remove to remove it" in text
     assert told("vacuum", root)["expired"] == [1]
     temporary = root / "dead" / ".shard.00000.mds.0123456789abcdef.smalti-tmp"
     temporary.parent.mkdir()
     temporary.write_bytes(bytes(1234))
     os.utime(temporary, (1e9, 1e9))
-    assert "dead/shard.00000.mds: 1,234 bytes, a temporary file that was never ended" in said("vacuum", root)
+    assert "dead/shard.00000.mds: 1,234 bytes, a temporary file that was never completed" in said("vacuum", root)
     uploads = [{"key": "dead/shard.00000.mds", "num_bytes": 1234, "upload_id": temporary.name}]
     assert told("vacuum", root)["uploads"] == uploads
     found = told("vacuum", root, "--remove")
@@ -137,7 +137,7 @@ def test_vacuum_of_less_than_a_week_must_be_insisted_upon(root, said, capsys):
 def test_compact_joins_shards_and_says_so(root, said, told):
     before = len(load_manifest(root).shards)
     assert f"version 3: 1 shards in place of {before}" in said("compact", root, "--size-limit", "64kb")
-    assert "none of them to be put together" in said("compact", root, "--size-limit", "64kb")
+    assert "none to merge" in said("compact", root, "--size-limit", "64kb")
     assert told("compact", root, "--size-limit", "64kb") == {"version": 3, "from": 3, "shards": [1, 1]}
     assert said("verify", root).startswith("version 3: 1 shards, 50 samples: all good")
 

@@ -236,7 +236,7 @@ def test_a_predicate_that_leaves_nothing_is_an_error_and_no_endless_epoch(folder
 
 
 def test_a_predicate_must_answer_for_each_row(folder):
-    with pytest.raises(SchemaError, match="one for each row"):
+    with pytest.raises(SchemaError, match="one per row"):
         make_batch_reader(url(folder), predicate=in_lambda(["id"], lambda ids: True))
 
 
@@ -274,7 +274,7 @@ def test_spark_own_files_beside_the_data_are_not_read(tmp_path):
 
 
 def test_nothing_there_says_so(tmp_path):
-    with pytest.raises(StoreNotFound, match="no Parquet file is there"):
+    with pytest.raises(StoreNotFound, match="no Parquet files found"):
         make_batch_reader(url(tmp_path / "nothing"))
 
 
@@ -286,13 +286,13 @@ def test_a_file_that_is_named_and_missing_says_which(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda data: data[:-30], "was not written to its end"),
+        (lambda data: data[:-30], "is incomplete"),
         (lambda data: data[:4] + b"\xff" * (len(data) - 12) + data[-8:], "footer of this Parquet file is damaged"),
         (
             lambda data: data[:-8] + (2**31 - 1).to_bytes(4, "little") + b"PAR1",
             "footer of this Parquet file is damaged",
         ),
-        (lambda data: b"", "was not written to its end"),
+        (lambda data: b"", "is incomplete"),
         (lambda data: data[:-4] + b"PARE", "encrypted"),
     ],
     ids=["cut off", "junk", "lying length", "empty", "encrypted"],
@@ -385,7 +385,7 @@ def test_a_rank_that_takes_the_shard_of_another_is_refused(folder, monkeypatch, 
 def test_a_launcher_that_the_reader_was_not_told_of_is_a_warning(folder, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.warns(UserWarning, match="each rank reads everything"):
+    with pytest.warns(UserWarning, match="each rank reads all rows"):
         make_batch_reader(url(folder)).stop()
     with pytest.warns(UserWarning, match="several ranks read the same rows"):
         make_batch_reader(url(folder), cur_shard=1, shard_count=2).stop()

@@ -18,9 +18,9 @@ from smalti.compat.petastorm import (
     NoDataAvailableError,
     SparkDatasetConverter,
     TransformSpec,
+    converted_folders,
     make_spark_converter,
     register_delete_dir_handler,
-    spark,
 )
 from smalti.errors import ChecksumMismatch
 from tests.compat.parquet_files import flat, ids_of, write_rows
@@ -69,13 +69,13 @@ def test_without_the_setting_nothing_is_written(spark):
 
 
 def test_the_setting_is_read_at_each_call_and_ours_goes_first(spark, parent, tmp_path):
-    spark = [make_spark_converter(spark.range(3))]
+    converters = [make_spark_converter(spark.range(3))]
     spark.conf.set(THEIRS, f"file://{tmp_path}/second")
-    spark.append(make_spark_converter(spark.range(3)))
+    converters.append(make_spark_converter(spark.range(3)))
     spark.conf.set(OURS, f"file://{tmp_path}/third")
-    spark.append(make_spark_converter(spark.range(3)))
+    converters.append(make_spark_converter(spark.range(3)))
     assert [len(folders(tmp_path / name)) for name in ("parent dir", "second", "third")] == [1, 1, 1]
-    for each in spark:
+    for each in converters:
         each.delete()
 
 
@@ -145,10 +145,10 @@ def test_what_is_kept_is_found_by_a_later_program_if_it_is_whole(spark, parent, 
     """Forgetting what this process wrote stands for another program; the folder is not to be removed at the end."""
     source = str(write_rows(tmp_path / "source", files=1))
     first = make_spark_converter(spark.read.parquet(source), keep=True)
-    spark._written.clear()
+    converted_folders._written_folders.clear()
     again = make_spark_converter(spark.read.parquet(source), keep=True)
     assert again.cache_dir_url == first.cache_dir_url
-    assert first.cache_dir_url not in spark._at_exit
+    assert first.cache_dir_url not in converted_folders._at_exit
     other = make_spark_converter(spark.read.parquet(source), keep=True, dtype=None)
     assert other.cache_dir_url != first.cache_dir_url
     first.delete()
@@ -161,9 +161,9 @@ def test_a_note_that_leads_elsewhere_is_not_followed(tmp_path, caplog):
     (tmp_path / "_kept").mkdir()
     for note in ('{"folder": "../x", "files": []}', "[]", "{", '{"folder": "x", "files": [1]}'):
         (tmp_path / "_kept" / "k.json").write_text(note)
-        assert spark.find(f"file://{tmp_path}", "k", None) is None
+        assert converted_folders.find_kept_folder(f"file://{tmp_path}", "k", None) is None
     assert caplog.text.count("is damaged and not used") == 4
-    assert spark.find(f"file://{tmp_path}", "none", None) is None
+    assert converted_folders.find_kept_folder(f"file://{tmp_path}", "none", None) is None
 
 
 def test_floats_get_the_precision_that_was_asked_for_and_integers_stay(spark, parent, caplog):
@@ -287,7 +287,7 @@ def test_files_of_a_path_are_read_where_they_are_and_never_deleted(tmp_path, cap
 
 
 def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
-    from smalti.compat.petastorm.spark import databricks_path
+    from smalti.compat.petastorm.converted_folders import databricks_path
 
     assert databricks_path("/anything") == "/anything"
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
@@ -295,7 +295,7 @@ def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
     assert databricks_path("file:/dbfs/x") == "file:/dbfs/x"
     assert databricks_path("dbfs:/Volumes/c/s/v/x") == databricks_path("/Volumes/c/s/v/x") == "file:/Volumes/c/s/v/x"
     for url in ("/local", "file:///tmp/x", "s3://b/x", "dbfs://x"):
-        with pytest.raises(ValueError, match="all machines see"):
+        with pytest.raises(ValueError, match="readable on all machines"):
             databricks_path(url)
 
 
@@ -364,7 +364,7 @@ def test_a_write_that_fails_leaves_no_folder(spark, parent):
 END = """
 import logging, os, sys
 from smalti.compat.petastorm import register_delete_dir_handler
-from smalti.compat.petastorm.spark import delete_at_exit
+from smalti.compat.petastorm.converted_folders import delete_at_exit
 logging.basicConfig()
 delete_at_exit("file://" + sys.argv[1])
 if len(sys.argv) > 2:
@@ -389,9 +389,9 @@ def test_at_the_programs_end_folders_are_removed_and_a_failure_is_only_a_warning
 
 def test_what_is_written_is_to_be_removed_at_the_programs_end_unless_it_was_before(spark, parent):
     converter = make_spark_converter(spark.range(3))
-    assert converter.cache_dir_url in spark._at_exit
+    assert converter.cache_dir_url in converted_folders._at_exit
     converter.delete()
-    assert converter.cache_dir_url not in spark._at_exit
+    assert converter.cache_dir_url not in converted_folders._at_exit
 
 
 def test_images_are_decoded_in_a_transform_as_on_databricks(spark, parent):

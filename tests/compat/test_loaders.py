@@ -95,7 +95,7 @@ def test_a_second_pass_in_the_middle_of_one_is_refused_and_after_a_whole_one_rea
     with loader_of(folder, loader_options={"batch_size": 40}) as loader:
         first = iter(loader)
         next(first)
-        with pytest.raises(RuntimeError, match="finish the pass"):
+        with pytest.raises(RuntimeError, match="finish the current pass"):
             iter(loader)
         list(first)
         second, third = ids_of(loader), ids_of(loader)

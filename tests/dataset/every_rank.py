@@ -13,7 +13,7 @@ def ranks_of(root, hosts, ranks_on_host, **options):
 
 
 def global_order(datasets, steps=None):
-    """Sample ids by global position, read by all ranks; padding left out, a position read twice is a failure."""
+    """Return the sample ids by global position, read by all ranks, without padding; no position may be read twice."""
     order = {}
     for dataset in datasets:
         for step, batch in enumerate(dataset.batches()):

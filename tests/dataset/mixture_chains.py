@@ -1,8 +1,8 @@
-"""Chains of lives over several streams, as plans, and what must be true of them; `test_mixture_chains.py` draws them.
+"""Runs over several streams that are resumed several times, as plans, with the claims that must hold for them.
 
-A life has a world, a batch size and weights of its own, begins at the state of the one before, in JSON, and ends after
-a part of what the epoch has left. What is expected is kept here beside it: which samples each stretch of an epoch
-was to take, and how often each sample was planned so far.
+A run is a chain of segments. A segment has a world, a batch size and weights of its own, begins at the state of the one
+before, in JSON, and ends after a part of the rest of the epoch. `Run` also tracks what is expected: the samples of each
+stretch of an epoch, and how often each sample was planned so far. `test_mixture_chains.py` draws the chains.
 """
 
 import json
@@ -13,7 +13,15 @@ from fractions import Fraction
 import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading, begun, check_next_epoch, reading_world
+from smalti.dataset.order import (
+    MixingOptions,
+    OrderOptions,
+    Pass,
+    Reading,
+    check_next_epoch,
+    reading_world,
+    with_batch_sizes,
+)
 from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.errors import CursorError
 from smalti.order.mixture import StreamWeight
@@ -21,15 +29,15 @@ from smalti.world import World
 
 
 @dataclass(frozen=True)
-class Life:
+class Segment:
     hosts: int
     ranks_on_host: int
     replication: int
     batch_size: int
     part: float
-    """How much it reads of what the epoch has left; 1 is all."""
+    """Part of the rest of the epoch that it reads; 1 for all."""
     weights: MixingOptions | None = None
-    """Others than those before it."""
+    """New weights; None to keep those of the segment before."""
 
     def worlds(self):
         num_ranks = self.hosts * self.ranks_on_host
@@ -39,79 +47,83 @@ class Life:
 @dataclass(frozen=True)
 class Chain:
     streams: list[list[int]]
-    """Of every stream, its shards' sizes."""
+    """The shard sizes of every stream."""
     options: OrderOptions
     mixing: MixingOptions
-    lives: list[Life]
+    segments: list[Segment]
 
 
 @dataclass
 class Run:
-    """A chain while it is checked."""
+    """A chain that is being checked."""
 
     chain: Chain
     mixing: MixingOptions
     state: str | None = None
     expected: list[int] = field(default_factory=list)
-    """The sample id at each position of the epoch at hand."""
+    """The sample id at each position of the current epoch."""
     consumed: dict[int, int] = field(default_factory=dict)
-    """The id that was read at each position of it."""
+    """The id that was read at each position of the current epoch."""
     planned: Counter = field(default_factory=Counter)
-    """How often each sample was planned in the epochs and stretches before, whether or not it was read then."""
+    """Times that each sample was planned in earlier epochs and stretches, whether or not it was read."""
     epochs: int = 0
-    """Epochs that were read to their end."""
+    """Epochs read to their end."""
     _begin: int = 0
-    """Where the weights at hand began in the epoch."""
+    """Position in the epoch at which the current weights began."""
     _known: object = None
     """Epoch and mixture for which `expected` was made."""
     changes: int = 0
-    """Of weights, inside epochs."""
+    """Changes of weights inside epochs."""
     refusals: int = 0
-    """Of weights."""
+    """Refused changes of weights."""
 
     @property
     def totals(self):
         return [sum(stream) for stream in self.chain.streams]
 
-    def live(self, life):
-        options = replace(self.chain.options, replication=life.replication)
-        readers = reading_world(life.worlds()[0], options)
-        cursor = self._begin_with_weights(life, options, readers)
+    def read(self, segment):
+        options = replace(self.chain.options, replication=segment.replication)
+        readers = reading_world(segment.worlds()[0], options)
+        cursor = self._begin_with_weights(segment, options, readers)
         self._expect(cursor)
-        ranks = [Reading(Pass(cursor, world), self.chain.streams, life.batch_size, options) for world in life.worlds()]
+        ranks = [
+            Reading(Pass(cursor, world), self.chain.streams, segment.batch_size, options) for world in segment.worlds()
+        ]
         (num_steps,) = {rank.division.num_steps for rank in ranks}  # I4: equally many on all ranks
-        steps = num_steps if life.part == 1 else int(num_steps * life.part)
+        steps = num_steps if segment.part == 1 else int(num_steps * segment.part)
         taken = [ids_of(rank, ranks[-1].plan, steps) for rank in ranks[:-1]] + [ranks[-1].steps(0, steps)]
         for number, rank in enumerate(taken):
-            group = taken[number - number % life.replication]
+            group = taken[number - number % segment.replication]
             assert [ids.tolist() for _, ids in rank] == [ids.tolist() for _, ids in group], "replicas read the same"
-        self._consume(taken[:: life.replication], steps)
+        self._consume(taken[:: segment.replication], steps)
         (self.state,) = {json.dumps(rank.cursor_after(steps).to_state()) for rank in ranks}  # I5
         if json.loads(self.state)["epoch"] > cursor.epoch:
             self._end_epoch()
 
-    def _begin_with_weights(self, life, options, readers):
-        """The start of a life; with the weights that there were if those of the life are refused, as they may be only
-        where a stream is too small a part of a batch: before anything is read, and the state goes on without them."""
+    def _begin_with_weights(self, segment, options, readers):
+        """Return the start of a segment; with the former weights if those of the segment are refused.
+
+        They may be refused only because a stream is too small a part of a batch, and before anything is read.
+        """
         before = self.mixing
-        if life.weights is not None:
-            self.mixing = life.weights
+        if segment.weights is not None:
+            self.mixing = segment.weights
         try:
-            cursor = self._begin_life(life, options, readers)
+            cursor = self._begin_segment(segment, options, readers)
             if changes_weights(self.state and json.loads(self.state), cursor):
-                check_next_epoch(cursor, self.chain.streams, life.batch_size * readers.num_ranks)
+                check_next_epoch(cursor, self.chain.streams, segment.batch_size * readers.num_ranks)
             return cursor
         except CursorError as error:
             if not str(error).startswith("weights cannot change to"):
                 raise
-            assert life.weights is not None
+            assert segment.weights is not None
             assert self.chain.mixing.batching_method == "stratified"
             self.refusals += 1
             self.mixing = before
-            return self._begin_life(life, options, readers)
+            return self._begin_segment(segment, options, readers)
 
-    def _begin_life(self, life, options, readers):
-        return begun(self._start(options, readers), readers, life.batch_size)
+    def _begin_segment(self, segment, options, readers):
+        return with_batch_sizes(self._start(options, readers), readers, segment.batch_size)
 
     def _start(self, options, readers):
         streams = [MixedStream(str(number), None, total) for number, total in enumerate(self.totals)]
@@ -126,7 +138,7 @@ class Run:
         return cursor if cursor.samples else at_epoch(cursor, cursor.epoch, self.chain.streams)
 
     def _expect(self, cursor):
-        """What is to be read from here on, as one reader alone would."""
+        """Compute the order that is to be read from here on, as a single reader would read it."""
         known, self._known = self._known, (cursor.epoch, cursor.mixture)
         if known == self._known and cursor.samples:
             return
@@ -136,7 +148,7 @@ class Run:
         if place and ids == self.expected:
             return
         assert ids[:place] == self.expected[:place], "I3: what was read stays as it was"
-        if place > self._begin:  # a change where the last one was takes its place: nothing was planned meanwhile
+        if place > self._begin:  # a second change at one place replaces the first, of which nothing was planned
             self.changes += 1
             self._count_as_planned()
         self._begin, self.expected = place, ids
@@ -174,7 +186,7 @@ class Run:
                 assert max(times, default=0) - min(times, default=0) <= 1, "equally often, or once more"
 
     def _check_amounts(self, ids):
-        """What the weights say is taken of each stream; of an epoch's rest, the part that it is."""
+        """Check the samples of each stream against the weights, for an epoch or the rest of one."""
         counts = [sum(sample in span for sample in ids) for span in self._spans]
         whole = self._whole_epoch()
         if self._begin or not all(share.denominator == 1 for share in whole):
@@ -204,26 +216,26 @@ class Run:
 
 
 def ids_of(rank, plan, steps):
-    """`rank.steps(0, steps)` by a plan that is there already: planning is what takes these tests their time."""
+    """Return `rank.steps(0, steps)` with an existing plan: planning takes most of these tests' time."""
     return [(step, plan.ids_at(step.lookup)) for step in rank.division.steps(0, steps)]
 
 
 def check(chain):
-    """Lives the chain, and to the end of its last epoch; the run that it was."""
+    """Read the chain's segments, then on to the end of its last epoch, and return the run."""
     run = Run(chain, chain.mixing)
-    for life in chain.lives:
-        run.live(life)
+    for segment in chain.segments:
+        run.read(segment)
     if run.consumed or not run.epochs:
-        run.live(replace(chain.lives[-1], part=1, weights=None))
+        run.read(replace(chain.segments[-1], part=1, weights=None))
     assert Cursor.from_state(json.loads(run.state)).samples == 0
     return run
 
 
 def proportions(values, epoch_size=None, **options):
-    """Mixing by proportion."""
+    """Return options that mix by proportion."""
     return MixingOptions(tuple(StreamWeight(proportion=value) for value in values), epoch_size, **options)
 
 
 def chosen(counts, **options):
-    """Mixing by numbers of samples."""
+    """Return options that mix by numbers of samples."""
     return MixingOptions(tuple(StreamWeight(choose=count) for count in counts), **options)

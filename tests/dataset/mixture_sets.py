@@ -1,4 +1,4 @@
-"""Three shard sets that tests mix: 40, 25 and 15 samples; sample ids 0 to 39, 40 to 64, 65 to 79."""
+"""Three shard sets to mix, of 40, 25 and 15 samples: sample ids 0 to 39, 40 to 64, 65 to 79."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ BEGINS = (0, 40, 65)
 
 
 def write_three(folder: Path) -> list[str]:
-    """Their roots."""
+    """Write the sets and return their roots."""
     return [str(write_set(folder / name, count)) for name, count in zip("abc", COUNTS, strict=True)]
 
 
 def streams_of(roots, name="proportion", values=(2, 1, 1), **options):
-    """A stream for each root, with a weight of one name; None for none."""
+    """Return a stream for each root, with weights of one kind; None for no weight."""
     return [
         Stream(remote=root, **({} if value is None else {name: value}), **options)
         for root, value in zip(roots, values, strict=False)
@@ -25,13 +25,13 @@ def streams_of(roots, name="proportion", values=(2, 1, 1), **options):
 
 
 def mixed(roots, name="proportion", values=(2, 1, 1), **options):
-    """A dataset over them; marked, shuffled, in batches of 8."""
+    """Return a dataset over the streams, with ids, shuffled, in batches of 8."""
     chosen = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"} | options
     return StreamingDataset(streams=streams_of(roots, name, values), **chosen)
 
 
 def take(dataset, steps=None):
-    """Sample ids batch by batch, of some steps or the rest of the epoch; and the state then, in JSON and back."""
+    """Return the sample ids of some steps, or of the rest of the epoch, and the state after them, through JSON."""
     this_pass, batches = dataset.begin_pass(), []
     for step, ids in dataset.planned(this_pass):
         if len(batches) == steps:
@@ -41,11 +41,11 @@ def take(dataset, steps=None):
 
 
 def by_stream(ids):
-    """How many of the sample ids each stream has."""
+    """Return the number of these sample ids in each stream."""
     ends = [begin + count for begin, count in zip(BEGINS, COUNTS, strict=True)]
     return [sum(begin <= sample < end for sample in ids) for begin, end in zip(BEGINS, ends, strict=True)]
 
 
 def flat(batches):
-    """One list of all."""
+    """Return all batches as one list."""
     return [sample for batch in batches for sample in batch]

@@ -1,7 +1,7 @@
-"""Lives of a run, each on another world, as plans: every sample is read once, in the order that was there before.
+"""Runs that are resumed several times, each time on another world, as plans: every sample is read once, in one order.
 
-A chain is a data set, an order, and lives. A life has hosts, ranks, replicas and a batch size of its own, begins at the
-state of the one before, in JSON, and ends after some steps; the last one ends with the epoch.
+A chain is a data set, an order, and segments of a run. A segment has its own hosts, ranks, replicas and batch size,
+begins at the state of the one before, in JSON, and ends after some steps; the last one ends with the epoch.
 """
 
 import json
@@ -20,13 +20,13 @@ from smalti.world import World
 
 
 @dataclass(frozen=True)
-class Life:
+class Segment:
     hosts: int
     ranks_on_host: int
     replication: int
     batch_size: int
     part: float
-    """How much of what is left it reads."""
+    """Part of the remaining steps that it reads."""
 
     def worlds(self):
         num_ranks = self.hosts * self.ranks_on_host
@@ -37,12 +37,12 @@ class Life:
 class Chain:
     sizes: list[int]
     options: OrderOptions
-    lives: list[Life]
+    segments: list[Segment]
 
 
 @st.composite
 def chains(draw, algorithms=ALGORITHMS):
-    """12 canonical nodes fit 1, 2, 3, 4, 6 and 12 hosts, which is what MosaicML's orders ask for; ours asks nothing."""
+    """Draw chains; MosaicML's orders get 12 canonical nodes, which 1, 2, 3, 4, 6 and 12 hosts divide."""
     algorithm = draw(st.sampled_from(algorithms))
     window = algorithm == WINDOW
     options = OrderOptions(
@@ -55,36 +55,36 @@ def chains(draw, algorithms=ALGORITHMS):
     )
     sizes = draw(st.lists(st.integers(0 if window else 4, 30), min_size=4, max_size=15))
     sizes[0] += 1 if window else 24
-    return Chain(sizes, options, [draw(lives(window=window)) for _ in range(draw(st.integers(1, 5)))])
+    return Chain(sizes, options, [draw(segments(window=window)) for _ in range(draw(st.integers(1, 5)))])
 
 
 @st.composite
-def lives(draw, *, window):
+def segments(draw, *, window):
     replication = draw(st.sampled_from([1, 1, 2, 3]))
     # MosaicML counts hosts anew where ranks replicate each other: whole hosts of groups, or one.
     hosts = draw(st.integers(1, 5)) if window else draw(st.sampled_from([1, 2, 3, 4]))
     ranks = draw(st.integers(1, 3)) * (replication if window or hosts == 1 else 1)
     if hosts * ranks % replication or (not window and hosts > 1):
         replication = 1
-    return Life(hosts, ranks, replication, draw(st.integers(1, 8)), draw(st.floats(0, 1)))
+    return Segment(hosts, ranks, replication, draw(st.integers(1, 8)), draw(st.floats(0, 1)))
 
 
-def readings(chain, life, cursor):
-    options = OrderOptions(**{**vars(chain.options), "replication": life.replication})
-    return [Reading(Pass(cursor, world), [chain.sizes], life.batch_size, options) for world in life.worlds()]
+def readings(chain, segment, cursor):
+    options = OrderOptions(**{**vars(chain.options), "replication": segment.replication})
+    return [Reading(Pass(cursor, world), [chain.sizes], segment.batch_size, options) for world in segment.worlds()]
 
 
-def read_life(chain, life, cursor, steps_of, consumed):
-    """Reads some steps of one life into `consumed`, position by position; the state that it ends with."""
-    ranks = readings(chain, life, cursor)
+def read_segment(chain, segment, cursor, steps_of, consumed):
+    """Read some steps of a segment into `consumed`, position by position, and return the cursor after them."""
+    ranks = readings(chain, segment, cursor)
     num_steps = {reading.division.num_steps for reading in ranks}
     assert len(num_steps) == 1, "I4: all ranks take equally many steps"
     steps = steps_of(num_steps.pop())
     taken = [reading.steps(0, steps) for reading in ranks]
-    for first in range(0, len(ranks), life.replication):
-        for other in taken[first + 1 : first + life.replication]:
+    for first in range(0, len(ranks), segment.replication):
+        for other in taken[first + 1 : first + segment.replication]:
             assert_same(taken[first], other)
-    groups = taken[:: life.replication]
+    groups = taken[:: segment.replication]
     for step in range(steps):
         held = np.concatenate([group[step][0].positions for group in groups])
         ids = np.concatenate([group[step][1] for group in groups])
@@ -98,25 +98,25 @@ def read_life(chain, life, cursor, steps_of, consumed):
     return Cursor.from_state(json.loads(states.pop()))
 
 
-def assert_same(ours, theirs):
-    for (step, ids), (other, other_ids) in zip(ours, theirs, strict=True):
+def assert_same(steps, other_steps):
+    for (step, ids), (other, other_ids) in zip(steps, other_steps, strict=True):
         assert ids.tolist() == other_ids.tolist()
         assert step.positions.tolist() == other.positions.tolist()
 
 
 def first_cursor_of(chain):
-    world = reading_world(chain.lives[0].worlds()[0], chain.options)
+    world = reading_world(chain.segments[0].worlds()[0], chain.options)
     return first_cursor(chain.options, world, [MixedStream("d", None, sum(chain.sizes))], [chain.sizes])
 
 
 def check(chain):
     cursor = begin = first_cursor_of(chain)
     consumed = {}
-    for life in chain.lives[:-1]:
+    for segment in chain.segments[:-1]:
         if cursor.epoch == begin.epoch:
-            cursor = read_life(chain, life, cursor, lambda steps, part=life.part: int(steps * part), consumed)
+            cursor = read_segment(chain, segment, cursor, lambda steps, part=segment.part: int(steps * part), consumed)
     if cursor.epoch == begin.epoch:
-        cursor = read_life(chain, chain.lives[-1], cursor, lambda steps: steps, consumed)
+        cursor = read_segment(chain, chain.segments[-1], cursor, lambda steps: steps, consumed)
     assert (cursor.epoch, cursor.samples) == (1, 0)
     assert sorted(consumed.values()) == list(range(sum(chain.sizes))), "I1: every sample once"
     alone = Reading(Pass(begin, World()), [chain.sizes], 1, chain.options).plan
@@ -126,14 +126,14 @@ def check(chain):
 
 @settings(max_examples=100)
 @given(chains())
-def test_chains_of_lives_read_every_sample_once_in_one_order(chain):
+def test_runs_resumed_many_times_read_every_sample_once_in_one_order(chain):
     check(chain)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(chains([WINDOW]))
-def test_1000_chains_in_our_order(chain):
+def test_1000_chains_in_the_window_order(chain):
     check(chain)
 
 
@@ -145,69 +145,69 @@ def test_400_chains_in_mosaicmls_orders(chain):
 
 
 SMALL = [
-    ("window", Life(1, 1, 1, 7, 0.0), "pad"),
-    ("window", Life(2, 2, 1, 3, 0.0), "short"),
-    ("window", Life(3, 2, 2, 4, 0.0), "drop"),
-    ("py1e", Life(2, 2, 1, 3, 0.0), None),
-    ("py1br", Life(4, 1, 1, 5, 0.0), None),
-    ("naive", Life(1, 4, 2, 2, 0.0), None),
+    ("window", Segment(1, 1, 1, 7, 0.0), "pad"),
+    ("window", Segment(2, 2, 1, 3, 0.0), "short"),
+    ("window", Segment(3, 2, 2, 4, 0.0), "drop"),
+    ("py1e", Segment(2, 2, 1, 3, 0.0), None),
+    ("py1br", Segment(4, 1, 1, 5, 0.0), None),
+    ("naive", Segment(1, 4, 2, 2, 0.0), None),
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "life", "tail"), SMALL)
-def test_after_any_step_every_rank_reads_on_as_if_nothing_had_been(algorithm, life, tail):
+@pytest.mark.parametrize(("algorithm", "segment", "tail"), SMALL)
+def test_resuming_after_any_step_reads_the_uninterrupted_order(algorithm, segment, tail):
     options = OrderOptions(shuffle=True, canonical_nodes=4, block_size=64, algorithm=algorithm, tail=tail)
-    chain = Chain([30, 41, 7, 55], options, [life])
+    chain = Chain([30, 41, 7, 55], options, [segment])
     begin = first_cursor_of(chain)
-    whole = readings(chain, life, begin)
+    whole = readings(chain, segment, begin)
     num_steps = whole[0].division.num_steps
     uninterrupted = [[ids.tolist() for _, ids in rank.steps(0, num_steps)] for rank in whole]
     for step in range(num_steps):
         state = json.loads(json.dumps(whole[-1].cursor_after(step).to_state()))
-        rest = readings(chain, life, Cursor.from_state(state))
+        rest = readings(chain, segment, Cursor.from_state(state))
         assert [[ids.tolist() for _, ids in rank.steps(0, num_steps)] for rank in rest] == [
             rank[step:] for rank in uninterrupted
         ]
 
 
-def test_three_of_four_hosts_come_back_and_the_run_goes_on():
+def test_a_run_continues_when_three_of_four_hosts_come_back():
     """16 canonical nodes, 4 hosts of 2 ranks; after 5 steps one host is lost, and the others read the rest."""
     options = OrderOptions(shuffle=True, canonical_nodes=16)
-    whole, lost = Life(4, 2, 1, 3, 0.0), Life(3, 2, 1, 3, 0.0)
+    whole, lost = Segment(4, 2, 1, 3, 0.0), Segment(3, 2, 1, 3, 0.0)
     chain = Chain([40] * 10, options, [whole, lost])
     consumed = {}
-    cursor = read_life(chain, whole, first_cursor_of(chain), lambda steps: 5, consumed)
+    cursor = read_segment(chain, whole, first_cursor_of(chain), lambda steps: 5, consumed)
     assert (cursor.samples, len(consumed)) == (5 * 24, 5 * 24)
-    cursor = read_life(chain, lost, cursor, lambda steps: steps, consumed)
+    cursor = read_segment(chain, lost, cursor, lambda steps: steps, consumed)
     assert cursor.epoch == 1
     assert sorted(consumed.values()) == list(range(400))
 
 
-def test_mosaicmls_order_goes_on_with_three_of_four_hosts_and_the_same_global_batch():
+def test_mosaicmls_order_continues_with_three_of_four_hosts_and_the_same_global_batch():
     """`relaxed`: each global batch is the one that four hosts would have read."""
     options = OrderOptions(shuffle=True, canonical_nodes=4, algorithm="py1e", block_size=64)
-    whole, lost = Life(4, 1, 1, 3, 0.0), Life(3, 1, 1, 4, 0.0)
+    whole, lost = Segment(4, 1, 1, 3, 0.0), Segment(3, 1, 1, 4, 0.0)
     chain = Chain([30] * 8, options, [whole, lost])
     consumed = {}
     begin = first_cursor_of(chain)
     assert begin.canonical_nodes == default_mosaic_nodes("py1e", 4) == 4
-    cursor = read_life(chain, whole, begin, lambda steps: 7, consumed)
+    cursor = read_segment(chain, whole, begin, lambda steps: 7, consumed)
     by_four = [reading.steps(0, 13) for reading in readings(chain, whole, cursor)]
     by_three = [reading.steps(0, 13) for reading in readings(chain, lost, cursor)]
     for step in range(13):
         assert sorted(i for rank in by_four for i in rank[step][1]) == sorted(
             i for rank in by_three for i in rank[step][1]
         )
-    read_life(chain, lost, cursor, lambda steps: steps, consumed)
+    read_segment(chain, lost, cursor, lambda steps: steps, consumed)
     assert sorted(consumed.values()) == list(range(240))
 
 
-def test_a_place_between_hosts_is_read_again_and_marked():
-    """5 samples were read by one host; two hosts begin at 4, as MosaicML's do, and say that this one is a repeat."""
+def test_a_start_between_hosts_is_read_again_and_marked():
+    """5 samples were read by one host; two hosts begin at 4, as in MosaicML, and mark that sample as a repeat."""
     options = OrderOptions(canonical_nodes=2, algorithm="naive")
-    alone, two = Life(1, 1, 1, 5, 0.0), Life(2, 1, 1, 2, 0.0)
+    alone, two = Segment(1, 1, 1, 5, 0.0), Segment(2, 1, 1, 2, 0.0)
     chain = Chain([10, 10], options, [alone, two])
-    cursor = read_life(chain, alone, first_cursor_of(chain), lambda steps: 1, {})
+    cursor = read_segment(chain, alone, first_cursor_of(chain), lambda steps: 1, {})
     assert cursor.samples == 5
     first, second = (reading.steps(0, 1)[0][0] for reading in readings(chain, two, cursor))
     assert (first.lookup.tolist(), first.positions.tolist()) == ([4, 6], [-1, 6])

@@ -36,7 +36,7 @@ def test_samples_are_read_by_id(root):
     assert dataset[5]["vector"].tolist() == [5.0, 0.5, -5.0]
 
 
-def test_samples_are_asked_for_in_the_forms_that_mosaicml_takes(root):
+def test_samples_are_indexed_in_all_forms_that_mosaicml_supports(root):
     dataset = open_dataset(str(root))
 
     def found(at):
@@ -52,7 +52,7 @@ def test_samples_are_asked_for_in_the_forms_that_mosaicml_takes(root):
 
 
 @pytest.mark.parametrize("at", [1.0, "1", None, (1, 2)])
-def test_samples_are_asked_for_in_no_other_form(root, at):
+def test_indexes_of_other_forms_are_refused(root, at):
     with pytest.raises(ValueError, match="takes an integer, a slice"):
         open_dataset(str(root))[at]
 
@@ -74,7 +74,7 @@ def test_get_item_takes_plain_ids_only(root, number):
         open_dataset(str(root)).get_item(number)
 
 
-def test_an_id_outside_the_set_says_what_there_is(root):
+def test_an_id_out_of_range_is_refused_with_the_range(root):
     with pytest.raises(IndexError, match="it has samples 0 to 136"):
         open_dataset(str(root))[137]
 
@@ -83,7 +83,7 @@ def test_without_shuffle_samples_come_as_stored(root):
     assert read_ids(StreamingDataset(remote=str(root), batch_size=10, tail="short")) == list(range(137))
 
 
-def test_values_survive_the_batch_path(root):
+def test_batches_of_columns_hold_the_written_values(root):
     dataset = StreamingDataset(remote=str(root), batch_size=10, shuffle=True, tail="short")
     for batch in dataset.batches():
         for place, number in enumerate(batch["id"].tolist()):
@@ -91,7 +91,7 @@ def test_values_survive_the_batch_path(root):
             assert batch["vector"][place].tolist() == sample(number)["vector"].tolist()
 
 
-def test_the_batch_path_and_the_sample_path_agree(root):
+def test_batches_of_columns_and_of_samples_agree(root):
     by_batch = StreamingDataset(remote=str(root), batch_size=8, shuffle=True)
     one_by_one = StreamingDataset(remote=str(root), batch_size=8, shuffle=True)
     assert [n for batch in by_batch.batches() for n in batch["id"].tolist()] == read_ids(one_by_one)
@@ -182,7 +182,7 @@ def test_iterating_without_a_batch_size_says_what_to_give(root):
         next(iter(StreamingDataset(remote=str(root))))
 
 
-def test_a_place_with_no_data_set_is_named(tmp_path):
+def test_an_address_without_a_data_set_is_named(tmp_path):
     with pytest.raises(StoreNotFound, match=f"{tmp_path} holds no shard set"):
         open_dataset(str(tmp_path))
 
@@ -226,7 +226,7 @@ def test_neither_remote_nor_local_is_refused():
         ({"shuffle_block_size": 3}, "with shuffle_block_size 1048576, .* give `shuffle_block_size=1048576`"),
     ],
 )
-def test_a_state_of_another_order_is_refused_with_both_sides_and_what_to_do(root, options, says):
+def test_a_state_of_another_order_is_refused_with_both_values_and_the_remedy(root, options, says):
     state = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, batch_size=4).state_dict()
     with pytest.raises(CursorError, match=f"was saved {says}.* call `set_epoch`"):
         StreamingDataset(remote=str(root), batch_size=4, **{"shuffle": True, **options}).load_state_dict(state)
@@ -241,7 +241,7 @@ def test_a_state_of_another_version_of_the_order_is_refused(root):
 
 
 @pytest.mark.parametrize("algorithm", ["window", "py1e", "py1br", "py1s", "py2s", "naive"])
-def test_what_an_option_can_be_a_state_can_hold(root, algorithm):
+def test_a_state_can_hold_every_allowed_option(root, algorithm):
     options = {"shuffle": True, "shuffle_algo": algorithm, "batch_size": 137}
     most = {"shuffle_seed": (1 << 63) - 1, "shuffle_block_size": 1 << 62}
     resumed = StreamingDataset(local=str(root), **options)
@@ -261,7 +261,7 @@ def test_after_a_refused_state_a_new_epoch_can_be_begun(root):
     assert dataset.next_epoch == 4
 
 
-def test_a_state_is_asked_for_as_mosaicml_does_in_the_middle_of_an_iteration(root):
+def test_state_dict_takes_mosaicmls_arguments_during_an_iteration(root):
     dataset = StreamingDataset(remote=str(root), batch_size=4)
     samples = iter(dataset)
     for _ in range(12):
@@ -282,7 +282,7 @@ def test_a_state_of_another_data_set_is_refused(root, tmp_path):
         StreamingDataset(remote=str(other), batch_size=4).load_state_dict(state)
 
 
-def test_the_seed_and_nodes_of_the_saved_run_are_taken_over(root):
+def test_seed_and_canonical_nodes_are_restored_from_the_state(root):
     saved = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, num_canonical_nodes=5, batch_size=137)
     resumed = StreamingDataset(remote=str(root), shuffle=True, batch_size=137)
     resumed.load_state_dict(saved.state_dict())
@@ -298,7 +298,7 @@ def test_a_golden_set_of_mosaicml_is_read_in_place(shared):
     assert [dataset[i] for i in range(dataset.size)] == expected
 
 
-def test_columns_that_run_code_are_refused_at_open_unless_asked_for(tmp_path):
+def test_columns_that_run_code_are_refused_at_open_without_allow_unsafe_types(tmp_path):
     with MDSWriter(out=str(tmp_path), columns={"x": "pkl"}, allow_unsafe_types=True) as writer:
         writer.write({"x": [1, 2]})
     with pytest.raises(SchemaError, match="pkl"):

@@ -1,4 +1,4 @@
-"""What an epoch will cost, against an epoch that is gone through sample by sample."""
+"""Forecasts of an epoch's cost, compared with an epoch that is simulated sample by sample."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.forecast import Reader, Shards, forecast
+from smalti.dataset.forecast import ReaderSetup, Shards, forecast
 from smalti.dataset.order import OrderOptions
 from smalti.dataset.resume import first_cursor
 from smalti.order import Division, plan_epoch
@@ -22,8 +22,8 @@ def cursor_of(sizes, **options) -> Cursor:
     return first_cursor(OrderOptions(**options), World(), [MixedStream("d", None, sum(sizes))], [sizes])
 
 
-def gone_through(cursor, shards, reader):
-    """Of every host: the shards it reads, and the most unpacked bytes between the first and last use of each."""
+def simulated(cursor, shards, reader):
+    """Return, for every host, the shards it reads and the most unpacked bytes held from first to last use of each."""
     plan = plan_epoch(
         shards.samples,
         seed=cursor.seed,
@@ -64,55 +64,55 @@ def gone_through(cursor, shards, reader):
     st.booleans(),
 )
 @pytest.mark.slow
-def test_every_host_reads_the_shards_that_are_told_and_never_holds_more(sizes, hosts, batch, nodes, block, shuffle):
-    shards, reader = shards_of(sizes), Reader(*hosts, batch)
+def test_a_forecast_counts_the_shards_that_each_host_reads_and_holds(sizes, hosts, batch, nodes, block, shuffle):
+    shards, reader = shards_of(sizes), ReaderSetup(*hosts, batch)
     cursor = cursor_of(sizes, shuffle=shuffle, canonical_nodes=nodes, block_size=block)
-    told = forecast(cursor, shards, reader)
+    found = forecast(cursor, shards, reader)
     slack = 2 * int(shards.raw.max())  # the shards of a batch that reaches over a row's end
-    for host, (read, held) in zip(told.hosts, gone_through(cursor, shards, reader), strict=True):
+    for host, (read, held) in zip(found.hosts, simulated(cursor, shards, reader), strict=True):
         assert read <= set(np.flatnonzero(shards.samples).tolist())
         assert host.shards >= len(read)
         assert held <= host.window_bytes + slack * reader.ranks_on_host * batch
     if sum(sizes) >= 200 and hosts[0] in (1, 2) and nodes % hosts[0] == 0 and shuffle:
-        assert [host.shards for host in told.hosts] == [
-            len(read) for read, _ in gone_through(cursor, shards, reader)
-        ], "each shard is read by somebody of its run"
+        assert [host.shards for host in found.hosts] == [len(read) for read, _ in simulated(cursor, shards, reader)], (
+            "each shard is read by somebody of its run"
+        )
 
 
-def test_an_epoch_on_two_hosts_as_it_can_be_counted_by_hand():
+def test_a_forecast_for_two_hosts_counted_by_hand():
     """40 shards of 100 samples; four runs, two for each host, so each host fetches 20 shards, unless one is cut."""
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    told = forecast(cursor, shards_of(sizes), Reader(hosts=2, ranks_on_host=4, batch_size=30))
-    assert (told.samples, told.shards, told.stored_bytes) == (4000, 40, 40_000)
-    assert (told.global_batch, told.steps, told.repeats) == (240, 17, 80)
-    assert [(host.shards, host.cold_bytes, host.cache_bytes) for host in told.hosts] == [(20, 20_000, 40_000)] * 2
-    assert [host.window_bytes for host in told.hosts] == [2 * 4 * 2000] * 2, "two runs, two windows of two shards"
-    assert (told.window_samples, told.window_shards) == (800, 2.0)
-    assert (told.cold_bytes, told.warm_bytes) == (40_000, 0)
+    found = forecast(cursor, shards_of(sizes), ReaderSetup(hosts=2, ranks_on_host=4, batch_size=30))
+    assert (found.samples, found.shards, found.stored_bytes) == (4000, 40, 40_000)
+    assert (found.global_batch, found.steps, found.repeats) == (240, 17, 80)
+    assert [(host.shards, host.cold_bytes, host.cache_bytes) for host in found.hosts] == [(20, 20_000, 40_000)] * 2
+    assert [host.window_bytes for host in found.hosts] == [2 * 4 * 2000] * 2, "two runs, two windows of two shards"
+    assert (found.window_samples, found.window_shards) == (800, 2.0)
+    assert (found.cold_bytes, found.warm_bytes) == (40_000, 0)
 
 
 @pytest.mark.parametrize(("room", "warm"), [(40_000, 0), (28_000, 6_000), (16_000, 12_000), (7_999, 20_000)])
-def test_what_a_cache_holds_is_not_fetched_again_unless_it_holds_less_than_a_window(room, warm):
-    """40,000 bytes unpacked of 20,000 stored for each host; two windows of two shards take 8,000."""
+def test_a_cache_of_at_least_one_window_saves_fetches(room, warm):
+    """Each host has 20,000 bytes stored, 40,000 unpacked; two windows of two shards take 8,000."""
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    told = forecast(cursor, shards_of(sizes), Reader(2, 4, 30, cache_bytes=room))
-    assert [host.warm_bytes for host in told.hosts] == [warm] * 2
+    found = forecast(cursor, shards_of(sizes), ReaderSetup(2, 4, 30, cache_bytes=room))
+    assert [host.warm_bytes for host in found.hosts] == [warm] * 2
 
 
 def test_hosts_that_do_not_divide_the_runs_fetch_everything():
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
-    assert [host.shards for host in forecast(cursor, shards_of(sizes), Reader(3, 1, 10)).hosts] == [40] * 3
+    assert [host.shards for host in forecast(cursor, shards_of(sizes), ReaderSetup(3, 1, 10)).hosts] == [40] * 3
 
 
-def test_without_a_shuffle_a_host_holds_a_shard_or_two():
+def test_without_a_shuffle_a_host_holds_at_most_two_shards():
     sizes = [100] * 40
-    told = forecast(cursor_of(sizes, shuffle=False), shards_of(sizes), Reader(2, 1, 10))
-    assert [(host.shards, host.window_bytes) for host in told.hosts] == [(40, 4000)] * 2
+    found = forecast(cursor_of(sizes, shuffle=False), shards_of(sizes), ReaderSetup(2, 1, 10))
+    assert [(host.shards, host.window_bytes) for host in found.hosts] == [(40, 4000)] * 2
 
 
-def test_a_mixture_and_mosaicmls_orders_are_refused():
+def test_a_forecast_refuses_mixtures_and_mosaicmls_orders():
     with pytest.raises(ValueError, match="one stream in the `window` order"):
-        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), Reader(1, 1, 10))
+        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), ReaderSetup(1, 1, 10))

@@ -1,4 +1,4 @@
-"""`include_ids=True` adds columns, and overwrites none."""
+"""`include_ids=True` adds columns and overwrites none."""
 
 import pytest
 
@@ -54,5 +54,5 @@ def test_samples_that_a_subclass_keeps_are_not_marked_in_place(tmp_path):
 
 def test_a_parquet_column_with_the_name_of_a_mark_is_refused(tmp_path):
     write_rows(tmp_path, _position=lambda row: row)
-    with pytest.raises(SchemaError, match="has a column '_position', and `include_ids=True` adds one of that name"):
+    with pytest.raises(SchemaError, match="has a column '_position', and `include_ids=True` would overwrite it"):
         make_batch_reader(url(tmp_path), include_ids=True)

@@ -1,4 +1,4 @@
-"""Lives of a run over several streams: every planned sample is read once, whatever world, batch and weights come next.
+"""Resumed runs over several streams: every planned sample is read once, whatever world, batch and weights come next.
 
 The claims are asserted in `mixture_chains.py`, step by step, under the invariants' names.
 """
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from smalti.dataset.order import MixingOptions, OrderOptions
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS, StreamWeight
-from tests.dataset.mixture_chains import Chain, Life, check, chosen, proportions
+from tests.dataset.mixture_chains import Chain, Segment, check, chosen, proportions
 
-ALONE, FOUR, SIX = Life(1, 1, 1, 7, 0.4), Life(2, 2, 1, 3, 0.5), Life(3, 2, 2, 2, 0.6)
+ALONE, FOUR, SIX = Segment(1, 1, 1, 7, 0.4), Segment(2, 2, 1, 3, 0.5), Segment(3, 2, 2, 2, 0.6)
 
 
 def chain_of(seed):
-    """An epoch's size is kept wherever weights change inside one, as they must; elsewhere anything goes."""
+    """Return a random chain, in which weights that change inside an epoch keep its size."""
     rng = random.Random(seed)
     streams = [[rng.randint(0, 12) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 4))]
     for stream in streams:
@@ -37,12 +37,12 @@ def chain_of(seed):
         "sampling_granularity": rng.choice([1, 1, 3, 50]),
     }
     size = rng.choice([None, rng.randint(1, 90)])
-    mixing, lives = mixing_of(rng, streams, size, how), []
+    mixing, segments = mixing_of(rng, streams, size, how), []
     for _ in range(rng.randint(1, 4)):
-        changes = lives and (size or lives[-1].part == 1) and rng.random() < 0.6
+        changes = segments and (size or segments[-1].part == 1) and rng.random() < 0.6
         weights = mixing_of(rng, streams, size, how) if changes else None
-        lives.append(life_of(rng, how["batching_method"], weights))
-    return Chain(streams, options, mixing, lives)
+        segments.append(segment_of(rng, how["batching_method"], weights))
+    return Chain(streams, options, mixing, segments)
 
 
 def mixing_of(rng, streams, size, how):
@@ -65,19 +65,19 @@ def absolute(rng, total):
     )
 
 
-def life_of(rng, method, weights):
+def segment_of(rng, method, weights):
     replication = rng.choice([1, 1, 2])
     # Each stream has a sample in each stratified batch, so these are large.
     batch = rng.randint(8, 20) if method == "stratified" else rng.randint(1, 5)
     part = 1 if rng.random() < 0.3 else rng.random()
-    return Life(rng.randint(1, 3), rng.randint(1, 2) * replication, replication, batch, part, weights)
+    return Segment(rng.randint(1, 3), rng.randint(1, 2) * replication, replication, batch, part, weights)
 
 
 chains = st.integers(0, (1 << 32) - 1).map(chain_of)
 
 
-def lived(chain):
-    """Checks it; a stream too small for stratified batches is refused before anything is read, which is no chain."""
+def checked_run(chain):
+    """Check a chain and return its run; discard chains with a stream too small for stratified batches."""
     try:
         run = check(chain)
     except WorldMismatch:
@@ -93,11 +93,11 @@ FAILED_ONCE = chain_of(458175774)  # weights that leave a stream less than a sam
 @settings(max_examples=15)
 @example(FAILED_ONCE)
 @given(chains)
-def test_i1_to_i5_hold_for_chains_of_lives_with_other_worlds_and_weights(chain):
-    lived(chain)
+def test_i1_to_i5_hold_for_resumed_runs_with_other_worlds_and_weights(chain):
+    checked_run(chain)
 
 
-def test_weights_that_no_batch_of_the_epoch_can_hold_are_refused_and_the_run_goes_on_without_them():
+def test_weights_that_no_batch_can_hold_are_refused_and_the_run_continues_without_them():
     """Of 44, 17 were read; of the other 27, weights of 1 : 2 : 0.1 give 1 to the third stream, which in a batch of 17
     is 0.63 of a sample, and the other two lose more by rounding."""
     run = check(FAILED_ONCE)
@@ -107,8 +107,8 @@ def test_weights_that_no_batch_of_the_epoch_can_hold_are_refused_and_the_run_goe
 @pytest.mark.slow
 @settings(max_examples=500, suppress_health_check=list(HealthCheck))
 @given(chains)
-def test_500_chains_of_lives_with_other_worlds_and_weights(chain):
-    lived(chain)
+def test_500_resumed_runs_with_other_worlds_and_weights(chain):
+    checked_run(chain)
 
 
 STREAMS = [[9, 11], [8], [3, 4, 3]]
@@ -116,8 +116,8 @@ STREAMS = [[9, 11], [8], [3, 4, 3]]
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("world", [ALONE, FOUR, SIX], ids=["alone", "2x2", "3x2 of 2 replicas"])
-def test_i3_a_run_goes_on_from_every_step_in_another_world(batching, world):
-    """38 samples; whoever stopped after step n reads on as one of four ranks with batches of another size."""
+def test_i3_a_run_resumes_from_every_step_in_another_world(batching, world):
+    """38 samples; after step n, a run continues on four ranks with batches of another size."""
     options = OrderOptions(shuffle=True, seed=5, canonical_nodes=3)
     mixing = MixingOptions((StreamWeight(repeat=1.5), StreamWeight(), StreamWeight(choose=7)), batching_method=batching)
     world = replace(world, batch_size=7 if batching == "stratified" else world.batch_size)
@@ -132,7 +132,7 @@ def test_i3_a_run_goes_on_from_every_step_in_another_world(batching, world):
 def test_weights_change_three_times_in_one_epoch_and_again_at_the_next_ones_start(batching):
     options = OrderOptions(shuffle=True, seed=2, canonical_nodes=4)
     how = {"batching_method": batching}
-    lives = [
+    segments = [
         replace(FOUR, batch_size=5, part=0.3),
         replace(SIX, batch_size=4, part=0.3, weights=proportions([1, 5, 1], 200, **how)),
         replace(ALONE, batch_size=3, part=0.3, weights=proportions([1, 1, 1], 200, **how)),
@@ -140,11 +140,11 @@ def test_weights_change_three_times_in_one_epoch_and_again_at_the_next_ones_star
         replace(ALONE, batch_size=8, part=1, weights=chosen([40, 20, 10], **how)),
         replace(SIX, batch_size=4, part=1),
     ]
-    run = check(Chain(STREAMS, options, proportions([2, 2, 1], 200, **how), lives))
+    run = check(Chain(STREAMS, options, proportions([2, 2, 1], 200, **how), segments))
     assert (run.epochs, run.changes) == (3, 3)
 
 
 def test_weights_inside_an_epoch_that_would_change_its_size_are_refused_with_both_sizes():
-    lives = [replace(FOUR, part=0.4), replace(FOUR, part=1, weights=chosen([10, 8, 9]))]
+    segments = [replace(FOUR, part=0.4), replace(FOUR, part=1, weights=chosen([10, 8, 9]))]
     with pytest.raises(CursorError, match=r"has 28 samples with the old ones and 27 with the new.*`epoch_size=28`"):
-        check(Chain(STREAMS, OrderOptions(shuffle=True), chosen([10, 8, 10]), lives))
+        check(Chain(STREAMS, OrderOptions(shuffle=True), chosen([10, 8, 10]), segments))

@@ -1,4 +1,4 @@
-"""A dataset of several streams: what it says of itself, what it reads, what it refuses at construction."""
+"""Datasets of several streams: their attributes, what they read, and what they refuse at construction."""
 
 import math
 import pickle
@@ -24,7 +24,7 @@ def test_construction_opens_nothing():
     StreamingDataset(streams=[Stream(remote="/nowhere/a"), Stream(remote="/nowhere/b", repeat=2)], batch_size=4)
 
 
-def test_a_mixture_says_what_it_is_made_of(roots):
+def test_a_mixture_has_its_streams_and_sizes_as_attributes(roots):
     dataset = mixed(roots, epoch_size="0.2k", world=World.of_blocks(0, 3, 1))
     assert (dataset.size, dataset.num_samples, dataset.epoch_size, len(dataset)) == (80, 80, 200, 67)
     assert dataset.num_streams == len(dataset.streams) == 3
@@ -36,7 +36,7 @@ def test_a_mixture_says_what_it_is_made_of(roots):
         _ = dataset.manifest
 
 
-def test_a_sample_is_asked_for_by_an_id_that_counts_over_all_streams(roots):
+def test_sample_ids_count_over_all_streams(roots):
     dataset = mixed(roots)
     assert [dataset[at]["id"] for at in (0, 39, 40, 64, 65, 79, -1)] == [0, 39, 0, 24, 0, 14, 14]
     with pytest.raises(IndexError, match="it has samples 0 to 79"):
@@ -68,7 +68,7 @@ def test_i1_an_epoch_takes_what_the_weights_say(roots, name, values, epoch_size,
             assert min(counts) == taken[number] // len(each)
 
 
-def test_batches_say_which_stream_a_sample_is_of(roots):
+def test_include_ids_adds_the_stream_of_each_sample(roots):
     for batch in mixed(roots).batches():
         for sample_id, stream, number in zip(
             batch["_sample_id"].tolist(), batch["_stream"].tolist(), batch["id"].tolist(), strict=True
@@ -79,7 +79,7 @@ def test_batches_say_which_stream_a_sample_is_of(roots):
 
 
 @pytest.mark.parametrize("batching", ["random", "stratified", "per_stream", "device_per_stream"])
-def test_i2_the_order_of_random_batches_does_not_depend_on_the_world_and_of_others_on_the_batch_alone(roots, batching):
+def test_i2_the_order_depends_on_the_world_only_by_the_global_batch_of_stream_batches(roots, batching):
     orders = []
     for hosts, ranks, batch in ((1, 1, 12), (2, 3, 2), (1, 6, 2), (3, 1, 4), (1, 2, 6)):
         worlds = [World.of_blocks(rank, hosts * ranks, hosts) for rank in range(hosts * ranks)]
@@ -94,7 +94,7 @@ def test_i2_the_order_of_random_batches_does_not_depend_on_the_world_and_of_othe
 
 
 def steps_of(roots, hosts, ranks, **options):
-    """Streams of the samples: by step, by rank."""
+    """Return the stream of each sample, by step and rank."""
     worlds = [World.of_blocks(rank, hosts * ranks, hosts) for rank in range(hosts * ranks)]
     each = [[batch["_stream"].tolist() for batch in mixed(roots, world=world, **options).batches()] for world in worlds]
     return list(zip(*each, strict=True))
@@ -116,7 +116,7 @@ def test_per_stream_batches_are_of_one_stream_over_all_ranks(roots, hosts, ranks
     )
 
 
-def test_device_per_stream_batches_are_of_one_stream_for_each_rank(roots):
+def test_device_per_stream_batches_hold_one_stream_on_each_rank(roots):
     steps = steps_of(roots, 2, 2, batch_size=4, epoch_size=160, batching_method="device_per_stream")
     assert all(len(set(batch)) == 1 for step in steps for batch in step)
     assert Counter(batch[0] for step in steps for batch in step) == {0: 20, 1: 10, 2: 10}
@@ -167,7 +167,7 @@ def test_an_epochs_size_may_be_abbreviated(roots, written, size):
 @pytest.mark.parametrize(
     "written", ["x", "", "1.5", "-1", "1e5", "1kk", 0, -2, 1.0, True, "0.0", "0k", 1 << 62, "9999999t"]
 )
-def test_an_epochs_size_that_is_none_is_refused_at_construction(roots, written):
+def test_an_invalid_epoch_size_is_refused_at_construction(roots, written):
     with pytest.raises(ValueError, match="`epoch_size` must be a whole number"):
         mixed(roots, epoch_size=written)
 
@@ -189,7 +189,7 @@ def test_an_epochs_size_that_is_none_is_refused_at_construction(roots, written):
         ({"remote": "a", "sampling_granularity": 0}, "`sampling_granularity` must be a whole number from 1"),
     ],
 )
-def test_what_contradicts_itself_is_refused_at_construction(options, message):
+def test_contradictory_options_are_refused_at_construction(options, message):
     with pytest.raises(ValueError, match=message):
         StreamingDataset(**options)
 
@@ -204,7 +204,7 @@ def test_streams_must_be_streams():
 
 @pytest.mark.parametrize("name", ["proportion", "repeat", "choose"])
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, -0.5, True, "2"])
-def test_a_weight_that_is_no_number_from_0_is_refused_when_it_is_declared(name, value):
+def test_an_invalid_weight_is_refused_when_it_is_declared(name, value):
     with pytest.raises(ValueError, match=f"`{name}`"):
         Stream(remote="a", **{name: value})
 
@@ -220,7 +220,7 @@ def test_a_weight_that_is_no_number_from_0_is_refused_when_it_is_declared(name, 
         ({"remote": "a", "proportion": 1e19}, r"`proportion` must be a number from 0 to 1e.18"),
     ],
 )
-def test_a_stream_that_cannot_be_is_refused_when_it_is_declared(options, message):
+def test_an_invalid_stream_is_refused_when_it_is_declared(options, message):
     with pytest.raises(ValueError, match=message):
         Stream(**options)
 
@@ -230,7 +230,7 @@ def test_weights_that_take_nothing_are_refused_when_samples_are_counted(roots):
         take(mixed(roots, "choose", (0, 0, 0)))
 
 
-def test_a_stream_too_rare_for_each_stratified_batch_is_refused_with_what_to_do(roots):
+def test_a_stream_too_small_for_stratified_batches_is_refused_with_the_remedy(roots):
     with pytest.raises(WorldMismatch, match=r"stream 2 would have no sample in a global batch of 8; enlarge the batch"):
         take(mixed(roots, values=(50, 50, 1), batching_method="stratified", epoch_size=202))
 
@@ -266,7 +266,7 @@ def test_the_same_set_may_be_mixed_with_itself(roots):
     assert Counter(flat(batches)) == dict.fromkeys(range(40), 1) | dict.fromkeys(range(40, 80), 2)
 
 
-def test_a_closed_mixture_reads_on_in_the_versions_that_it_had(tmp_path):
+def test_a_reopened_mixture_keeps_its_versions(tmp_path):
     roots = write_three(tmp_path)
     dataset = mixed(roots)
     first, state = take(dataset, 2)
@@ -279,7 +279,7 @@ def test_a_closed_mixture_reads_on_in_the_versions_that_it_had(tmp_path):
     assert mixed(roots).size == 88
 
 
-def test_a_mixture_goes_to_other_processes_by_pickle(roots):
+def test_a_mixture_can_be_pickled(roots):
     dataset = mixed(roots, epoch_size=64, batching_method="stratified")
     first, state = take(dataset, 3)
     dataset.load_state_dict(state)
@@ -288,7 +288,7 @@ def test_a_mixture_goes_to_other_processes_by_pickle(roots):
     assert len(first) == 3
 
 
-def test_streams_with_other_columns_cannot_share_a_batch_but_an_epoch(tmp_path, roots):
+def test_streams_with_different_columns_can_share_an_epoch_but_no_batch(tmp_path, roots):
     with MDSWriter(out=str(tmp_path / "other"), columns={"id": "int", "label": "str"}) as writer:
         for number in range(16):
             writer.write({"id": number, "label": "x"})
@@ -324,7 +324,7 @@ def test_validate_hash_is_each_streams_own_or_the_datasets(roots):
     assert StreamingDataset(streams=streams_of(roots, validate_hash="xxh3_64")).size == 80
 
 
-def test_samples_of_streams_are_transformed_and_marked_one_by_one_too(roots):
+def test_samples_of_streams_are_transformed_and_marked(roots):
     dataset = mixed(roots, transform=lambda each: {"id": each["id"]}, batch_size=80)
     samples = list(dataset)
     assert sorted(each["_stream"] for each in samples) == [0] * 40 + [1] * 20 + [2] * 20

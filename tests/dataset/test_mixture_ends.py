@@ -1,4 +1,4 @@
-"""The last steps of an epoch in MosaicML's batches of streams, which are positions beyond the epoch's samples."""
+"""The last steps of an epoch in MosaicML's batches of streams: positions beyond the epoch's samples."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def roots(tmp_path_factory):
 @pytest.mark.parametrize("batching", ["stratified", "per_stream", "device_per_stream"])
 @pytest.mark.parametrize("algorithm", ["py1s", "naive"])
 def test_a_state_saved_before_any_of_the_last_steps_reads_them(roots, batching, algorithm):
-    """64 canonical nodes fill up each of 3 streams, of which an epoch takes 80 samples."""
+    """64 canonical nodes pad each of 3 streams, of which an epoch takes 80 samples."""
     options = {
         "shuffle_algo": algorithm,
         "num_canonical_nodes": 64,
@@ -33,7 +33,7 @@ def test_a_state_saved_before_any_of_the_last_steps_reads_them(roots, batching, 
         assert before + take(resumed)[0] == whole, f"after {steps} of {len(whole)} steps"
 
 
-def test_asking_for_the_next_epochs_length_does_not_have_this_one_planned_again(roots):
+def test_the_next_epochs_length_does_not_evict_the_current_plan(roots):
     """`len(loader)` and `state_dict()` in turns, at each step; a plan is O(samples)."""
     dataset = mixed(roots, shuffle_algo="py1s", num_canonical_nodes=2, batching_method="stratified")
     here = dataset.begin_pass()

@@ -1,4 +1,4 @@
-"""docs/mixtures.md: its example runs and does what it says, its table of a change is what the code does."""
+"""docs/mixtures.md: its examples run as described, and its table of a change agrees with the code."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SIZES = [[6, 6], [4, 4, 4]]
 
 
 @pytest.mark.torch
-def test_the_examples_run_as_they_stand_and_mix_as_they_say(tmp_path):
+def test_the_examples_of_the_page_run_as_described(tmp_path):
     names = {"folder": str(tmp_path)}
     exec(EXAMPLE, names)
     batches = list(names["loader"])
@@ -54,7 +54,7 @@ def names_of(cursor):
 
 
 def changed():
-    """Planned with 2 : 1 and changed to 1 : 2 at position 6: the cursors before and after."""
+    """Return the cursors before and after weights 2 : 1 change to 1 : 2 at position 6."""
     before = cursor_of(mixing(2, 1))
     state = json.loads(json.dumps(before.advanced(6).to_state()))
     fresh = cursor_of(mixing(1, 2))
@@ -62,7 +62,7 @@ def changed():
 
 
 def row(name):
-    """The cells behind a row's name, without what is said at its end."""
+    """Return the cells after a row's name, without the remark at its end."""
     line = next(line for line in TABLE.splitlines() if line.startswith(name))
     return re.findall(r"\b[ab]\d+\b", line)
 
@@ -77,7 +77,7 @@ def test_the_table_shows_what_is_planned_read_and_left_out():
     assert read[:6] == planned[:6]
 
 
-def test_what_the_page_says_of_the_table_holds():
+def test_the_pages_statements_about_the_table_hold():
     _, after = changed()
     read, following = names_of(after), names_of(at_epoch(after, 1, SIZES))
     assert Counter(name[0] for name in read[6:]) == {"a": 2, "b": 4}

@@ -1,4 +1,4 @@
-"""Lives of a run over several streams as real processes with loader workers, killed, on other worlds and weights."""
+"""Resumed runs over several streams as killed processes with loader workers, on other worlds and weights."""
 
 import json
 import multiprocessing
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from smalti.world import World
-from tests.dataset.mixture_ranks import MixedLife, live
+from tests.dataset.mixture_rank_process import MixedRankTask, run_rank
 from tests.dataset.mixture_sets import by_stream, flat, mixed, streams_of, take, write_three
 from tests.seeds import seed_of
 
@@ -28,14 +28,14 @@ def processes():
     return multiprocessing.get_context("forkserver")
 
 
-def launch(processes, folder, num_ranks, **told):
-    """One life of all ranks; what each of them saved."""
+def launch(processes, folder, num_ranks, **options):
+    """Run one segment on all ranks, and return the records of each."""
     started = []
     for rank in range(num_ranks):
         environment = {"RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": num_ranks}
         environment = {name: str(value) for name, value in environment.items()}
         started.append(
-            processes.Process(target=live, args=(MixedLife(folder=folder, environment=environment, **told),))
+            processes.Process(target=run_rank, args=(MixedRankTask(folder=folder, environment=environment, **options),))
         )
     for process in started:
         process.start()
@@ -46,8 +46,8 @@ def launch(processes, folder, num_ranks, **told):
 
 
 @pytest.mark.parametrize("chain", range(4))
-def test_killed_lives_of_a_mixture_read_what_one_reader_would_have_read(processes, roots, tmp_path, chain):
-    """Three lives of one epoch; the last one changes the weights. What one reader alone reads is the measure."""
+def test_killed_processes_of_a_mixture_read_the_same_as_one_reader(processes, roots, tmp_path, chain):
+    """Three segments of one epoch, the last with other weights, compared with a single reader."""
     rng = random.Random(seed_of(chain))
     options = {"shuffle": True, "epoch_size": SIZE, "batching_method": BATCHINGS[chain], "num_canonical_nodes": 6}
     values = [(2, 1, 1), (2, 1, 1), (1, 3, 4)]

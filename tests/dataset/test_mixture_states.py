@@ -1,4 +1,4 @@
-"""States of mixtures: what goes on, what is refused with what to do, and what a change of weights does."""
+"""States of mixtures: resuming, refusals and their remedies, and changes of weights."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ def roots(tmp_path_factory):
 
 
 def begun(roots, steps=3, **options):
-    """Batches of some steps, the state after them, and the rest of the epoch."""
+    """Return the batches of some steps, the state after them, and the rest of the epoch."""
     dataset = mixed(roots, **options)
     whole, _ = take(mixed(roots, **options))
     first, state = take(dataset, steps)
@@ -37,7 +37,7 @@ def loaded(state, roots, *arguments, **options):
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("steps", [0, 1, 9, 10])
-def test_a_mixture_goes_on_after_any_step_and_into_the_next_epoch(roots, batching, steps):
+def test_a_mixture_resumes_after_any_step_and_into_the_next_epoch(roots, batching, steps):
     first, state, rest = begun(roots, steps, batching_method=batching)
     dataset = loaded(state, roots, batching_method=batching)
     whole = mixed(roots, batching_method=batching)
@@ -50,18 +50,18 @@ def test_a_mixture_goes_on_after_any_step_and_into_the_next_epoch(roots, batchin
     assert take(dataset)[0] == take(whole)[0]
 
 
-def test_a_state_holds_the_streams_how_they_are_mixed_and_their_weights(roots):
+def test_a_state_holds_streams_methods_and_weights(roots):
     _, state, _ = begun(roots, values=(0.5, 0.25, 0.25), epoch_size=160, batching_method="stratified")
-    told = state["smalti"]["mixture"]
+    mixture = state["smalti"]["mixture"]
     assert state["smalti"]["cursor_version"] == 2
     assert state["smalti"]["epoch_size"] == 160
-    assert [(stream["samples"], stream["split"], len(stream["digest"])) for stream in told.pop("streams")] == [
+    assert [(stream["samples"], stream["split"], len(stream["digest"])) for stream in mixture.pop("streams")] == [
         (40, None, 64),
         (25, None, 64),
         (15, None, 64),
     ]
     weights = [{"proportion": 0.5}, {"proportion": 0.25}, {"proportion": 0.25}]
-    assert told == {
+    assert mixture == {
         "sampling_method": "balanced",
         "sampling_granularity": 1,
         "batching_method": "stratified",
@@ -72,7 +72,7 @@ def test_a_state_holds_the_streams_how_they_are_mixed_and_their_weights(roots):
     }
 
 
-def test_an_epoch_keeps_the_batch_it_began_with_and_a_new_one_takes_the_present(roots):
+def test_an_epoch_keeps_its_batch_size_and_the_next_one_takes_the_current(roots):
     """Stratified: 8, 4 and 4 of 16; after a resume in batches of 4 the order is that of 16 until the epoch ends."""
     options = {"batching_method": "stratified", "epoch_size": 160}
     first, state, rest = begun(roots, 3, batch_size=16, **options)
@@ -88,7 +88,7 @@ def test_an_epoch_keeps_the_batch_it_began_with_and_a_new_one_takes_the_present(
 # ---------------------------------------------------------------------- what is refused
 
 
-def test_other_weights_are_refused_with_both_sides_and_both_ways_out(roots):
+def test_other_weights_are_refused_with_both_values_and_both_remedies(roots):
     _, state, _ = begun(roots)
     with pytest.raises(CursorError) as caught:
         loaded(state, roots, values=(1, 1, 1.5))
@@ -117,13 +117,13 @@ def test_other_weights_are_refused_with_both_sides_and_both_ways_out(roots):
         ({"shuffle_algo": "py1e"}, r"order algorithm 'window'.*`shuffle_algo='window'`"),
     ],
 )
-def test_another_mixture_is_refused_with_what_to_do(roots, change, message):
+def test_a_state_of_another_mixture_is_refused_with_the_remedy(roots, change, message):
     _, state, _ = begun(roots)
     with pytest.raises(CursorError, match=message):
         loaded(state, roots, **change)
 
 
-def test_other_streams_more_and_another_order_of_them_are_refused_by_number(roots, tmp_path):
+def test_other_more_or_reordered_streams_are_refused_by_number(roots, tmp_path):
     _, state, _ = begun(roots)
     other = str(write_set(tmp_path / "other", 15))
     with pytest.raises(CursorError, match="digest of stream 2"):
@@ -143,7 +143,7 @@ def test_other_streams_more_and_another_order_of_them_are_refused_by_number(root
         loaded(plain, roots)
 
 
-def test_another_version_of_one_stream_is_refused_and_the_saved_one_goes_on(tmp_path):
+def test_a_state_of_another_version_of_a_stream_is_refused_and_the_saved_version_continues(tmp_path):
     roots = write_three(tmp_path)
     _, state, rest = begun(roots)
     write_set(roots[1], 30, exist_ok=True)
@@ -167,7 +167,7 @@ def test_weights_cannot_change_in_mosaicmls_orders(roots, algorithm):
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)
-def test_new_weights_hold_from_the_states_place_on_and_are_recorded(roots, batching):
+def test_new_weights_apply_from_the_states_place_on_and_are_recorded(roots, batching):
     """160 by 2:1:1, of which 48 were read; of the 112 left, 1:2:1 are 28, 56 and 28."""
     options = {"epoch_size": 160, "batching_method": batching}
     first, state, _ = begun(roots, 6, **options)
@@ -182,7 +182,7 @@ def test_new_weights_hold_from_the_states_place_on_and_are_recorded(roots, batch
 
 
 @pytest.mark.slow
-def test_a_changed_run_is_saved_at_every_step_and_goes_on_in_other_worlds(roots):
+def test_a_run_with_changed_weights_resumes_from_every_step_in_other_worlds(roots):
     options = {"epoch_size": 96, "values": (1, 1, 2), "change_weights": True}
     _, state, _ = begun(roots, 4, epoch_size=96)
     whole = flat(take(loaded(state, roots, **options))[0])
@@ -199,14 +199,14 @@ def test_a_changed_run_is_saved_at_every_step_and_goes_on_in_other_worlds(roots)
         assert flat(read) + [rest[position] for position in sorted(rest)] == whole
 
 
-def test_change_weights_with_the_weights_that_there_are_changes_nothing(roots):
+def test_change_weights_with_the_same_weights_changes_nothing(roots):
     _, state, rest = begun(roots)
     dataset = loaded(state, roots, change_weights=True)
     assert dataset.cursor().to_state() == state
     assert take(dataset)[0] == rest
 
 
-def test_a_second_change_at_one_place_takes_the_place_of_the_first(roots):
+def test_a_second_change_of_weights_at_one_place_replaces_the_first(roots):
     _, state, _ = begun(roots, 3)
     once = loaded(state, roots, values=(0, 1, 1), change_weights=True).cursor().to_state()
     twice = loaded(once, roots, values=(1, 0, 0), change_weights=True)
@@ -215,7 +215,7 @@ def test_a_second_change_at_one_place_takes_the_place_of_the_first(roots):
     assert by_stream(flat(take(twice)[0])) == [56, 0, 0]
 
 
-def test_a_stream_is_turned_on_in_the_middle_of_an_epoch(roots):
+def test_a_stream_of_weight_0_can_be_turned_on_inside_an_epoch(roots):
     first, state, _ = begun(roots, 5, values=(1, 0, 1))
     assert by_stream(flat(first))[1] == 0
     rest, _ = take(loaded(state, roots, values=(0, 1, 0), change_weights=True))
@@ -226,7 +226,7 @@ SCARCE = {"values": (19, 20, 1), "change_weights": True, "epoch_size": 160, "bat
 
 
 def test_weights_that_the_batches_of_the_epoch_cannot_hold_are_refused_when_the_state_is_loaded(roots):
-    """136 of 160 are left, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
+    """136 of 160 remain, 3 or 4 of them of the third stream by 19 : 20 : 1: 0.2 of a sample in a batch of 8."""
     _, state, rest = begun(roots, 3, epoch_size=160, batching_method="stratified")
     says = (
         r"weights cannot change to proportion=19\.0, .* at sample 24 of epoch 0: the rest of that epoch keeps the "
@@ -247,11 +247,11 @@ def test_weights_that_later_epochs_cannot_hold_are_refused_before_the_first_step
         loaded(state, roots, **SCARCE)
     unsaid = loaded(state, roots, **SCARCE, batch_size=None)
     with pytest.raises(CursorError, match=says):
-        unsaid.begin_pass(8)  # as a loader does that says how large batches are
+        unsaid.begin_pass(8)  # as a loader with its own batch size does
     enough = loaded(state, roots, **SCARCE, batch_size=40)
     rest, after = take(enough)
     assert (by_stream(flat(rest))[2], by_stream(flat(take(enough)[0]))[2]) == (2, 4)
-    # Who goes on with these weights may take any batch to the end of the epoch.
+    # With the former weights, any batch size is allowed to the end of the epoch.
     _, place = take(loaded(state, roots, **SCARCE, batch_size=40), 1)
     assert take(loaded(place, roots, **SCARCE | {"batch_size": 4}))[1] == after
 
@@ -267,7 +267,7 @@ def test_weights_that_would_change_the_size_of_an_epoch_wait_for_its_end(roots):
     assert changed.state_dict()["smalti"]["mixture"]["history"][-1]["epoch_size"] == 200
 
 
-def test_a_plain_run_becomes_a_mixed_one_and_a_plain_one_again(roots):
+def test_a_run_can_change_from_plain_to_mixed_and_back(roots):
     """40 samples once; from the second epoch on three times; from the third on once."""
     how = {"batch_size": 8, "shuffle": True, "include_ids": True, "change_weights": True}
     plain = StreamingDataset(remote=roots[0], **how)
@@ -285,7 +285,7 @@ def test_a_plain_run_becomes_a_mixed_one_and_a_plain_one_again(roots):
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_a_plain_run_of_one_stream_gets_weights_in_the_middle_of_an_epoch(roots, batching):
-    """As many samples, drawn another way; batches of one stream are its own order, and need no batch's size."""
+    """As many samples, drawn differently; the batching method has no effect on one stream, and needs no batch size."""
     how = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"}
     first, state = take(StreamingDataset(remote=roots[0], **how), 2)
     dataset = StreamingDataset(
@@ -303,7 +303,7 @@ def test_a_plain_run_of_one_stream_gets_weights_in_the_middle_of_an_epoch(roots,
     assert sorted(flat(take(dataset)[0])) == list(range(40))
 
 
-def test_an_earlier_epoch_is_read_again_with_the_weights_that_it_had(roots):
+def test_an_earlier_epoch_is_read_again_with_its_own_weights(roots):
     dataset = mixed(roots, values=(1, 1, 2), change_weights=True, epoch_size=160)
     whole, state = take(mixed(roots, epoch_size=160))
     dataset.load_state_dict(state)
@@ -404,14 +404,14 @@ def entry(epoch, samples, weights=(2, 1, 1), size=160):
         ([entry(0, 0) | {"weights": [{"repeat": 1}, None, None]}, entry(0, 8)], "`epoch_size` must not be given"),
     ],
 )
-def test_a_history_that_cannot_be_is_a_cursor_error(roots, history, message):
+def test_an_invalid_history_is_a_cursor_error(roots, history, message):
     state = damaged(roots, {("mixture", "history"): history})
     with pytest.raises(CursorError, match=message):
         loaded(state, roots, epoch_size=160, batching_method="stratified", change_weights=True)
 
 
 @pytest.mark.parametrize("count", [70_000, 1_000_000])
-def test_a_history_without_an_end_is_refused_unread(roots, count):
+def test_an_oversized_history_is_refused_unread(roots, count):
     state = damaged(roots, {("mixture", "history"): [entry(0, 0)] * count})
     with pytest.raises(CursorError, match=r"'history' is .*, expected a list of 1 to 65536 entries"):
         loaded(state, roots, epoch_size=160, batching_method="stratified")
@@ -430,7 +430,7 @@ PEER = {"shuffle_algo": "py1s", "num_canonical_nodes": 2, "epoch_size": 160}
 
 @pytest.mark.parametrize("batching", BATCHINGS[1:])
 def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(roots, batching):
-    """The batch decides there which samples an epoch takes: with another one some would come twice, others never."""
+    """There the batch size decides which samples an epoch takes: with another, some would come twice, others never."""
     first, state, rest = begun(roots, 3, batch_size=8, batching_method=batching, **PEER)
     again = loaded(state, roots, batch_size=8, batching_method=batching, **PEER)
     assert take(again)[0] == rest
@@ -439,7 +439,7 @@ def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(
         other.load_state_dict(state)
     unsaid = loaded(state, roots, batch_size=None, batching_method=batching, **PEER)
     with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 4 and 4"):
-        unsaid.begin_pass(4)  # as a loader does that says how large batches are
+        unsaid.begin_pass(4)  # as a loader with its own batch size does
     other.set_epoch(1)
     assert take(other)[0]
     two = [

@@ -1,4 +1,4 @@
-"""A shard set can be opened by the name of a version, and a run that was saved stays with what the name meant then."""
+"""Shard sets opened by a tag, and saved runs that continue in the version that the tag named then."""
 
 import pickle
 import time
@@ -41,7 +41,7 @@ def test_a_tag_opens_its_version_and_a_dataset_stays_with_it(root):
     moved.close()
 
 
-def test_an_unknown_tag_and_two_answers_are_refused(root):
+def test_an_unknown_tag_and_a_tag_with_a_version_are_refused(root):
     with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: 'first'"):
         smalti.open_dataset(root, tag="best")
     with pytest.raises(ValueError, match="give one of them"):
@@ -57,7 +57,7 @@ def test_an_unknown_tag_and_two_answers_are_refused(root):
         smalti.open_dataset(root, tag="first")
 
 
-def test_a_tag_at_a_wrong_address_is_told_that_there_is_no_set(root, tmp_path):
+def test_a_tag_at_an_address_without_a_set_is_a_missing_set(root, tmp_path):
     wrong = str(tmp_path / "sett")
     for options in ({}, {"split": "train"}):
         with pytest.raises(StoreNotFound, match=r"sett holds no shard set: neither index.json nor"):
@@ -76,7 +76,7 @@ def test_a_dataset_and_each_stream_of_a_mixture_take_a_tag(root, tmp_path):
     assert mixed.size == 55
 
 
-def test_a_copy_that_was_sent_to_another_process_reads_the_same_version(root):
+def test_a_pickled_copy_reads_the_same_version(root):
     dataset = opened(root, tag="first")
     _ = dataset.stream
     sent = pickle.dumps(dataset)
@@ -84,8 +84,8 @@ def test_a_copy_that_was_sent_to_another_process_reads_the_same_version(root):
     assert pickle.loads(sent).manifest.version == 1
 
 
-def test_a_tag_of_the_folder_of_one_split_is_found_there(tmp_path):
-    """As MosaicML lays splits out: each a set of its own."""
+def test_a_tag_is_found_in_the_folder_of_a_split(tmp_path):
+    """MosaicML lays out each split as a set of its own."""
     for count in (3, 4):
         with MDSWriter(out=str(tmp_path / "train"), columns={"id": "int"}, exist_ok=True) as writer:
             for number in range(count):
@@ -97,17 +97,17 @@ def test_a_tag_of_the_folder_of_one_split_is_found_there(tmp_path):
         smalti.open_dataset(str(tmp_path), split="train", tag="new")
 
 
-# ---------------------------------------------------------------------- saved, moved, gone on with
+# ---------------------------------------------------------------------- saved states
 
 
 def saved(root, **options):
-    """A run of twelve samples and its state; what was read, and what is left."""
+    """Return the whole order and the state of a run after twelve samples."""
     dataset = opened(root, **options)
     order = ids(dataset)
     return order, opened(root, **options).state_dict(12)
 
 
-def test_a_run_goes_on_with_what_its_tag_meant_and_is_told_that_it_has_moved(root):
+def test_a_run_continues_in_the_version_its_tag_named_and_warns_that_it_moved(root):
     order, state = saved(root, tag="first")
     smalti.tag(root, "first", 2, move=True)
     resumed = opened(root, tag="first")
@@ -120,8 +120,8 @@ def test_a_run_goes_on_with_what_its_tag_meant_and_is_told_that_it_has_moved(roo
     assert fresh.manifest.version == 2, "who loads no state begins with what the tag names now"
 
 
-def test_a_tag_that_stayed_or_moved_to_the_same_content_is_not_mentioned(root):
-    """Warnings are errors here."""
+def test_a_tag_with_the_same_content_does_not_warn(root):
+    """Warnings are errors in tests."""
     order, state = saved(root, tag="first")
     smalti.rollback(root, 1)
     smalti.tag(root, "first", 3, move=True)
@@ -130,8 +130,8 @@ def test_a_tag_that_stayed_or_moved_to_the_same_content_is_not_mentioned(root):
     assert (resumed.manifest.version, ids(resumed)) == (3, order[12:])
 
 
-def test_a_number_does_not_move(root):
-    """Only who asked by name asked for what the name meant."""
+def test_a_dataset_opened_by_number_does_not_follow_a_moved_tag(root):
+    """Only streams opened by tag follow the tag's former meaning."""
     _, state = saved(root, tag="first")
     with pytest.raises(CursorError, match="open the version and split that the state was saved with"):
         opened(root, version=2).load_state_dict(state)
@@ -139,14 +139,14 @@ def test_a_number_does_not_move(root):
         opened(root).load_state_dict(state)
 
 
-def test_content_that_is_nowhere_any_more_is_told_with_the_tag(root, tmp_path):
+def test_a_saved_version_that_no_longer_exists_is_reported_with_the_tag(root, tmp_path):
     other = str(write_set(tmp_path / "other", 7))
     state = opened(other).state_dict(4)
     with pytest.raises(CursorError, match=r"tag 'first' of .* names version 1 now.*no version that can be opened"):
         opened(root, tag="first").load_state_dict(state)
 
 
-def test_of_a_mixture_only_the_stream_whose_tag_has_moved_is_read_as_it_was(root, tmp_path):
+def test_only_streams_whose_tag_moved_are_reopened_in_the_saved_version(root, tmp_path):
     other = str(write_set(tmp_path / "other", 5))
     smalti.tag(other, "first", 1)
 
@@ -157,14 +157,14 @@ def test_of_a_mixture_only_the_stream_whose_tag_has_moved_is_read_as_it_was(root
     order, state = ids(mixed()), mixed().state_dict(10)
     smalti.tag(root, "first", 2, move=True)
     resumed = mixed()
-    with pytest.warns(UserWarning, match="tag 'first'") as told:
+    with pytest.warns(UserWarning, match="tag 'first'") as caught:
         resumed.load_state_dict(state)
-    assert len(told) == 1
+    assert len(caught) == 1
     assert [manifest.rows for manifest in resumed.manifests] == [5, 20]
     assert ids(resumed) == order[10:]
 
 
-def test_a_stream_without_a_tag_is_not_searched_for_what_was_saved(root, tmp_path):
+def test_a_stream_without_a_tag_keeps_its_version(root, tmp_path):
     other = str(write_set(tmp_path / "other", 5))
 
     def mixed():
@@ -176,7 +176,7 @@ def test_a_stream_without_a_tag_is_not_searched_for_what_was_saved(root, tmp_pat
         mixed().load_state_dict(state)
 
 
-def test_content_that_a_vacuum_took_is_told_with_the_tag(root):
+def test_a_saved_version_removed_by_vacuum_is_reported_with_the_tag(root):
     _, state = saved(root, tag="first")
     smalti.tag(root, "first", 2, move=True)
     time.sleep(0.02)  # older than nothing at all, by the clock of the disk
@@ -186,7 +186,7 @@ def test_content_that_a_vacuum_took_is_told_with_the_tag(root):
 
 
 def test_a_dataset_that_was_read_already_does_not_change_its_version(root):
-    """Loader workers may hold what is open: to go on with another version is to open another dataset."""
+    """Loader workers may use the opened streams: another version requires another dataset."""
     _, state = saved(root, tag="first")
     smalti.tag(root, "first", 2, move=True)
     dataset = opened(root, tag="first")

@@ -1,4 +1,4 @@
-"""Lives of a run as processes, each on another world, most of them killed: every sample is counted once."""
+"""Resumed runs as processes, each segment on another world, most of them killed: every sample counts once."""
 
 import json
 import multiprocessing
@@ -8,7 +8,7 @@ import pytest
 
 from smalti.cursor import WINDOW
 from smalti.dataset import StreamingDataset
-from tests.dataset.lives import RankLife, live
+from tests.dataset.rank_process import RankTask, run_rank
 from tests.seeds import seed_of
 from tests.shard_sets import write_set
 
@@ -29,13 +29,13 @@ def processes():
 
 
 def launch(processes, root, folder, world, options, steps):
-    """One life of all ranks; what each of them saved."""
+    """Run one segment on all ranks, and return the records of each."""
     hosts, ranks = world
     started = []
     for rank in range(hosts * ranks):
         environment = {"RANK": rank, "WORLD_SIZE": hosts * ranks, "LOCAL_RANK": rank % ranks, "LOCAL_WORLD_SIZE": ranks}
-        told = RankLife(root, folder, {name: str(value) for name, value in environment.items()}, options, steps)
-        started.append(processes.Process(target=live, args=(told,)))
+        task = RankTask(root, folder, {name: str(value) for name, value in environment.items()}, options, steps)
+        started.append(processes.Process(target=run_rank, args=(task,)))
     for process in started:
         process.start()
     for process in started:
@@ -54,24 +54,24 @@ def count(saved, consumed):
 
 
 @pytest.mark.parametrize("chain", range(25))
-def test_killed_lives_count_every_sample_once(processes, root, tmp_path, chain):
+def test_a_run_of_killed_processes_counts_every_sample_once(processes, root, tmp_path, chain):
     rng = random.Random(seed_of(chain))
     algorithm = rng.choice([WINDOW, "py1s", "py1br"])
     order = {"shuffle": True, "shuffle_algo": algorithm, "num_canonical_nodes": 6, "shuffle_block_size": 64}
-    consumed, state, lives = {}, None, 0
+    consumed, state, segments = {}, None, 0
     while state is None or state["epoch"] == 0:
-        lives += 1
+        segments += 1
         world = (rng.choice([1, 2, 3]), rng.choice([1, 2]))
         options = {**order, "batch_size": rng.randint(1, 6)}
-        folder = tmp_path / str(lives)
+        folder = tmp_path / str(segments)
         folder.mkdir()
         if state is not None:
             (folder / "state.json").write_text(json.dumps(state))
-        saved = launch(processes, root, folder, world, options, None if lives == 3 else rng.randint(1, 8))
+        saved = launch(processes, root, folder, world, options, None if segments == 3 else rng.randint(1, 8))
         count(saved, consumed)
         assert all(rank["state"] == saved[0]["state"] for rank in saved), "states are equal on all ranks"
         state = saved[0]["state"]
-    assert lives <= 3
+    assert segments <= 3
     assert sorted(consumed.values()) == list(range(COUNT))
     alone = StreamingDataset(local=root, batch_size=1, **order)
     plan = alone.plan(alone.begin_pass())

@@ -1,4 +1,4 @@
-"""Who reads: explicit ranks, ranks that replicate each other, and the worlds that MosaicML's orders take."""
+"""Readers: explicit ranks, replica groups, and the worlds that MosaicML's orders accept."""
 
 import json
 
@@ -30,12 +30,12 @@ def test_a_rank_and_a_number_of_ranks_are_a_world(root):
 
 
 @pytest.mark.parametrize("given", [{"rank": 0}, {"num_ranks": 2}, {"rank": 0, "num_ranks": 1, "world": World()}])
-def test_half_a_world_or_two_are_refused(given):
+def test_an_incomplete_or_contradictory_world_is_refused(given):
     with pytest.raises(ValueError, match="give `rank` and `num_ranks` together, or `world` alone"):
         StreamingDataset(remote="/x", **given)
 
 
-def test_a_rank_beyond_their_number_is_refused():
+def test_a_rank_beyond_the_number_of_ranks_is_refused():
     with pytest.raises(WorldMismatch, match="rank 2 of 2"):
         StreamingDataset(remote="/x", rank=2, num_ranks=2)
 
@@ -74,15 +74,15 @@ def test_the_last_step_of_mosaicmls_order_is_short_unless_asked_otherwise(root):
     assert sizes(tail="drop") == [50, 50]
 
 
-def test_hosts_that_mosaicmls_order_does_not_take_are_refused_with_what_to_do(root):
+def test_hosts_that_do_not_fit_mosaicmls_order_are_refused_with_the_remedy(root):
     dataset = ranks_of(root, 3, 1, batch_size=4, shuffle_algo="py1e", num_canonical_nodes=4, partition_algo="orig")[0]
     with pytest.raises(WorldMismatch, match="4 canonical nodes cannot be divided among 3 hosts"):
         next(dataset.batches())
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_two_epochs_are_those_that_mosaicml_read(shared, number):
-    """Of golden sets, recorded from its own loader."""
+def test_two_epochs_equal_those_read_by_mosaicml(shared, number):
+    """Golden sets, with epochs recorded from MosaicML's own loader."""
     golden = json.loads((shared / "golden" / "orders.json").read_text())["epochs"][number]
     recorded = [golden.pop("epoch0"), golden.pop("epoch1")]
     dataset = StreamingDataset(

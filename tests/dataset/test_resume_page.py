@@ -1,4 +1,4 @@
-"""The drawn tables of docs/resume.md say what the code does."""
+"""The drawn tables of docs/resume.md agree with the code."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ TABLES = re.findall(r"<!-- (read|ids): (.*?) -->\n```\n(.*?)```", PAGE, flags=re
 
 
 def reading(numbers, rank):
-    """What one rank reads of one shard: in our order, or with canonical nodes in MosaicML's."""
+    """Return one rank's reading of one shard: in the `window` order, or with canonical nodes in MosaicML's."""
     own = "nodes" not in numbers
     options = OrderOptions(
         algorithm="window" if own else "py1e",

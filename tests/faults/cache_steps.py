@@ -1,6 +1,6 @@
-"""Dying, or losing a file, at one chosen step of what the cache does to its folder.
+"""Killing the process, or removing a file, at a chosen step of the cache's work on its folder.
 
-For forked children alone: Python's audit hooks see every opened, renamed and removed file, and never go again.
+For forked children only: Python's audit hooks see every opened, renamed and removed file, and cannot be removed.
 """
 
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.truncate", "fcntl.flock"}
-"""What the kernel is asked for; `fsync`, which no hook sees, is added to them."""
+"""Audit events that count as steps; `fsync`, which has no event, is added to them."""
 
 
 def on_steps(folder: Path, seen: Callable[[str, Path | None, Any], None]) -> None:
-    """Calls `seen` before every step below a folder, or on an open file, in this process; and after every fsync."""
+    """Call `seen` before every step below a folder or on an open file in this process, and after every fsync."""
 
     def look(event: str, args: tuple[Any, ...]) -> None:
         if event not in STEPS or not args:
@@ -38,14 +38,14 @@ def on_steps(folder: Path, seen: Callable[[str, Path | None, Any], None]) -> Non
 
 
 def record(folder: Path) -> list[str]:
-    """The names of the steps from now on, in a list that grows."""
+    """Return a list to which the names of all further steps are appended."""
     steps: list[str] = []
     on_steps(folder, lambda event, *_: steps.append(event))
     return steps
 
 
 def die_before(folder: Path, number: int) -> None:
-    """Killed just before a step, counted from 1."""
+    """Kill this process just before a step, counted from 1."""
     count = iter(range(1, number + 1))
 
     def seen(*_: Any) -> None:
@@ -56,7 +56,7 @@ def die_before(folder: Path, number: int) -> None:
 
 
 def lose_before_opening(folder: Path, chosen: Callable[[int], bool]) -> list[Path]:
-    """A copy goes just before it is opened to be read, in chosen ones of these moments; those that went, as they go."""
+    """Remove copies just before they are opened for reading, at chosen openings; return a list of the removed ones."""
     opened, lost = [], []
 
     def seen(event: str, path: Path | None, args: Any) -> None:

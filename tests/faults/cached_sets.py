@@ -1,4 +1,4 @@
-"""Datasets over a cache with a limit, and what they must leave on disk at any moment."""
+"""Datasets over a cache with a limit, and the copies that they have on disk."""
 
 import threading
 import time
@@ -12,12 +12,12 @@ SAMPLES = 200
 
 
 def remote_set(folder: Path, count: int = SAMPLES, **options) -> Path:
-    """A set that is fetched, not read in place: its shards are compressed."""
+    """Write a set that is fetched, not read in place: its shards are compressed."""
     return Path(write_set(folder, count, compression=options.pop("compression", "zstd"), **options))
 
 
 def reader(remote: Path, local: Path, *, batch_size: int = 8, shuffle: bool = True, **options) -> StreamingDataset:
-    """A dataset with deadlines fit for tests."""
+    """Open a dataset with deadlines fit for tests."""
     return StreamingDataset(
         remote=str(remote),
         local=str(local),
@@ -30,18 +30,18 @@ def reader(remote: Path, local: Path, *, batch_size: int = 8, shuffle: bool = Tr
 
 
 def read_all(dataset: StreamingDataset) -> list[int]:
-    """The samples of an epoch, by their own numbers."""
+    """Read an epoch and return the ids of its samples, sorted."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`cache_limit` is")  # too small on purpose
+        warnings.filterwarnings("ignore", "`cache_limit` is")  # intended
         return sorted(int(number) for batch in dataset.batches() for number in batch["id"])
 
 
 def copies(local: Path) -> dict[Path, int]:
-    """Whole copies and what was put aside, in bytes: all that the limit is about."""
+    """Return the bytes of copies and quarantined files by path: all that counts towards the limit."""
     found = {}
     for path in local.rglob("*"):
-        is_ours = path.name.startswith(".") and path.suffix in {".lock", ".part"}
-        if not is_ours and path.parent.name != ".leases":
+        is_temporary = path.name.startswith(".") and path.suffix in {".lock", ".part"}
+        if not is_temporary and path.parent.name != ".leases":
             try:
                 found |= {path: path.stat().st_size} if path.is_file() else {}
             except FileNotFoundError:
@@ -50,12 +50,12 @@ def copies(local: Path) -> dict[Path, int]:
 
 
 def shard_bytes(dataset: StreamingDataset) -> list[int]:
-    """What each shard takes here."""
+    """Return the bytes of each unpacked shard."""
     return [info.raw.num_bytes for info in dataset.stream.shards]
 
 
 class Watch:
-    """Looks all the time at how many bytes the copies take."""
+    """A thread that keeps measuring the bytes of copies, in `most` and `looks`."""
 
     def __init__(self, local: Path) -> None:
         self.local, self.most, self.looks = local, 0, 0
@@ -77,7 +77,7 @@ class Watch:
             time.sleep(0.0005)
 
     def _now(self) -> int:
-        # A shard that goes while another one comes would be counted with it: what is there before and after counts.
+        # Only files that two listings have: one may be evicted while another one is published.
         before = copies(self.local)
         after = copies(self.local)
         return sum(size for path, size in before.items() if path in after)

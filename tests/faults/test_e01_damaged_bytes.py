@@ -1,4 +1,4 @@
-"""E1, E2, E13, E15: bytes that are cut, flipped or encoded on their way are never delivered."""
+"""E1, E2, E13, E15: bytes that are truncated, flipped or re-encoded in transit are never delivered."""
 
 import pytest
 
@@ -11,11 +11,11 @@ from tests.faults.ways_of_reading import (
     SHARD,
     assert_every_consumer_fails,
     assert_exact,
-    assert_goes_on,
+    assert_fails,
+    assert_resumes,
     cached,
     crossed,
     expected,
-    fails,
     open_set,
     remove_cache,
     serve,
@@ -29,34 +29,34 @@ STORED = f"*{SHARD}*"
 COMPRESSIONS = pytest.mark.parametrize("compression", [None, "zstd"])
 
 
-def bring(store, manifest, tmp_path):
-    """Shard 3, fetched in one attempt into an empty cache."""
+def fetch_shard(store, manifest, tmp_path):
+    """Fetch shard 3 in one attempt into an empty cache."""
     remove_cache(tmp_path)
     options = CacheOptions(local=str(tmp_path / "cache"), download_retry=1, download_timeout=DEADLINE)
     return ShardCache(Source(store, manifest.digest, manifest.shards, options)).shard(3)
 
 
 def assert_no_fault_passes(faults, tmp_path, toxics):
-    """Each fault alone is refused, or nothing but the whole shard comes through it."""
+    """Assert that a fetch with any one of the faults is an error that leaves no file; return how many were planted."""
     store = faults.open("set", request_attempts=1)
     manifest = load_manifest(store)
-    whole = [sample["text"] for sample in bring(store, manifest, tmp_path)]
+    whole = [sample["text"] for sample in fetch_shard(store, manifest, tmp_path)]
     refused = 0
     for toxic in toxics:
         faults.heal()
         faults.plant(toxic)
         with pytest.raises((StoreError, ChecksumMismatch), match="shard 3"):
-            bring(store, manifest, tmp_path)
+            fetch_shard(store, manifest, tmp_path)
         refused += 1
         assert [name for name in cached(tmp_path) if not name.endswith(".lock")] == []
     faults.heal()
-    assert [sample["text"] for sample in bring(store, manifest, tmp_path)] == whole
+    assert [sample["text"] for sample in fetch_shard(store, manifest, tmp_path)] == whole
     return refused
 
 
-def cuts(unsaid, said):
-    """A body cut at every so many bytes, and one cut so with a header that says no more."""
-    steps = {False: unsaid, True: said}
+def truncations(full_header_step, short_header_step):
+    """Return faults that truncate a body every so many bytes, with its full or its short length in the header."""
+    steps = {False: full_header_step, True: short_header_step}
     return [
         Toxic("truncate", key=STORED, after=after, honest=honest)
         for honest, step in steps.items()
@@ -65,19 +65,19 @@ def cuts(unsaid, said):
 
 
 @pytest.mark.slow
-def test_e1_a_shard_that_is_cut_anywhere_is_refused(faults, tmp_path):
+def test_e1_a_shard_truncated_at_any_of_many_places_is_refused(faults, tmp_path):
     serve(faults)
-    assert assert_no_fault_passes(faults, tmp_path, cuts(187, 61)) == 4 + 10
+    assert assert_no_fault_passes(faults, tmp_path, truncations(187, 61)) == 4 + 10
 
 
 @pytest.mark.slow
-def test_e1_a_shard_that_is_cut_at_every_byte_is_refused(faults, tmp_path):
+def test_e1_a_shard_truncated_at_any_byte_is_refused(faults, tmp_path):
     serve(faults)
-    assert assert_no_fault_passes(faults, tmp_path, cuts(20, 1)) == 29 + 562
+    assert assert_no_fault_passes(faults, tmp_path, truncations(20, 1)) == 29 + 562
 
 
 @pytest.mark.parametrize(("way", "honest"), crossed(FEW_WAYS, [False, True]))
-def test_e1_an_epoch_whose_shards_are_all_cut_once_is_exact(faults, tmp_path, way, honest):
+def test_e1_an_epoch_whose_shards_are_all_truncated_once_is_exact(faults, tmp_path, way, honest):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("truncate", key=f"*shard.{number:05}*", after=99, honest=honest, count=1))
@@ -85,12 +85,12 @@ def test_e1_an_epoch_whose_shards_are_all_cut_once_is_exact(faults, tmp_path, wa
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e1_a_shard_that_stays_cut_is_an_error_and_never_a_short_epoch(faults, tmp_path, way):
+def test_e1_a_shard_that_stays_truncated_is_an_error_and_never_a_short_epoch(faults, tmp_path, way):
     serve(faults).plant(Toxic("truncate", key=STORED, honest=True))
     dataset = open_set(tmp_path)
-    loader, taken = fails(dataset, way, ChecksumMismatch, f"shard 3 .*{SHARD}.*expected 562 bytes, found 281")
+    loader, taken = assert_fails(dataset, way, ChecksumMismatch, f"shard 3 .*{SHARD}.*expected 562 bytes, found 281")
     faults.heal()
-    assert_goes_on(loader, taken)
+    assert_resumes(loader, taken)
 
 
 def test_e2_a_shard_with_one_flipped_bit_is_refused(faults, tmp_path):
@@ -102,7 +102,7 @@ def test_e2_a_shard_with_one_flipped_bit_is_refused(faults, tmp_path):
 @pytest.mark.slow
 @COMPRESSIONS
 def test_e2_each_of_a_thousand_flipped_bits_is_refused(faults, tmp_path, compression):
-    """500 of a shard as it is written, and 500 of one that is compressed."""
+    """500 bits of a plain shard, and 500 of a compressed one."""
     serve(faults, compression=compression)
     num_bits = len(faults.get(key_in_store(compression))) * 8
     flips = [Toxic("corrupt", key=STORED, at=number * num_bits // 500) for number in range(500)]
@@ -115,7 +115,7 @@ def key_in_store(compression):
 
 
 @pytest.mark.parametrize(("way", "compression"), crossed(FEW_WAYS, [None, "zstd"]))
-def test_e2_an_epoch_in_which_bits_flip_now_and_then_is_exact(faults, tmp_path, way, compression):
+def test_e2_an_epoch_with_occasional_bit_flips_is_exact(faults, tmp_path, way, compression):
     serve(faults, compression=compression)
     for number in range(7):
         faults.plant(Toxic("corrupt", key=f"*shard.{number:05}*", bits=1 + number, count=1))
@@ -126,42 +126,42 @@ def test_e2_an_epoch_in_which_bits_flip_now_and_then_is_exact(faults, tmp_path, 
 def test_e13_a_compressed_shard_that_stays_corrupt_is_an_error_on_every_consumer(faults, tmp_path, way):
     serve(faults, compression="zstd").plant(Toxic("corrupt", key=STORED))
     dataset = open_set(tmp_path)
-    loader, taken = fails(dataset, way, ChecksumMismatch, f"shard 3 .*{SHARD}")
+    loader, taken = assert_fails(dataset, way, ChecksumMismatch, f"shard 3 .*{SHARD}")
     assert_every_consumer_fails(dataset, ChecksumMismatch, 30)
     faults.heal()
-    assert_goes_on(loader, taken, compression="zstd")
+    assert_resumes(loader, taken, compression="zstd")
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
 @pytest.mark.slow
 def test_e13_a_corrupt_stream_without_checksums_is_refused_or_of_the_right_size(faults, tmp_path, way):
-    """zstd itself finds most of it, where a set has no hashes; the size of what is unpacked is always checked."""
+    """Without hashes, zstd itself detects most damage, and the unpacked size is always checked."""
     serve(faults, compression="zstd", hashes=())
     for number in range(7):
         faults.plant(Toxic("corrupt", key=f"*shard.{number:05}*", at=3 * 8, count=1))  # in zstd's magic number
     assert_exact(open_set(tmp_path), way, compression="zstd", hashes=())
     faults.plant(Toxic("corrupt", key=STORED, at=3 * 8))
     remove_cache(tmp_path)
-    fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
+    assert_fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
 
 
 @pytest.mark.parametrize(("way", "compression"), crossed(FEW_WAYS, [None, "zstd"]))
 @pytest.mark.slow
-def test_e15_an_encoding_that_a_proxy_adds_is_refused_or_undone(faults, tmp_path, way, compression):
+def test_e15_a_content_encoding_added_by_a_proxy_is_refused_or_decoded(faults, tmp_path, way, compression):
     serve(faults, compression=compression)
     faults.plant(Toxic("gzip", key="*/shard.*", count=3))
     assert_exact(open_set(tmp_path, retry=4), way, compression=compression)
     faults.plant(Toxic("gzip", key=STORED))
     remove_cache(tmp_path)
-    fails(open_set(tmp_path), way, ChecksumMismatch, f"shard 3 .*{SHARD}")
+    assert_fails(open_set(tmp_path), way, ChecksumMismatch, f"shard 3 .*{SHARD}")
 
 
-def test_e15_no_encoding_is_asked_for(faults, tmp_path):
+def test_e15_no_content_encoding_is_requested(faults, tmp_path):
     serve(faults)
     assert_exact(open_set(tmp_path), {})
     asked = {entry.headers.get("accept-encoding", "") for entry in faults.log("GET")}
     assert asked <= {"", "identity"}
 
 
-def test_the_epoch_that_is_expected_is_not_the_order_of_writing():
+def test_the_expected_epoch_is_complete():
     assert len(expected()) == 60

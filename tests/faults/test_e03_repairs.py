@@ -1,4 +1,4 @@
-"""E3, E4, E14, E16: what was wrong once is put aside and fetched again; what was repaired is read."""
+"""E3, E4, E14, E16: damaged copies are quarantined and fetched again; a shard repaired in the store is read."""
 
 import errno
 import json
@@ -14,9 +14,9 @@ from tests.faults.ways_of_reading import (
     FEW_WAYS,
     SHARD,
     assert_exact,
-    assert_goes_on,
+    assert_fails,
+    assert_resumes,
     cached,
-    fails,
     key_of,
     open_set,
     serve,
@@ -30,18 +30,18 @@ STORED = f"*{SHARD}*"
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e3_a_bad_shard_is_not_served_by_the_run_after_the_restart(faults, tmp_path, way):
+def test_e3_a_corrupt_shard_is_not_read_after_a_restart(faults, tmp_path, way):
     serve(faults).plant(Toxic("corrupt", key=STORED))
     first = open_set(tmp_path)
-    fails(first, way, ChecksumMismatch, SHARD)
+    assert_fails(first, way, ChecksumMismatch, SHARD)
     first.close()
-    assert f"{SHARD}.mds" not in cached(tmp_path), "never under its name"
+    assert f"{SHARD}.mds" not in cached(tmp_path), "never published"
     faults.heal()
     assert_exact(open_set(tmp_path), way)
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e3_a_file_that_went_bad_in_the_cache_is_put_aside_and_fetched_once_more(faults, tmp_path, way):
+def test_e3_a_corrupt_copy_is_quarantined_and_fetched_once_more(faults, tmp_path, way):
     serve(faults)
     first = open_set(tmp_path)
     assert_exact(first, way)
@@ -63,9 +63,9 @@ def test_e4_a_compressed_shard_that_is_repaired_in_the_store_is_read_by_the_same
     good = faults.get(key)
     faults.put(key, good[:100] + bytes([good[100] ^ 255]) + good[101:])
     dataset = open_set(tmp_path)
-    loader, taken = fails(dataset, way, ChecksumMismatch, SHARD)
+    loader, taken = assert_fails(dataset, way, ChecksumMismatch, SHARD)
     faults.put(key, good)
-    assert_goes_on(loader, taken, compression="zstd")
+    assert_resumes(loader, taken, compression="zstd")
 
 
 def serve_zstd(faults):
@@ -74,7 +74,7 @@ def serve_zstd(faults):
 
 
 def bomb_set(tmp_path):
-    """A set whose third shard unpacks to 64 MiB, where its index file declares 562 bytes; sizes and hashes fit."""
+    """Write a set whose shard 3 unpacks to 64 MiB while its index declares 562 bytes; stored size and hash fit."""
     import xxhash
     import zstandard
 
@@ -93,12 +93,12 @@ def bomb_set(tmp_path):
 
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e14_a_bomb_stops_at_the_declared_size(faults, tmp_path, way):
-    """No file of a megabyte can be made meanwhile, in a worker neither: a bomb that went off would be another error."""
+    """No process can write a file of a megabyte here, so that a bomb that unpacks would be another error."""
     faults.put_folder(bomb_set(tmp_path), "set/")
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))
     try:
-        fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
+        assert_fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     sizes = [path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()]
@@ -107,19 +107,20 @@ def test_e14_a_bomb_stops_at_the_declared_size(faults, tmp_path, way):
 
 @pytest.mark.parametrize("way", FEW_WAYS[:2])
 def test_e16_a_cached_file_that_cannot_be_read_is_fetched_again(faults, tmp_path, way, monkeypatch):
-    """The kernel's error is patched in: there is no bad disk here. A file that is fetched anew has another inode."""
+    """The kernel's error is simulated for the inode of the copy; a new copy has another inode."""
     serve(faults)
     first = open_set(tmp_path)
     assert_exact(first, way)
     first.close()
     inode = next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino
-    fail_at(monkeypatch, inode)
+    fail_reads_of(monkeypatch, inode)
     faults.forget()
     assert_exact(open_set(tmp_path), way)
     assert [entry.key.split("/")[-1] for entry in faults.log("GET") if "shard." in entry.key] == [f"{SHARD}.mds"]
 
 
-def fail_at(monkeypatch, inode):
+def fail_reads_of(monkeypatch, inode):
+    """Have reads of a file fail with EIO while it is verified."""
     import os
 
     feed = verification._feed
@@ -133,14 +134,14 @@ def fail_at(monkeypatch, inode):
 
 
 @pytest.mark.slow
-def test_e16_when_it_cannot_be_fetched_either_the_error_is_typed(faults, tmp_path, monkeypatch):
+def test_e16_a_copy_that_can_neither_be_read_nor_fetched_is_a_typed_error(faults, tmp_path, monkeypatch):
     serve(faults)
     first = open_set(tmp_path)
     assert_exact(first, {})
     first.close()
-    fail_at(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
+    fail_reads_of(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
     faults.plant(Toxic("http", key=STORED))
-    fails(open_set(tmp_path, timeout=6), {}, StoreError, f"shard 3 .*{SHARD}")
+    assert_fails(open_set(tmp_path, timeout=6), {}, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     again = open_set(tmp_path)
     assert len(list(StreamingDataLoader(again))) == 10

@@ -1,4 +1,4 @@
-"""E5 to E8, E11, E12, E17: replies that fail, end early, never come, or say the wrong thing."""
+"""E5 to E8, E11, E12, E17: replies that fail, end early, never arrive, or are wrong."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from tests.faults.ways_of_reading import (
     WAYS,
     assert_every_consumer_fails,
     assert_exact,
-    assert_goes_on,
+    assert_fails,
+    assert_resumes,
     crossed,
-    fails,
     key_of,
     open_set,
     serve,
@@ -26,20 +26,20 @@ STORED = f"*{SHARD}*"
 
 @pytest.mark.parametrize("way", WAYS)
 def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoch(faults, tmp_path, way):
-    """The peer ends the epoch early with one worker, and waits for ever with two."""
+    """MosaicML Streaming ends the epoch early with one worker, and hangs with two."""
     key = "set/" + key_of(written(), 3)
     serve(faults)
     data = faults.get(key)
     faults.delete(key)
     dataset = open_set(tmp_path, retry=1)
-    loader, taken = fails(dataset, way, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
+    loader, taken = assert_fails(dataset, way, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
     assert_every_consumer_fails(dataset, ShardNotFound, 30)
     faults.put(key, data)
-    assert_goes_on(loader, taken)
+    assert_resumes(loader, taken)
 
 
 @pytest.mark.parametrize(("way", "status"), crossed(FEW_WAYS, [500, 503, 429]))
-def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
+def test_e6_a_burst_of_errors_is_retried_until_it_ends(faults, tmp_path, way, status):
     serve(faults).plant(Toxic("http", status=status, count=4))
     dataset = open_set(tmp_path)
     assert_exact(dataset, way)
@@ -48,17 +48,17 @@ def test_e6_a_burst_of_errors_is_ridden_out(faults, tmp_path, way, status):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "status", "retry"), crossed(FEW_WAYS, [(500, 1), (503, 3)]))
-def test_e6_a_shard_whose_errors_do_not_end_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
+def test_e6_a_shard_with_endless_errors_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
     serve(faults).plant(Toxic("http", status=status, key=STORED))
     dataset = open_set(tmp_path, timeout=10, retry=retry)
-    loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
-    assert len(faults.log("GET", f"{SHARD}.mds")) <= 60, "bounded, whatever retries within whatever"
+    loader, taken = assert_fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
+    assert len(faults.log("GET", f"{SHARD}.mds")) <= 60, "bounded, although two layers retry"
     faults.heal()
-    assert_goes_on(loader, taken)
+    assert_resumes(loader, taken)
 
 
 @pytest.mark.parametrize(("way", "after"), crossed(FEW_WAYS, [100, None, 0]))
-def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, after):
+def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("reset_peer", key=f"*shard.{number:05}*", after=after, count=2))
@@ -67,28 +67,28 @@ def test_e7_connections_that_are_reset_are_made_again(faults, tmp_path, way, aft
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e7_a_shard_on_which_every_connection_is_reset_is_an_error(faults, tmp_path, way):
+def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
     dataset = open_set(tmp_path, retry=1)
-    loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
+    loader, taken = assert_fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
-    assert_goes_on(loader, taken)
+    assert_resumes(loader, taken)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e8_a_stalled_stream_is_given_up_in_time_for_a_second_attempt(faults, tmp_path, way):
-    """Two of twenty seconds are lost to it; a busy machine needs some of the others for the attempt that succeeds."""
+def test_e8_a_stalled_stream_ends_in_time_for_a_second_attempt(faults, tmp_path, way):
+    """Two of twenty seconds are lost; a busy machine needs some of the others for the attempt that succeeds."""
     serve(faults).plant(Toxic("stall", key=STORED, seconds=60, count=1))
     assert_exact(open_set(tmp_path, timeout=20, retry=10, store={"request_timeout": 60}), way)
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
 def test_e8_a_stream_that_always_stalls_is_a_timeout_within_the_deadline(faults, tmp_path, way):
-    """Every shard does: with a second for each, one that a busy machine fetches slowly would fail before shard 3."""
+    """Every shard stalls: on a busy machine another one could fail before shard 3 within a second."""
     serve(faults).plant(Toxic("stall", key="*shard.*", seconds=60))
     dataset = open_set(tmp_path, timeout=1, retry=2, store={"request_timeout": 60})
-    fails(dataset, way, StoreTimeout, r"shard \d .*shard\.0000\d")
+    assert_fails(dataset, way, StoreTimeout, r"shard \d .*shard\.0000\d")
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
@@ -98,14 +98,14 @@ def test_e12_a_redirect_to_another_host_is_not_followed(faults, tmp_path, way):
         key = "/bucket/set/" + key_of(written(), 3)
         serve(faults).plant(Toxic("http", status=307, key=STORED, location=other.url + key))
         dataset = open_set(tmp_path)
-        loader, taken = fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
-        assert other.log() == [], "nobody but the host that was named sees a signed request"
+        loader, taken = assert_fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
+        assert other.log() == [], "only the named host gets a signed request"
     faults.heal()
-    assert_goes_on(loader, taken)
+    assert_resumes(loader, taken)
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e17_a_store_that_says_not_found_for_a_moment_is_asked_again(faults, tmp_path, way):
+def test_e17_a_brief_not_found_is_retried(faults, tmp_path, way):
     serve(faults)
     for number in range(7):
         faults.plant(Toxic("http", key=f"*shard.{number:05}*", status=404, count=1))

@@ -1,4 +1,4 @@
-"""E9: credentials that expire are read anew once, then an error; never a fall to anonymous access."""
+"""E9: expired credentials are reloaded once, then an error; never a fallback to anonymous access."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.faults.ways_of_reading import (
     SHARD,
     assert_every_consumer_fails,
     assert_exact,
+    assert_fails,
     crossed,
-    fails,
     open_set,
     serve,
 )
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.torch
 def test_e9_refused_credentials_are_an_error_on_every_consumer_and_never_anonymous(faults, tmp_path, way, status, code):
     serve(faults).plant(Toxic("http", status=status, code=code, key="*/shard.*", nth=4))
     dataset = open_set(tmp_path)
-    fails(dataset, way, StoreAuthError, r"shard.*refused.*AWS_ACCESS_KEY_ID")
+    assert_fails(dataset, way, StoreAuthError, r"shard.*refused.*AWS_ACCESS_KEY_ID")
     faults.heal()
     faults.plant(Toxic("http", status=status, code=code, key=f"*{SHARD}*"))
     assert_every_consumer_fails(open_set(tmp_path / "again"), StoreAuthError, 30)
@@ -38,8 +38,8 @@ def write_keys(path, access):
 
 
 @pytest.mark.parametrize("way", FEW_WAYS)
-def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_path, way, monkeypatch):
-    """A file that another program keeps fresh, as SSO and most platforms do it."""
+def test_e9_credentials_that_expire_in_an_epoch_are_reloaded_once(faults, tmp_path, way, monkeypatch):
+    """A file that another program refreshes, as SSO and most platforms do."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
@@ -54,7 +54,7 @@ def test_e9_credentials_that_expire_in_an_epoch_are_read_anew_once(faults, tmp_p
 
 
 @pytest.mark.slow
-def test_e9_keys_that_are_refused_are_asked_for_again_only_once(faults, tmp_path):
+def test_e9_refused_keys_are_tried_again_only_once(faults, tmp_path):
     serve(faults)
     dataset = open_set(tmp_path)
     assert len(dataset) == 60

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 
 def chaos(latency):
-    """The rates of P12, for every request."""
+    """Return faults at the rates of P12, for every request."""
     return (
         Toxic("http", status=503, probability=0.10),
         Toxic("http", status=429, probability=0.05),
@@ -32,7 +32,7 @@ def test_e6_an_epoch_at_the_rates_of_p12_is_exact(faults, tmp_path, way, seed):
 
 
 def readers(tmp_path, count, **options):
-    """What so many readers with a cache each have read, at the same time."""
+    """Read with `count` readers at the same time, each with its own cache; return the samples or the error of each."""
     found = [None] * count
 
     def one(number):
@@ -52,15 +52,15 @@ def readers(tmp_path, count, **options):
 @pytest.mark.parametrize(
     ("count", "rate"), [pytest.param(2, 6, marks=pytest.mark.slow), pytest.param(8, 20, marks=pytest.mark.slow)]
 )
-def test_e10_readers_that_come_all_at_once_are_slowed_down_and_exact(faults, tmp_path, count, rate):
+def test_e10_concurrent_readers_are_throttled_and_exact(faults, tmp_path, count, rate):
     serve(faults).plant(Toxic("throttle", rate=rate))
     assert readers(tmp_path, count, timeout=20) == [expected()] * count
     assert any(entry.status == 429 for entry in faults.log())
 
 
 @pytest.mark.slow
-def test_e10_a_throttled_request_is_repeated_more_often_than_one_that_fails(faults, tmp_path):
-    """Of two attempts a store that asks for a slower pace gets four; one that answers 500 gets two."""
+def test_e10_a_throttled_request_is_retried_more_often_than_a_failed_one(faults, tmp_path):
+    """With two attempts, a throttled request is sent four times, one that fails with 500 twice."""
     options = {"timeout": 20, "retry": 1, "store": {"request_attempts": 2}}
     serve(faults).plant(Toxic("http", status=429, key=f"*{SHARD}*", count=3))
     assert open_set(tmp_path / "throttled", **options)[30]["id"] == 30

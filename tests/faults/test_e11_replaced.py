@@ -1,4 +1,4 @@
-"""E11 without hashes, which would tell: what was replaced while it was read is one object or the other, never both."""
+"""E11 without hashes: an object that is replaced while it is read is one version or the other, never a mixture."""
 
 import warnings
 
@@ -16,12 +16,12 @@ READERS = [
     pytest.param({}, id="streamed"),
     pytest.param({"default_fill_cache": False}, id="ranged"),
 ]
-"""One request for the rest of an object, or one for every 8 MiB: options of s3fs that only s3fs knows."""
+"""One request for the rest of an object, or one for every 8 MiB, by options of s3fs."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Two sets of one shard of 18 MB and of the same size, whose letters differ."""
+    """Two sets of one shard of 18 MB each, of equal size, with different letters."""
     roots = {}
     for letter in "ab":
         roots[letter] = tmp_path_factory.mktemp("replaced") / letter
@@ -32,7 +32,7 @@ def pair(tmp_path_factory):
 
 
 def open_pair(faults, pair, tmp_path, reader, retry):
-    """A dataset on the first set; the key at which the second one's shard lies."""
+    """Return a dataset on the first set, and the key of the second one's shard."""
     faults.put_folder(pair["a"], "set/")
     faults.put_folder(pair["b"], "other/")
     other = next(path for path in pair["b"].rglob("*.mds"))
@@ -48,14 +48,14 @@ def open_pair(faults, pair, tmp_path, reader, retry):
 
 
 def letters(dataset):
-    """The letters of which samples are made, each sample's own in one text."""
+    """Return for each sample the letters that occur in it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*no hashes.*")
         return ["".join(sorted(set(text))) for batch in StreamingDataLoader(dataset) for text in batch["x"]]
 
 
-def replaced_while_it_is_read(source, reader):
-    """The first reply breaks off; before the second, or the second range, another writer replaces the object."""
+def replacement(source, reader):
+    """Return faults that replace the object after the first reply, which breaks off, or after the first range."""
     broken = [Toxic("reset_peer", key="set/*.mds", after=9 << 20, count=1)] if not reader else []
     return [*broken, Toxic("swap_body", key="set/*.mds", nth=2, count=1, source=source)]
 
@@ -63,14 +63,14 @@ def replaced_while_it_is_read(source, reader):
 @pytest.mark.parametrize("reader", READERS)
 def test_e11_a_set_without_hashes_is_read_from_one_object_after_a_second_attempt(faults, pair, tmp_path, reader):
     dataset, source = open_pair(faults, pair, tmp_path, reader, retry=2)
-    faults.plant(*replaced_while_it_is_read(source, reader))
+    faults.plant(*replacement(source, reader))
     assert letters(dataset) == ["b"] * SAMPLES
     assert "swap_body" in [kind for entry in faults.log("GET", ".mds") for kind in entry.toxics]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_e11_without_a_second_attempt_it_is_an_error_that_says_so(faults, pair, tmp_path, reader):
+def test_e11_a_set_without_hashes_replaced_in_the_only_attempt_is_an_error(faults, pair, tmp_path, reader):
     dataset, source = open_pair(faults, pair, tmp_path, reader, retry=1)
-    faults.plant(*replaced_while_it_is_read(source, reader))
+    faults.plant(*replacement(source, reader))
     with pytest.raises(StoreError, match=r"shard 0 .*changed while it was read"):
         letters(dataset)

@@ -1,4 +1,4 @@
-"""F1 to F5: a full disk, limits of any size, eviction under readers, data that must not go, jobs that share."""
+"""F1 to F5: a full disk, limits of any size, eviction beside readers, data that are never removed, jobs that share."""
 
 import json
 import os
@@ -32,7 +32,7 @@ try:
     dataset.close()
 except Exception as error:
     found = f"{type(error).__name__}: {error}"
-time.sleep(0.3)  # what was fetched ahead may go on for a moment
+time.sleep(0.3)  # a fetch ahead may take another moment
 left = [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
 print(json.dumps([found, left]))
 """
@@ -62,12 +62,12 @@ print(json.dumps(found))
 
 
 def on_small_disk(remote, local, size):
-    """What reading answers in a mount namespace of its own, with a cache on a disk of this size."""
+    """Read an epoch in a mount namespace whose cache disk has this size; return samples or error, and leftovers."""
     return in_namespace(ON_SMALL_DISK, str(remote), str(local), size)
 
 
 def in_namespace(program, *arguments):
-    """What a program prints, as JSON, that may mount what it wants."""
+    """Run a program in a mount namespace of its own; return what it prints as JSON."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mount namespaces here: needs CAP_SYS_ADMIN")
     root = Path(__file__).parents[2]
@@ -82,14 +82,14 @@ def in_namespace(program, *arguments):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_f1_on_a_full_disk_copies_go_and_the_epoch_is_whole(tmp_path):
+def test_f1_on_a_full_disk_copies_are_evicted_and_the_epoch_is_complete(tmp_path):
     remote = remote_set(tmp_path / "set", 800)
     assert on_small_disk(remote, tmp_path / "cache", "200k") == [list(range(800)), []]
 
 
 @pytest.mark.process
-def test_f1_epochs_on_a_disk_that_holds_six_shards_are_whole(tmp_path):
-    """Shards fetched ahead took the room of the one that was waited for, and every epoch ended in "is full"."""
+def test_f1_epochs_on_a_disk_that_holds_six_shards_are_complete(tmp_path):
+    """Shards fetched ahead must not take the space of the one that a reader waits for."""
     remote, columns = tmp_path / "set", {"id": "int", "b": "bytes"}
     with MDSWriter(out=str(remote), columns=columns, size_limit=1 << 19, compression="zstd") as writer:
         for number in range(400):
@@ -108,7 +108,7 @@ def test_f1_a_shard_that_is_larger_than_the_disk_is_a_typed_error_and_leaves_not
 
 
 @pytest.mark.parametrize("count", range(1, 13))
-def test_f2_a_limit_of_a_few_shards_is_kept_and_the_epoch_is_whole(tmp_path, count):
+def test_f2_a_limit_of_a_few_shards_is_kept_and_the_epoch_is_complete(tmp_path, count):
     remote, local = remote_set(tmp_path / "set", 60), tmp_path / "cache"
     dataset = reader(remote, local, shuffle_block_size=16)
     limit = count * max(shard_bytes(dataset))
@@ -121,7 +121,7 @@ def test_f2_a_limit_of_a_few_shards_is_kept_and_the_epoch_is_whole(tmp_path, cou
     dataset.close()
 
 
-def test_f2_a_limit_below_the_largest_shard_is_refused_with_the_numbers(tmp_path):
+def test_f2_a_limit_below_the_largest_shard_is_refused_with_both_sizes(tmp_path):
     remote = remote_set(tmp_path / "set", 60)
     largest = max(shard_bytes(reader(remote, tmp_path / "cache")))
     with pytest.raises(ValueError, match=rf"`cache_limit` is {largest - 1} bytes, .* alone takes {largest}") as caught:
@@ -130,7 +130,7 @@ def test_f2_a_limit_below_the_largest_shard_is_refused_with_the_numbers(tmp_path
     assert not (tmp_path / "none").exists(), "nothing was fetched before"
 
 
-def test_f2_a_limit_below_the_shuffle_window_says_so_before_the_first_batch(tmp_path):
+def test_f2_a_limit_below_the_shuffle_window_warns_before_the_first_batch(tmp_path):
     remote = remote_set(tmp_path / "set", 60)
     total = sum(shard_bytes(reader(remote, tmp_path / "cache")))
     dataset = reader(remote, tmp_path / "cache", cache_limit=2000)
@@ -141,7 +141,7 @@ def test_f2_a_limit_below_the_shuffle_window_says_so_before_the_first_batch(tmp_
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_f3_readers_beside_one_that_removes_everything_all_the_time_see_no_error(tmp_path):
+def test_f3_readers_survive_another_process_that_keeps_removing_all_copies(tmp_path):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     readers = [
         subprocess.Popen(
@@ -155,7 +155,7 @@ def test_f3_readers_beside_one_that_removes_everything_all_the_time_see_no_error
     removed = 0
     while any(each.poll() is None for each in readers):
         removed += sum(each.files for each in inspect.clear(local))
-        time.sleep(0.02)  # others get the lock, too
+        time.sleep(0.02)  # so that others get the lock too
     assert [each.communicate(timeout=10)[0] for each in readers] == ["whole\n"] * 4
     assert removed > 50
 
@@ -215,8 +215,8 @@ print("whole")
 
 
 @pytest.mark.process
-def test_f5_what_another_job_needs_next_goes_after_what_nobody_needs(tmp_path):
-    """A second job that needs half of the set leaves the other job's next shards alone, and takes those it has read."""
+def test_f5_shards_that_another_job_needs_next_are_evicted_last(tmp_path):
+    """A second job evicts shards that the first one has read, and not those that it will read next."""
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     sizes = shard_bytes(reader(remote, local))
     half = len(sizes) // 2
@@ -241,7 +241,7 @@ def test_f5_what_another_job_needs_next_goes_after_what_nobody_needs(tmp_path):
     first.close()
 
 
-def test_a_limit_that_is_no_number_of_bytes_is_refused(tmp_path):
+def test_a_limit_that_is_not_a_number_of_bytes_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`cache_limit`"):
         reader(tmp_path, tmp_path, cache_limit="much")
     with pytest.raises(StoreError):

@@ -1,4 +1,4 @@
-"""F6 to F9: killed groups, cleaning beside jobs, deaths between two steps and in the middle of a download."""
+"""F6 to F9: killed process groups, cleaning beside jobs, deaths between two steps and during a download."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def leftovers(local):
 
 
 @pytest.mark.slow
-def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
+def test_f6_a_restart_after_a_killed_process_group_works(tmp_path):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     job = subprocess.Popen(
         [sys.executable, "-c", GROUP, str(remote), str(local)],
@@ -60,19 +60,19 @@ def test_f6_after_a_killed_process_group_a_restart_just_works(tmp_path):
     job.wait(10)
     job.stdout.close()
     end = time.monotonic() + 20
-    while is_any_left(job.pid) and time.monotonic() < end:  # a lease is let go of when its process has ended
+    while is_any_left(job.pid) and time.monotonic() < end:  # leases are released when their processes have ended
         time.sleep(0.02)
     dataset = reader(remote, local, cache_limit=60000)
     assert read_all(dataset) == list(range(SAMPLES))
     dataset.close()
     end = time.monotonic() + 20
-    while leftovers(local) and time.monotonic() < end:  # threads that fetch ahead finish what they are at
+    while leftovers(local) and time.monotonic() < end:  # threads that fetch ahead complete their fetch
         time.sleep(0.05)
     assert leftovers(local) == []
     assert list(local.rglob(".leases/*")) == []
 
 
-def test_f7_cleaning_removes_what_the_dead_left_and_nothing_of_the_living(fill, make_cache, tmp_path):
+def test_f7_scrub_removes_files_of_dead_processes_and_of_no_living_one(fill, make_cache, tmp_path):
     store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log", chunk_delay=0.4)
     infos = fill(store.inner)
     cache = make_cache(store, infos)
@@ -82,20 +82,20 @@ def test_f7_cleaning_removes_what_the_dead_left_and_nothing_of_the_living(fill, 
     root = tmp_path / "cache" / DIGEST
     part = root / f".{infos[1].raw.basename.rpartition('/')[2]}.123.abcdef0123456789.part"
     dead = (root / infos[1].raw.basename).parent / part.name
-    dead.write_bytes(b"left by the dead")
+    dead.write_bytes(b"left by a dead process")
     bystander = tmp_path / "cache" / "other" / ".notes.1.ab.part"
     bystander.parent.mkdir()
     bystander.write_text("not the cache's")
     assert [each.files for each in inspect.scrub(tmp_path / "cache")] == [1]
     assert not dead.exists()
     assert len(cache.shard(0)) > 0
-    assert len(store.lines("fetch")) == 1, "the living one was not disturbed"
+    assert len(store.lines("fetch")) == 1, "the running fetch was not disturbed"
     assert bystander.read_text() == "not the cache's"
     assert leftovers(tmp_path / "cache") == [bystander.name]
 
 
-class Dies(LoggedStore):
-    """A store whose reader is killed when so many bytes have come."""
+class KillingStore(LoggedStore):
+    """A store that kills its process when so many bytes of an object were sent."""
 
     def __init__(self, inner: LocalStore, log: Path, after: int) -> None:
         super().__init__(inner, log)
@@ -122,7 +122,7 @@ def test_f9_a_reader_killed_anywhere_in_a_download_leaves_no_partial_file_under_
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0)
     size = infos[0].stored.num_bytes
     for after in range(0, size + 1, max(1, size // 8)):
-        dying = ShardCache(Source(Dies(store, tmp_path / "log", after), DIGEST, infos, options), limit=limit)
+        dying = ShardCache(Source(KillingStore(store, tmp_path / "log", after), DIGEST, infos, options), limit=limit)
         assert in_fork(lambda cache=dying: cache.shard(0)) == "nothing: killed after the deadline"
         assert copies(tmp_path / "cache") == {}
     cache = ShardCache(Source(LoggedStore(store, tmp_path / "log"), DIGEST, infos, options), limit=limit)
@@ -132,8 +132,8 @@ def test_f9_a_reader_killed_anywhere_in_a_download_leaves_no_partial_file_under_
 
 
 @pytest.mark.parametrize("keep_zip", [False, True])
-def test_f8_a_reader_killed_at_every_rename_leaves_an_account_that_is_right(fill, tmp_path, keep_zip):
-    """Killed just before and just after the unpacked file gets its name, and the compressed one."""
+def test_f8_a_reader_killed_at_any_rename_leaves_copies_within_the_limit(fill, tmp_path, keep_zip):
+    """Killed just before and just after the unpacked file is published, and the compressed one."""
     infos = fill(LocalStore(tmp_path / "set"), compression="zstd")
     held = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0, keep_zip=keep_zip)

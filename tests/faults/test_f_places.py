@@ -1,4 +1,4 @@
-"""F10 to F15: rotten copies, clocks, descriptors, folders that go, weak locks, planted links."""
+"""F10 to F15: corrupt copies, clocks, descriptors, removed folders, unreliable locks, planted links."""
 
 import os
 import shutil
@@ -23,17 +23,17 @@ from tests.faults.test_f_bound import in_namespace, on_small_disk
 ALL = list(range(SAMPLES))
 
 
-def test_f10_rot_in_a_warm_cache_is_found_in_the_next_run_and_by_the_command(tmp_path, capsys):
+def test_f10_a_corrupt_copy_is_found_by_the_next_run_and_by_the_command(tmp_path, capsys):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     first = reader(remote, local)
     assert read_all(first) == ALL
     first.close()
-    rotten = sorted(copies(local))[3]
-    data = bytearray(rotten.read_bytes())
+    corrupt = sorted(copies(local))[3]
+    data = bytearray(corrupt.read_bytes())
     data[len(data) // 2] ^= 1
-    rotten.write_bytes(data)
+    corrupt.write_bytes(data)
     assert main(["cache", "verify", str(remote), "--local", str(local)]) == 1
-    assert rotten.name in capsys.readouterr().err
+    assert corrupt.name in capsys.readouterr().err
     second = reader(remote, local)
     assert read_all(second) == ALL
     assert second.stats().fetches == 1
@@ -43,8 +43,8 @@ def test_f10_rot_in_a_warm_cache_is_found_in_the_next_run_and_by_the_command(tmp
 
 @pytest.mark.parametrize("shift", [3600, -3600])
 @pytest.mark.parametrize("turn", [1, -1])
-def test_f11_what_goes_does_not_depend_on_any_clock(fill, tmp_path, shift, turn):
-    """File times an hour ahead or back, in order or in reverse: what is needed last goes, as it does without."""
+def test_f11_eviction_does_not_depend_on_clocks(fill, tmp_path, shift, turn):
+    """File times an hour ahead or back, in order or in reverse: what is needed last is evicted all the same."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")[:4]
     size = max(info.raw.num_bytes for info in infos)
@@ -98,7 +98,7 @@ def test_f12_no_inodes_is_a_typed_error(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [None, 4000])
-def test_f13_a_cache_folder_that_is_removed_while_it_is_read_is_made_again(tmp_path, limit):
+def test_f13_a_cache_folder_that_is_removed_while_it_is_read_is_created_again(tmp_path, limit):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     dataset = reader(remote, local, cache_limit=limit)
     found = []
@@ -143,7 +143,7 @@ print(json.dumps([said, len(found), len(set(found))]))
 @pytest.mark.process
 @pytest.mark.slow
 def test_f13_a_cache_disk_that_turns_read_only_is_a_typed_error_and_no_short_epoch(tmp_path):
-    """What a kernel does with a disk that has faults."""
+    """As a kernel reacts to a faulty disk."""
     remote = remote_set(tmp_path / "set", 800)
     said, taken, others = in_namespace(TURNS_READ_ONLY, str(remote), str(tmp_path / "cache"))
     assert said.startswith("StoreError: shard "), said
@@ -151,7 +151,7 @@ def test_f13_a_cache_disk_that_turns_read_only_is_a_typed_error_and_no_short_epo
     assert 24 <= taken == others < 800
 
 
-def test_f14_on_a_network_file_system_a_limit_is_refused_and_without_one_it_is_said_once(tmp_path):
+def test_f14_a_network_file_system_refuses_a_limit_and_otherwise_warns_once(tmp_path):
     with pytest.raises(StoreError, match=r"network file system \(nfs4\).*`cache_limit` cannot be kept"):
         check_filesystem(tmp_path, 1000, lambda _: "nfs4")
     with pytest.warns(UserWarning, match="give a folder of a local disk as `local`"):
@@ -160,7 +160,7 @@ def test_f14_on_a_network_file_system_a_limit_is_refused_and_without_one_it_is_s
     check_filesystem(tmp_path, 1000, lambda _: "ext4")
 
 
-def test_f14_the_type_is_that_of_the_innermost_mount():
+def test_f14_the_file_system_is_that_of_the_innermost_mount():
     assert filesystem_of(Path("/proc/self")) == "proc"
     assert filesystem_of(Path("/sys/kernel")) == "sysfs"
 
@@ -183,7 +183,7 @@ def test_f15_a_planted_link_is_not_followed(tmp_path, below):
     assert list(elsewhere.iterdir()) == []
 
 
-def test_f15_a_link_in_the_place_of_a_copy_is_replaced_and_not_written_through(tmp_path):
+def test_f15_a_link_in_place_of_a_copy_is_replaced_and_not_followed(tmp_path):
     remote, local, victim = remote_set(tmp_path / "set"), tmp_path / "cache", tmp_path / "victim"
     victim.write_bytes(b"mine")
     dataset = reader(remote, local)
@@ -195,8 +195,8 @@ def test_f15_a_link_in_the_place_of_a_copy_is_replaced_and_not_written_through(t
     assert not target.is_symlink()
 
 
-def test_f15_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path):
-    """Locks have names that can be guessed, and are cut to the size of what is fetched."""
+def test_f15_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+    """Lock files have predictable names, and are truncated to the size of a reservation."""
     remote, local, victim = remote_set(tmp_path / "set"), tmp_path / "cache", tmp_path / "victim"
     victim.write_bytes(b"mine")
     dataset = reader(remote, local, cache_limit=9000, download_timeout=2.0)

@@ -1,4 +1,4 @@
-"""F3, F8, F9: a reader that is killed before any step of its work, or whose copies go between finding and opening."""
+"""F3, F8, F9: a reader that is killed before any step of its work, or whose copies vanish before it opens them."""
 
 import hashlib
 import os
@@ -16,18 +16,18 @@ from tests.storage.test_process import in_fork
 pytestmark = pytest.mark.process
 
 EVERY_STEP = bool(os.environ.get("SMALTI_EVERY_STEP"))
-"""Else every fourth one is a reader's last."""
+"""True to kill a reader before every step; otherwise before every fourth."""
 WAYS = [
     pytest.param(None, False, False, id="raw"),
     pytest.param("zstd", False, True, id="zstd-limit"),
     pytest.param("zstd", True, True, id="zstd-limit-keep_zip"),
 ]
-"""Compression, whether the compressed file stays, whether there is a limit."""
+"""Compression, `keep_zip`, and whether there is a limit."""
 
 
 @pytest.fixture
 def readers(fill, tmp_path):
-    """Makes caches over three shards, with room for two of them where there is a limit."""
+    """Return a function that makes caches over three shards; a limit has space for two of them."""
 
     def prepare(compression, *, keep_zip, limited):
         store = MemoryStore()
@@ -41,7 +41,7 @@ def readers(fill, tmp_path):
 
 
 def hashed(local):
-    """What each copy holds."""
+    """Return the hash of each copy by name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in copies(local)}
 
 
@@ -50,7 +50,7 @@ def hashed(local):
 def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one_is_exact(
     readers, tmp_path, compression, keep_zip, limited
 ):
-    """Opening, locking, reserving, syncing, renaming, evicting, removing: each is the last thing that somebody did."""
+    """Steps are opening, locking, reserving, syncing, renaming, evicting, removing."""
     make, local = readers(compression, keep_zip=keep_zip, limited=limited), tmp_path / "cache"
     ahead = readers(compression, keep_zip=keep_zip, limited=False)()
     expected = ids(ahead)
@@ -79,7 +79,7 @@ def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one
         if ended != "nothing: killed after the deadline":
             break
         cache = make()
-        if limited:  # whoever keeps the limit removes what the dead were fetching, whatever it reads itself
+        if limited:  # any reader with a limit removes temporaries of dead processes
             for path in copies(local):
                 path.unlink()
             cache.shard(0)
@@ -87,7 +87,7 @@ def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one
         assert ids(cache) == expected
         cache.close()
         assert leftovers(local) == []
-    assert ended == str(len(expected)), "the last one was not killed"
+    assert ended == str(len(expected)), "there are more steps than were tried"
     assert number > (45 if limited else 30)
     assert {"open", "fcntl.flock", "os.rename", "os.remove", "fsync"} <= names
 
@@ -101,10 +101,10 @@ def clear(local):
 @pytest.mark.slow
 @pytest.mark.parametrize(("compression", "keep_zip", "limited"), WAYS)
 @pytest.mark.slow
-def test_f3_a_copy_that_goes_between_finding_and_opening_it_is_fetched_again(
+def test_f3_a_copy_that_is_removed_before_it_is_opened_is_fetched_again(
     readers, tmp_path, compression, keep_zip, limited
 ):
-    """In each such moment of reading a cold cache, and a warm one; and in every third of them."""
+    """The copy is removed before its first to fifth opening, or before every third, in a cold and a warm cache."""
     make, local = readers(compression, keep_zip=keep_zip, limited=limited), tmp_path / "cache"
     chosen = [lambda count, at=at: count == at for at in range(1, 6)] + [lambda count: count % 3 == 0]
     for is_warm in (False, True):

@@ -1,4 +1,4 @@
-"""F5: jobs in separate containers, and users that may not read each other's files, on one cache folder."""
+"""F5: jobs in separate containers, and users that may not read each other's files, with one cache folder."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 @pytest.mark.slow
 def test_f5_jobs_in_three_containers_share_a_folder_within_the_limit(tmp_path):
-    """Each with mounts and process numbers of its own, so that all of them are process 1 or 2: the folder is shared."""
+    """Each has its own mount and process namespaces, so that all are process 1 or 2; the folder is shared."""
     apart = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces here: needs CAP_SYS_ADMIN")
@@ -42,7 +42,7 @@ def test_f5_jobs_in_three_containers_share_a_folder_within_the_limit(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_f5_two_users_have_a_folder_each_that_the_other_cannot_read():
-    shared = Path(tempfile.mkdtemp(prefix="smalti-users-", dir="/tmp"))  # pytest's own is closed to other users
+    shared = Path(tempfile.mkdtemp(prefix="smalti-users-", dir="/tmp"))  # other users may not read pytest's folder
     shared.chmod(0o755)
     try:
         remote, local = remote_set(shared / "set"), shared / "cache"

@@ -1,4 +1,4 @@
-"""H12: ranks that load different states are noticed by the later of any two, without a collective or a wait."""
+"""H12: of two ranks that load different states, the later one notices, without a collective or a wait."""
 
 import json
 import multiprocessing
@@ -36,7 +36,7 @@ def state_at(root, samples, **changes):
 
 
 def as_rank(rank, act, folder):
-    """One rank of a group of two; says what became of it."""
+    """Run one rank of a group of two, and report the outcome."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
@@ -51,7 +51,7 @@ def as_rank(rank, act, folder):
 
 
 def group(folder, act):
-    """What `act(rank)` said on both ranks of a process group."""
+    """Return the result of `act(rank)` on both ranks of a process group."""
     ranks = [FORK.Process(target=as_rank, args=(rank, act, folder)) for rank in range(2)]
     for rank in ranks:
         rank.start()
@@ -78,7 +78,7 @@ def first_step_from(root, states, **options):
 
 
 def refusal(said):
-    """The one rank's message and facts; the other one went on, and would wait for it at its next collective."""
+    """Return message and facts of the rank that failed; the other continued, and would hang at its next collective."""
     messages = [message for message, _ in said]
     assert messages.count("went through") == 1
     return next(each for each in said if each[0] != "went through")
@@ -93,7 +93,7 @@ def test_h12_ranks_that_load_different_states_or_only_one_any_are_refused_with_b
     assert f"with sample_in_epoch {here['sample_in_epoch']}. Load one state into the loaders of all ranks" in message
 
 
-def test_h12_states_of_different_epochs_and_seeds_are_told_apart(root, tmp_path):
+def test_h12_states_of_different_epochs_and_seeds_are_distinguished(root, tmp_path):
     """Both ranks would begin at sample 8, of other orders."""
     states = [state_at(root, 8), state_at(root, 8, epoch=3, shuffle_seed=5)]
     message, facts = refusal(group(tmp_path, first_step_from(root, states, shuffle_seed=[9176, 5])))
@@ -135,8 +135,8 @@ def test_h12_ranks_that_load_one_state_read_on_and_begin_further_epochs(root, tm
     assert set(both[1]) == set(both[2]) == set(range(22))
 
 
-def test_h12_nobody_waits_for_a_rank_that_begins_later_or_never(root, tmp_path):
-    """Rank 0 reads two epochs before rank 1 begins one, and rank 1 reads only one: no step is a meeting."""
+def test_h12_ranks_do_not_wait_for_a_rank_that_begins_later_or_never(root, tmp_path):
+    """Rank 0 reads two epochs before rank 1 begins one, and rank 1 reads only one: no step requires a meeting."""
 
     def act(rank):
         loader = loader_of(root, rank)
@@ -153,8 +153,8 @@ def test_h12_nobody_waits_for_a_rank_that_begins_later_or_never(root, tmp_path):
     assert group(tmp_path, act) == [["went through", [6, 6]], ["went through", [6]]]
 
 
-def test_h12_loaders_that_only_one_rank_has_are_no_fault(root, tmp_path):
-    """Rank 0 looks at other data, and at its own in a world of one; the loader of all ranks is still the same."""
+def test_h12_loaders_of_one_rank_alone_are_allowed(root, tmp_path):
+    """Rank 0 reads other data, and its own data in a world of one; the loader of all ranks is still the same."""
     other = str(write_set(tmp_path / "other", 12))
 
     def act(rank):
@@ -168,8 +168,8 @@ def test_h12_loaders_that_only_one_rank_has_are_no_fault(root, tmp_path):
     assert group(tmp_path, act) == [["went through", 4]] * 2
 
 
-def test_h12_a_look_at_the_data_by_one_rank_alone_hides_no_difference(root, tmp_path):
-    """In a world of its own, and in a loader that is made and never iterated."""
+def test_h12_a_read_by_one_rank_alone_hides_no_difference(root, tmp_path):
+    """In a world of its own, and in a loader that is created and never iterated."""
 
     def act(rank):
         if rank == 0:
@@ -184,7 +184,7 @@ def test_h12_a_look_at_the_data_by_one_rank_alone_hides_no_difference(root, tmp_
 
 
 def as_member(rank, folder, meetings):
-    """A rank that is of several groups, one after the other, with a loader that it keeps."""
+    """A rank that belongs to several groups, one after the other, with one loader."""
     loader = loader_of(folder / "root", rank)
     for meeting in meetings:
         dist.init_process_group("gloo", init_method=f"file://{folder}/{meeting}", rank=rank, world_size=2)
@@ -198,7 +198,7 @@ def as_member(rank, folder, meetings):
         dist.destroy_process_group()
 
 
-def test_h12_a_rank_that_joins_a_group_made_anew_is_compared_with_those_that_were_in_one_before(tmp_path):
+def test_h12_a_rank_that_joins_a_recreated_group_is_compared_with_its_former_members(tmp_path):
     write_known_set(tmp_path / "root")
     first = [FORK.Process(target=as_member, args=(0, tmp_path, ["one", "other"]))]
     first.append(FORK.Process(target=as_member, args=(1, tmp_path, ["one"])))
@@ -219,7 +219,7 @@ def test_h12_a_rank_that_joins_a_group_made_anew_is_compared_with_those_that_wer
 
 
 def test_h12_without_a_process_group_nothing_is_compared(root):
-    """Ranks that one process plays, as tests and notebooks do."""
+    """One process can play several ranks, as tests and notebooks do."""
     for rank, samples in enumerate((8, 4)):
         loader = loader_of(root, rank)
         loader.load_state_dict(state_at(root, samples))
@@ -228,13 +228,13 @@ def test_h12_without_a_process_group_nothing_is_compared(root):
 
 
 def second_of_two(root, port, ended, told):
-    """Rank 1 of a group whose store rank 0 holds; reads on when rank 0 was killed."""
+    """Run rank 1 of a group whose store rank 0 holds; it continues after rank 0 was killed."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2)
     loader = loader_of(root, 1)
     told.send(len(list(loader)))
     assert ended.wait(DEADLINE)
     told.send(len(list(loader)))
-    os._exit(0)  # leaving a broken group in order takes its time
+    os._exit(0)  # leaving a broken group regularly would take long
 
 
 def holder_of_the_store(port):
@@ -242,7 +242,7 @@ def holder_of_the_store(port):
     time.sleep(DEADLINE)
 
 
-def test_h12_a_rank_reads_on_when_the_store_of_the_group_has_ended_with_its_rank(root):
+def test_h12_a_rank_continues_when_the_groups_store_has_ended(root):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

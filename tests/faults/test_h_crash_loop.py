@@ -1,4 +1,4 @@
-"""H14: a run that is killed after every step comes through its epochs nevertheless, without drift."""
+"""H14: a run that is killed after every step completes its epochs, without drift."""
 
 import json
 import multiprocessing
@@ -27,8 +27,8 @@ def loader_of(root, **options):
     return StreamingDataLoader(StreamingDataset(local=root, tail="short", **KNOWN), 2, **options)
 
 
-def live(root, place, number):
-    """Loads, takes one step, saves by rename; killed there, and every fifth life before it has saved."""
+def load_step_save(root, place, number):
+    """Load the state, take one step, save by rename and be killed; every fifth process is killed before it saves."""
     loader = loader_of(root, **WAYS[number % 3])
     if place.exists():
         loader.load_state_dict(json.loads(place.read_text())["state"])
@@ -40,11 +40,11 @@ def live(root, place, number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_h14_a_hundred_lives_of_one_step_are_as_many_steps_of_a_run_that_was_never_killed(root, tmp_path):
-    """11 steps of 2 are an epoch; 125 lives, of which 25 save nothing, come to step 100: step 1 of epoch 9."""
+def test_h14_a_hundred_processes_of_one_step_equal_a_hundred_steps_of_one_process(root, tmp_path):
+    """11 steps of 2 are an epoch; 125 processes, of which 25 save nothing, reach step 100: step 1 of epoch 9."""
     place, order, sizes, saved = tmp_path / "saved.json", [], set(), 0
     for number in range(125):
-        process = FORK.Process(target=live, args=(root, place, number))
+        process = FORK.Process(target=load_step_save, args=(root, place, number))
         process.start()
         process.join(DEADLINE)
         assert process.exitcode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""H6, H8: sets that nothing divides, and resuming at the edges of an epoch."""
+"""H6, H8: sets whose size has no useful divisors, and resuming at the edges of an epoch."""
 
 from itertools import islice
 
@@ -23,7 +23,7 @@ def root(tmp_path_factory):
 
 
 def delivered(root, tail, hosts=2, ranks_on_host=1, batch_size=3, **options):
-    """What all ranks read of an epoch: positions and ids of those that count, and the number of marked repeats."""
+    """Return the positions and ids that all ranks read in an epoch, and the number of marked repeats."""
     counted, repeats, steps = {}, 0, set()
     options = {"shuffle": True, "num_canonical_nodes": 64, "tail": tail, **options}
     for rank in range(hosts * ranks_on_host):
@@ -44,7 +44,7 @@ def delivered(root, tail, hosts=2, ranks_on_host=1, batch_size=3, **options):
 
 
 LAST_STEP = {0: (0, 0), 1: (5, 1), 2: (4, 0), 3: (3, 0), 4: (2, 0), 5: (1, 0)}
-"""Samples left for the last step of 6, of two ranks: repeats that fill it, and ranks that would have nothing."""
+"""Samples in the last step of 6 of two ranks: repeats that pad it, and ranks that would have none."""
 
 
 def check_tails(root, count):
@@ -57,7 +57,7 @@ def check_tails(root, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 37, 64, 65])
-def test_h6_no_sample_is_read_again_but_marked_ones_that_fill_the_last_step(tmp_path, count):
+def test_h6_only_marked_padding_of_the_last_step_is_read_again(tmp_path, count):
     check_tails(write_set(tmp_path / "set", count), count)
 
 
@@ -83,7 +83,7 @@ def test_h6_37_samples_of_64_canonical_nodes_need_no_repeat_and_mosaicmls_order_
 )
 @pytest.mark.parametrize(("tail", "steps", "read"), [("pad", 3, 22), ("short", 3, 22), ("drop", 2, 16)])
 def test_h8_two_ranks_resume_at_every_edge_of_an_epoch(root, how, tail, steps, read):
-    """Steps of 8: the state before the first, before and after the last, and after the end was noticed."""
+    """Steps of 8: states before the first, before and after the last, and after the end was reached."""
     order = {"shuffle": True, "num_canonical_nodes": 2, "shuffle_block_size": 8, "tail": tail}
     for taken in (0, steps - 1, steps, None):
         first, rest, second = {}, {}, {}
@@ -99,14 +99,14 @@ def test_h8_two_ranks_resume_at_every_edge_of_an_epoch(root, how, tail, steps, r
 
 
 def test_h8_a_state_at_or_after_the_end_of_an_epoch_begins_the_next(root):
-    """As MosaicML writes it: every sample counted, the epoch's number not yet."""
+    """As MosaicML writes it: every sample is counted, but the epoch's number is not yet increased."""
     loader = loaders_of(root, 1, 1, 22)[0]
     loader.load_state_dict(loader.state_dict() | {"sample_in_epoch": 22})
     assert next(iter(loader))["id"].tolist() == SECOND_EPOCH
 
 
-def test_h8_a_loader_that_was_resumed_and_not_used_is_still_where_it_was(root):
-    """Saved again before its first step, twice over."""
+def test_h8_a_resumed_loader_keeps_its_place_until_it_is_used(root):
+    """Saved again before its first step, twice."""
     loader = loaders_of(root, 1, 1, 5)[0]
     batches = iter(loader)
     first = [number for batch in islice(batches, 2) for number in batch["id"].tolist()]

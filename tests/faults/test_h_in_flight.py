@@ -44,9 +44,7 @@ KINDS = [False, pytest.param(True, marks=SLOW)]
 @pytest.mark.parametrize("processes", KINDS, ids=["threads", "processes"])
 @pytest.mark.parametrize("prefetch", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_h9_the_rest_after_a_loader_was_thrown_away_is_exact_however_far_it_read_ahead(
-    root, processes, prefetch, workers
-):
+def test_h9_the_rest_after_discarding_a_loader_is_exact_whatever_it_prefetched(root, processes, prefetch, workers):
     """11 steps of 2; up to 24 batches ahead, which is all of the epoch."""
     for taken in (1, 4):
         loader = loader_of(root, num_workers=workers, prefetch_factor=prefetch, processes=processes)
@@ -61,7 +59,7 @@ def test_h9_the_rest_after_a_loader_was_thrown_away_is_exact_however_far_it_read
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_h9_without_any_read_ahead_it_is_the_same(root, workers):
+def test_h9_the_rest_is_exact_without_prefetching(root, workers):
     loader = loader_of(root, num_workers=workers, prefetch_factor=1 if workers else None)
     batches = iter(loader)
     next(batches)
@@ -70,13 +68,13 @@ def test_h9_without_any_read_ahead_it_is_the_same(root, workers):
 
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.process)])
-def test_h9_a_read_ahead_of_none_never_ends_an_epoch_unnoticed(root, processes):
+def test_h9_without_prefetching_an_epochs_end_is_recorded(root, processes):
     loader = loader_of(root, num_workers=2, prefetch_factor=0, processes=processes)
     assert ids(loader) == FIRST_EPOCH
 
 
 def dying_run(root, folder, taken, options):
-    """A run that saves after `taken` steps, takes one more, and is killed with batches in flight."""
+    """Save after `taken` steps, take one more, and be killed with batches in flight."""
     loader = loader_of(root, **options)
     batches = iter(loader)
     first = ids(islice(batches, taken))
@@ -89,7 +87,7 @@ def dying_run(root, folder, taken, options):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "prefetch"), [(False, 1), (False, 8), (True, 8)])
-def test_h9_the_rest_after_a_kill_is_exact_and_the_killed_runs_workers_end(root, tmp_path, processes, prefetch):
+def test_h9_the_rest_after_a_kill_is_exact_and_the_workers_end(root, tmp_path, processes, prefetch):
     options = {"num_workers": 2, "prefetch_factor": prefetch, "processes": processes}
     run = FORK.Process(target=dying_run, args=(root, tmp_path, 3, options))
     run.start()
@@ -101,11 +99,11 @@ def test_h9_the_rest_after_a_kill_is_exact_and_the_killed_runs_workers_end(root,
     resumed.load_state_dict(saved["state"])
     assert ids(resumed) == FIRST_EPOCH[6:]
     assert ids(resumed) == SECOND_EPOCH
-    # One that had sent all of its batches by then may have been let go.
+    # A worker that had sent all of its batches by then may have ended.
     assert 1 <= len(saved["workers"]) <= 2 if processes else not saved["workers"]
     end = time.monotonic() + DEADLINE
     while any(map(runs, saved["workers"])):
-        assert time.monotonic() < end, "workers of a killed run live on"
+        assert time.monotonic() < end, "workers of a killed run are still alive"
         time.sleep(0.05)
 
 
@@ -121,14 +119,14 @@ def runs(pid):
 
 
 class OnlyEven:
-    """A collate function that drops samples, all of them now and then."""
+    """Drop samples in a collate function; now and then all of them."""
 
     def __call__(self, samples):
         return [int(sample["id"]) for sample in samples if sample["id"] % 2 == 0]
 
 
 class Packed:
-    """Packs samples into rows of at most 30, as texts are packed into a context: any number of rows for a batch."""
+    """Pack samples into rows of at most 30, as texts are packed into a context: any number of rows per batch."""
 
     def __call__(self, samples):
         rows = [[]]
@@ -140,14 +138,14 @@ class Packed:
 
 
 def halved(columns):
-    """A transform of batches that drops rows."""
+    """Drop rows in a transform of batches."""
     return {"kept": columns["id"][columns["id"] % 2 == 0]}
 
 
 halved.on_batches = halved.thread_safe = True
 
 EVEN = [4, 18, 12, 16, 0, 20, 2, 6, 8, 14, 10]
-"""What is left of FIRST_EPOCH, by hand."""
+"""The rest of FIRST_EPOCH, worked out by hand."""
 WAYS = [
     pytest.param({}, id="alone"),
     pytest.param({"num_workers": 2, "worker_kind": "thread"}, id="threads"),
@@ -167,7 +165,7 @@ def flat(batches):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("maker", "expected"), MAKERS)
 def test_h13_a_state_counts_samples_of_the_set_and_the_rest_is_exact(root, way, maker, expected):
-    """8 steps of 3; the state after each is of what was read, whatever was made of it."""
+    """8 steps of 3; the state after each counts the samples read, whatever the collate function returned."""
     for taken in (1, 4, 7):
         loader = loader_of(root, 3, **maker, **way)
         batches = iter(loader)
@@ -180,8 +178,8 @@ def test_h13_a_state_counts_samples_of_the_set_and_the_rest_is_exact(root, way, 
         assert first + flat(resumed) == expected
 
 
-def test_h13_a_run_that_filters_goes_on_as_one_that_does_not(root):
-    """And in another batch size: the place is the set's, not the collate function's."""
+def test_h13_a_run_that_filters_samples_resumes_like_one_that_does_not(root):
+    """With another batch size too: the place is that of the set, not of the collate function."""
     loader = loader_of(root, 5, collate_fn=OnlyEven())
     batches = iter(loader)
     next(batches), next(batches)
@@ -190,7 +188,7 @@ def test_h13_a_run_that_filters_goes_on_as_one_that_does_not(root):
     assert ids(plain) == FIRST_EPOCH[10:]
 
 
-def test_h13_batches_from_which_everything_was_dropped_are_steps_like_others(root):
+def test_h13_empty_batches_count_as_steps(root):
     loader = loader_of(root, 4, collate_fn=lambda samples: [])
     assert list(loader) == [[]] * 6
     assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (1, 0)

@@ -1,4 +1,4 @@
-"""H4, H5: a state of other data is refused with what to do, which works; a broken one is refused, whatever it is."""
+"""H4, H5: a state of other data is refused with a remedy that works; any damaged state is refused."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def ids(batches):
 
 
 def begun(root, **options):
-    """One step of 4 of the newest version: the state then, and the rest of that epoch."""
+    """Take one step of 4 in the newest version, and return the state after it and the rest of that epoch."""
     loader = loader_of(root, **options)
     batches = iter(loader)
     next(batches)
@@ -50,7 +50,7 @@ def written_anew(root):
 
 
 @pytest.mark.parametrize("change", [more, as_many_but_others, written_anew])
-def test_h4_a_state_of_data_that_changed_is_refused_with_both_sides_and_what_to_do(tmp_path, change):
+def test_h4_a_state_of_changed_data_is_refused_with_both_values_and_the_remedy(tmp_path, change):
     root = write_set(tmp_path / "set", 30)
     then = StreamingDataset(local=str(root)).manifest.digest
     state, _ = begun(root)
@@ -64,7 +64,7 @@ def test_h4_a_state_of_data_that_changed_is_refused_with_both_sides_and_what_to_
     assert now in str(caught.value)
 
 
-def test_h4_the_version_that_the_state_was_saved_with_goes_on_exactly(tmp_path):
+def test_h4_the_version_of_the_state_continues_exactly(tmp_path):
     root = write_set(tmp_path / "set", 30)
     state, rest = begun(root)
     more(root)
@@ -86,7 +86,7 @@ def test_h4_an_epoch_of_the_new_data_can_be_begun_after_the_refusal(tmp_path):
     assert loader.state_dict()["epoch"] == 3
 
 
-def test_h4_a_run_that_is_under_way_reads_its_version_to_the_end(tmp_path):
+def test_h4_a_running_epoch_keeps_its_version_to_the_end(tmp_path):
     root = write_set(tmp_path / "set", 30)
     loader = loader_of(root)
     batches = iter(loader)
@@ -96,7 +96,7 @@ def test_h4_a_run_that_is_under_way_reads_its_version_to_the_end(tmp_path):
     assert sorted(ids(loader)) == list(range(30)), "and so do its next epochs"
 
 
-def test_h4_a_dataset_that_is_closed_and_used_again_stays_with_its_version(tmp_path):
+def test_h4_a_closed_dataset_keeps_its_version_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
     state, rest = begun(root)
     loader = loader_of(root)
@@ -107,7 +107,7 @@ def test_h4_a_dataset_that_is_closed_and_used_again_stays_with_its_version(tmp_p
     assert loader.streaming_dataset.manifest.version == 1
 
 
-def test_h4_a_dataset_that_finds_other_data_when_it_is_used_again_refuses(tmp_path):
+def test_h4_a_closed_dataset_refuses_other_data_when_used_again(tmp_path):
     root = write_set(tmp_path / "set", 30)
     state, _ = begun(root)
     loader = loader_of(root)
@@ -166,7 +166,7 @@ def sound_state(root, form, order):
 
 
 def first_batch(dataset, cursor):
-    """The next batch; empty behind the last one; None where MosaicML's batches of streams cannot be made.
+    """Return the next batch; empty after the last one; None where MosaicML's batches of streams cannot be made.
 
     With a shuffle block that is too small they cannot, and only planning finds out.
     """
@@ -182,7 +182,7 @@ def first_batch(dataset, cursor):
 
 
 def outcome(dataset, other, state):
-    """`refused`, or `read`: the cursor lies in the epoch, the next step is read, and the state after it loads again."""
+    """Return `refused`, or `read` if the cursor is in the epoch, the next step is read and its state loads again."""
     try:
         dataset.load_state_dict(state)
     except CursorError:
@@ -206,7 +206,7 @@ def outcome(dataset, other, state):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "order"), FORMS)
-def test_h5_a_mutated_state_is_refused_or_read_on_and_nothing_else(root, form, order):
+def test_h5_a_mutated_state_is_either_refused_or_valid(root, form, order):
     sound, rng = sound_state(root, form, order), random.Random(f"{form} {order}")
     dataset, other = dataset_of(root, form, order), dataset_of(root, form, order)
     found = {"refused": 0, "read": 0}
@@ -235,7 +235,7 @@ def test_h5_a_refused_state_changes_nothing(root):
 
 
 def test_h5_a_run_of_mosaicml_in_batches_of_streams_can_be_saved_here_and_resumed_again(root):
-    """MosaicML's state knows no batch size; what we save of its epoch does, and is no damaged state."""
+    """MosaicML's state holds no batch size; the state saved here does, and is not damaged."""
     state = sound_state(root, "stratified", "py1e")
     whole = dataset_of(root, "stratified", "py1e")
     whole.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""H11: the same rows, whose Spark tasks finish in another order, are the same shards in the same order, and epoch."""
+"""H11: the same rows give the same shards in the same order, and the same epoch, however Spark tasks finish."""
 
 import random
 import time
@@ -20,7 +20,7 @@ DEADLINE = 60.0
 
 
 def contents(shards):
-    """What tells shards apart but their names, which no two writes share."""
+    """Return the facts that identify shards, without their names, which differ between writes."""
     return [(shard.samples, shard.raw.num_bytes, tuple(sorted(shard.raw.hashes.items()))) for shard in shards]
 
 
@@ -29,7 +29,7 @@ def epochs(out):
     return [[int(number) for batch in dataset.batches() for number in batch["id"]] for _ in range(2)]
 
 
-def test_h11_answers_in_any_order_are_the_shards_in_one(tmp_path):
+def test_h11_task_results_in_any_order_give_the_shards_in_one_order(tmp_path):
     plan = WritePlan(
         LocalStore(tmp_path),
         new_write_id(),
@@ -59,7 +59,7 @@ def spark():
 
 
 def held(frame, out, first):
-    """The frame, of which a task hands out its rows when those named before it have stored shards of theirs."""
+    """Return the frame with tasks that hand out their rows only after the tasks in `first` have stored shards."""
     place = str(out)
 
     def wait(batches):
@@ -78,7 +78,7 @@ def held(frame, out, first):
 
 
 def by_first_shard(out, shards):
-    """Tasks in the order in which they first stored something."""
+    """Return the tasks in the order of their first stored shard."""
     stored = {}
     for shard in shards:
         task = int(shard.raw.basename.split("/")[1][:5])
@@ -90,7 +90,7 @@ def by_first_shard(out, shards):
 @pytest.mark.spark
 @pytest.mark.slow
 def test_h11_tasks_that_finish_in_another_order_make_the_same_shards_and_the_same_epochs(spark, tmp_path):
-    """Once task 0 comes last, while the others go through the second core; once they come in their order."""
+    """Once task 0 finishes last, while the others use the second core; once they finish in order."""
     frame = spark.range(0, 500, 1, TASKS)
     last = {0: tuple(range(1, TASKS))}
     in_turn = {task: (task - 1,) for task in range(1, TASKS)}

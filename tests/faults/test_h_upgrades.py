@@ -1,4 +1,4 @@
-"""H10: a run goes on over an upgrade of numpy by a major version, and back; the orders written down hold on both."""
+"""H10: a run continues over a change of numpy's major version, and back; golden orders hold on both."""
 
 import json
 import os
@@ -22,12 +22,12 @@ GOLDEN = ("tests/order/test_window.py", "tests/order/test_mosaic_golden.py", "te
 
 @pytest.fixture(scope="module")
 def other_numpy(tmp_path_factory):
-    """A folder that holds numpy of the other major version."""
+    """Return a folder that holds numpy of the other major version."""
     target = tmp_path_factory.mktemp("numpy")
     wanted = ["--target", str(target), "--only-binary=:all:", "--no-deps", "--quiet", f"numpy=={OTHER}"]
     try:
         done = subprocess.run(
-            # -I: it may leave this machine, which the tests' guard, found by PYTHONPATH, refuses.
+            # -I ignores PYTHONPATH, and with it the tests' guard, which refuses connections to other machines.
             [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wanted],
             capture_output=True,
             text=True,
@@ -42,7 +42,7 @@ def other_numpy(tmp_path_factory):
 
 
 def python(*arguments, numpy=None):
-    """Runs an interpreter with this numpy, or the one installed."""
+    """Run an interpreter with this numpy, or with the installed one."""
     paths = [str(numpy)] if numpy else []
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -56,7 +56,7 @@ def python(*arguments, numpy=None):
 
 
 def go_on(root, folder, steps, numpy):
-    """One life under some numpy: what it is, and what it read."""
+    """Run one segment under some numpy, and return that numpy's version, the ids read and the orders."""
     done = python(HERE / "numpy_versions.py", root, folder / "state.json", steps, folder / "out.json", numpy=numpy)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
@@ -64,12 +64,12 @@ def go_on(root, folder, steps, numpy):
 
 def test_h10_a_run_that_goes_from_one_numpy_to_the_other_and_back_reads_the_order_written_down(other_numpy, tmp_path):
     root = write_known_set(tmp_path / "set")
-    lives = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
-    found = [go_on(root, tmp_path, steps, numpy) for steps, numpy in lives]
-    assert [life["numpy"] for life in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
-    assert [number for life in found for number in life["ids"]] == FIRST_EPOCH + SECOND_EPOCH
-    for life in found:
-        assert life["orders"] == BY_SHUFFLE
+    segments = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
+    found = [go_on(root, tmp_path, steps, numpy) for steps, numpy in segments]
+    assert [segment["numpy"] for segment in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
+    assert [number for segment in found for number in segment["ids"]] == FIRST_EPOCH + SECOND_EPOCH
+    for segment in found:
+        assert segment["orders"] == BY_SHUFFLE
 
 
 def test_h10_every_golden_vector_holds_on_the_other_numpy(other_numpy):

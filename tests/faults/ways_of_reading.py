@@ -1,4 +1,4 @@
-"""Reading a set of 60 samples from the fault store, as a user does, in all ways that there are."""
+"""Reading a set of 60 samples from the fault store as users do, with loader workers of each kind and number."""
 
 import atexit
 import functools
@@ -19,11 +19,11 @@ ORDER = {"shuffle": True, "shuffle_seed": 4, "batch_size": 6}
 SHARD = "shard.00003"
 ROOT = "s3://bucket/set"
 DEADLINE = 90.0
-"""Seconds in which an epoch ends one way or the other; far more than any takes, far less than a hang."""
+"""Seconds in which an epoch must end; far more than any takes, far less than a hang."""
 
 
 def way(number, kind, *marks):
-    """So many workers of a kind."""
+    """Return a test parameter of so many workers of a kind."""
     return pytest.param({"num_workers": number, "worker_kind": kind}, id=f"{kind}-{number}", marks=marks)
 
 
@@ -41,9 +41,9 @@ WAYS = [
 
 
 def crossed(ways, values):
-    """Every way with the first value, and every other value with the first way.
+    """Return test parameters: every way with the first value, and every other value with the first way.
 
-    What a reply is like is the store's matter, and what becomes of an error that of those who read: not each with each.
+    Replies are handled by the store and errors by the workers, so that not every combination is needed.
     """
     pairs = [(way, values[0]) for way in ways] + [(ways[0], value) for value in values[1:]]
     return [
@@ -59,20 +59,20 @@ def crossed(ways, values):
 
 @functools.cache
 def written(**options):
-    """A set on this disk, written once; it is removed at the end."""
+    """Write a set on this disk, once; it is removed at the end. Return its folder."""
     folder = Path(tempfile.mkdtemp(prefix="smalti-e-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return write_set(folder / "set", COUNT, **options)
 
 
 def serve(faults, **options):
-    """Puts a set into the store, and empties the log."""
+    """Put a set into the store, and return the store."""
     faults.put_folder(written(**options), "set/")
     return faults
 
 
 def open_set(tmp_path, *, root=ROOT, timeout=20.0, retry=3, store=None, **options):
-    """The dataset, with a cache of its own and deadlines that a busy machine meets."""
+    """Open the dataset, with a cache of its own and deadlines that a busy machine meets."""
     return StreamingDataset(
         remote=root,
         local=str(tmp_path / "cache"),
@@ -85,7 +85,7 @@ def open_set(tmp_path, *, root=ROOT, timeout=20.0, retry=3, store=None, **option
 
 
 def read(loader, found=None):
-    """What one epoch delivers: ids and texts, in order; into `found`, which keeps them when the epoch fails."""
+    """Read an epoch, and return its ids and texts in order; those read before an error are in `found`."""
     begin, found = time.monotonic(), [] if found is None else found
     for batch in loader:
         found += zip(batch["id"].tolist(), batch["text"], strict=True)
@@ -95,7 +95,7 @@ def read(loader, found=None):
 
 @functools.cache
 def expected(**options):
-    """The epoch that a reader without faults has, whose samples are those that were written."""
+    """Return the epoch as read without faults, after comparing its samples with those that were written."""
     whole = StreamingDataset(remote=str(written(**options)), local=str(written(**options).parent / "cache"), **ORDER)
     found = read(StreamingDataLoader(whole))
     assert sorted(found) == [(number, sample(number)["text"]) for number in range(COUNT)]
@@ -103,12 +103,12 @@ def expected(**options):
 
 
 def assert_exact(dataset, way, **options):
-    """One epoch, every sample in its place."""
+    """Assert that an epoch has every sample in its position."""
     assert read(StreamingDataLoader(dataset, **way)) == expected(**options)
 
 
-def fails(dataset, way, error, match="shard"):
-    """An epoch that ends with this error before the deadline; its loader, and what it had delivered."""
+def assert_fails(dataset, way, error, match="shard"):
+    """Assert that an epoch ends with this error before the deadline; return its loader and the samples read so far."""
     begin, taken, loader = time.monotonic(), [], StreamingDataLoader(dataset, **way)
     with pytest.raises(error, match=match) as caught:
         read(loader, taken)
@@ -117,14 +117,14 @@ def fails(dataset, way, error, match="shard"):
     return loader, taken
 
 
-def assert_goes_on(loader, taken, **options):
-    """The rest of an epoch that failed, from the state that the loader has then."""
+def assert_resumes(loader, taken, **options):
+    """Assert that an epoch that failed can be resumed from the state of its loader."""
     loader.load_state_dict(loader.state_dict())
     assert taken + read(loader) == expected(**options)
 
 
 def assert_every_consumer_fails(dataset, error, number):
-    """Four threads that ask for one sample: each has the error, none waits for ever."""
+    """Assert that four threads that request one sample all get the error, and none hangs."""
     raised = []
 
     def ask():
@@ -142,15 +142,15 @@ def assert_every_consumer_fails(dataset, error, number):
 
 
 def cached(tmp_path):
-    """Names of all files in the cache."""
+    """Return the names of all files in the cache."""
     return sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_file())
 
 
 def remove_cache(tmp_path):
-    """An empty cache."""
+    """Remove all copies."""
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
 def key_of(root, number):
-    """The key of a shard below its set, compressed or not."""
+    """Return the key of a shard, compressed or not, relative to its set."""
     return next(path.relative_to(root).as_posix() for path in root.rglob(f"shard.{number:05}.*") if path.is_file())

@@ -1,4 +1,4 @@
-"""What toxics make of a reply: its body, and its way out."""
+"""Effects of toxics on a reply: its body, and how it is sent."""
 
 import gzip
 import random

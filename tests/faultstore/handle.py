@@ -1,4 +1,4 @@
-"""What a test holds: a fault store that runs, with toxics to plant and a log to look at."""
+"""The handle of a running fault store: toxics to plant, and a log of requests."""
 
 import json
 import subprocess

@@ -56,7 +56,7 @@ def list_keys(bucket: Bucket, request: Request) -> Reply:
 
 
 def _page(keys: list[str], prefix: str, delimiter: str, after: str, limit: int) -> tuple[list[tuple[str, bool]], str]:
-    """Names, whether each is a folder, and where the next page begins ("" if there is none)."""
+    """Return names, whether each is a folder, and the start of the next page ("" on the last page)."""
     entries: list[tuple[str, bool]] = []
     place = bisect_left(keys, prefix.encode(), key=str.encode)
     if after:

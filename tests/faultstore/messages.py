@@ -19,13 +19,13 @@ CODES = {
     409: "ConditionalRequestConflict", 411: "MissingContentLength", 412: "PreconditionFailed", 416: "InvalidRange",
     429: "TooManyRequests", 500: "InternalError", 501: "NotImplemented", 503: "SlowDown",
 }  # fmt: skip
-"""What S3 says with a status when nothing more is known."""
+"""S3's error code for a status without a specific one."""
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 @dataclass
 class Request:
-    """What a client asks for."""
+    """A client's request."""
 
     method: str
     target: str
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What it is answered."""
+    """The answer to a request."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ class Stored:
     etag: str
     """Without quotes."""
     headers: dict[str, str] = field(default_factory=dict)
-    """What the writer said of it: `content-type`, `x-amz-meta-*`."""
+    """Headers given by the writer: `content-type`, `x-amz-meta-*`."""
     modified: float = field(default_factory=time.time)
     """Seconds since 1970."""
 
@@ -64,7 +64,7 @@ class Bucket:
             self._keys = None
 
     def until(self, moment: float) -> "Bucket":
-        """What was there already at a time, in seconds since 1970; to be looked at alone."""
+        """Return a read-only view of the objects that existed at a time, in seconds since 1970."""
         seen = Bucket()
         seen.objects = {key: stored for key, stored in self.objects.items() if stored.modified <= moment}
         return seen

@@ -137,7 +137,7 @@ class Server:
         return None
 
     def _has_token(self, toxic: Toxic) -> bool:
-        """Whether the rate allows one more request: a bucket that holds one second's worth."""
+        """Return whether the rate allows one more request: a token bucket with the tokens of one second."""
         now = time.monotonic()
         left, then = self._tokens.get(toxic, (toxic.rate, now))
         left = min(toxic.rate, left + (now - then) * toxic.rate)

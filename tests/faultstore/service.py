@@ -188,7 +188,7 @@ def _span(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 def _said(request: Request) -> dict[str, str]:
-    """What the writer says of the object."""
+    """Return the headers that describe the object."""
     kept = ("content-type", "content-encoding", "cache-control")
     found = {name: value for name, value in request.headers.items() if name in kept or name.startswith("x-amz-meta-")}
     if found.get("content-encoding", "").startswith("aws-chunked"):

@@ -1,4 +1,4 @@
-"""What is done to which request: toxics, named as in toxiproxy, and the seeded choice among them. No I/O, no clock."""
+"""Toxics, named as in toxiproxy: the faults to inject, and the seeded choice of requests. No I/O, no clock."""
 
 import random
 from collections import Counter
@@ -54,7 +54,7 @@ class Toxic:
     count: int | None = None
     """Requests that are struck, at most; None for all."""
     lasting: float | None = None
-    """Seconds from the first strike until it is over; None for ever."""
+    """Seconds from the first strike until it ends; None for no end."""
     seconds: float = 0.0
     """Of latency, slow_close, stall, late_read, late_list."""
     jitter: float = 0.0
@@ -74,9 +74,9 @@ class Toxic:
     at: int | None = None
     """The bit that corrupt flips, counted from the body's start."""
     honest: bool = False
-    """Whether a truncated body has a header that fits."""
+    """Whether the Content-Length of a truncated body matches it."""
     text: str = ""
-    """What swap_body puts there."""
+    """The replacement body of swap_body."""
     source: str = ""
     """The key of the object in the same bucket that swap_body puts there instead."""
 
@@ -89,7 +89,7 @@ class Toxic:
             raise ValueError(f"the toxic {self.kind!r} needs a `rate` above 0, found {self.rate}")
 
     def matches(self, method: str, key: str, access: str) -> bool:
-        """Whether it has to do with such a request."""
+        """Return whether the toxic applies to such a request."""
         if self.kind in _READS and (method != "GET" or not key):
             return False
         if self.kind in _LOOKS and (method not in {"GET", "HEAD"} or bool(key) != (self.kind == "late_read")):

@@ -40,13 +40,13 @@ class Link:
 
 @dataclass
 class Way:
-    """How a reply goes out."""
+    """How a reply is sent: rate, limit, and the end of the connection."""
 
     link: Link | None = None
     limit: int | None = None
     """Bytes of the body after which it ends; None for all."""
     then: str = "close"
-    """What follows the limit: `close` or `reset`."""
+    """Action at the limit: `close` or `reset`."""
     silence: float = 0.0
     """Seconds of nothing before that."""
     linger: float | None = None
@@ -181,7 +181,7 @@ class Connection:
 
 
 def _unchunked(body: bytearray) -> bytearray:
-    """What the SDKs' own chunks (`aws-chunked`: size, signature, bytes) hold; trailers are left out."""
+    """Return the content of the SDKs' chunks (`aws-chunked`: size, signature, bytes) without trailers."""
     out, place = bytearray(), 0
     while True:
         end = body.index(b"\r\n", place)

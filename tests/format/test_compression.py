@@ -58,12 +58,12 @@ def test_levels(text, level, extension):
     assert (found.text, found.level, found.extension) == (text, level, extension)
 
 
-def test_there_are_as_many_names_as_mosaicml_knows():
+def test_there_are_as_many_compression_names_as_in_mosaicml():
     # 5 without a level, and 12 of br, 9 of bz2, 10 of gz, 22 of zstd with one
     assert len(COMPRESSION_NAMES) == 5 + 12 + 9 + 10 + 22
 
 
-def test_nothing_means_no_compression():
+def test_none_and_empty_text_mean_no_compression():
     assert parse_compression(None) is None
     assert parse_compression("") is None
 
@@ -159,7 +159,7 @@ def test_files_of_several_members_are_read(tmp_path):
             decompress(tmp_path, text, data, len(DATA) + 9)
 
 
-def test_files_of_nothing_but_empty_parts_are_refused(tmp_path):
+def test_files_of_many_empty_parts_are_refused(tmp_path):
     """Each takes time and gives nothing: a file of them would take minutes."""
     for text, pack in (("gz", gzip.compress), ("bz2", bz2.compress)):
         assert decompress(tmp_path, text, pack(b"") * 1024, 0) == (0, b"")
@@ -196,13 +196,13 @@ def test_every_truncation_is_refused(text, tmp_path):
 
 @pytest.mark.parametrize("text", FAMILIES)
 @pytest.mark.parametrize("more", [b"\0", b"garbage", b"\0" * 100_000])
-def test_what_follows_the_end_is_refused(text, more, tmp_path):
+def test_data_after_the_end_is_refused(text, more, tmp_path):
     for data in (DATA[:3000], b""):
         with pytest.raises(FormatError):
             decompress(tmp_path, text, compression(text).compress(data) + more, 3000)
 
 
-def test_what_follows_the_end_is_refused_where_a_piece_ends(tmp_path):
+def test_data_after_the_end_is_refused_at_the_end_of_a_piece(tmp_path):
     data = Random(0).randbytes(65_532)  # Brotli adds four bytes to what it cannot compress, and 65536 are one piece
     packed = compression("br:1").compress(data)
     assert len(packed) == 65_536

@@ -19,7 +19,7 @@ def test_known_checksums_of_abc():
     assert digest_bytes(b"abc", ABC) == ABC
 
 
-def test_every_name_that_mds_knows_is_there():
+def test_every_hash_name_of_mds_is_known():
     expected = "blake2b blake2s md5 sha1 sha224 sha256 sha384 sha512 sha3_224 sha3_256 sha3_384 sha3_512"
     assert {*expected.split(), "xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"} == HASH_NAMES
 
@@ -35,7 +35,7 @@ def test_unknown_and_repeated_names_are_refused(names):
         check_hash_names(names)
 
 
-def test_hash_takes_pieces():
+def test_hash_of_pieces_equals_hash_of_the_whole():
     hasher = new_hash("sha1")
     hasher.update(b"a")
     hasher.update(memoryview(b"bc"))

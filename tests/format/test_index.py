@@ -46,7 +46,7 @@ def changed(path, value):
     return obj
 
 
-def test_index_comes_back_as_it_was_and_other_keys_are_handed_over():
+def test_index_comes_back_unchanged_and_other_keys_are_returned():
     shards, extra = parse({**INDEX, "smalti": {"version": 3}})
     assert extra == {"smalti": {"version": 3}}
     (shard,) = shards
@@ -56,7 +56,7 @@ def test_index_comes_back_as_it_was_and_other_keys_are_handed_over():
     assert emit_index(shards, extra) == json.dumps({**INDEX, **extra}, sort_keys=True).encode()
 
 
-def test_what_the_builder_makes_passes():
+def test_entries_made_by_the_builder_are_valid():
     for compression in (None, "zstd"):
         built = build({"a": "int", "b": "jpeg", "é": "str"}, [], compression=compression)
         built += build({"a": "int", "é": "str"}, [{"a": 1, "é": "x"}], compression=compression)

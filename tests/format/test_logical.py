@@ -44,7 +44,7 @@ def given_as(kind, encoding, values):
         ),
     ],
 )
-def test_numbers_stand_for_truth_values_and_times(kind, encoding, values, wanted):
+def test_numbers_represent_booleans_and_times(kind, encoding, values, wanted):
     one, many = given_as(kind, encoding, values)
     assert many.dtype == wanted.dtype
     assert many.tolist() == wanted.tolist()
@@ -59,7 +59,7 @@ def test_times_by_column_are_no_copy():
     assert np.shares_memory(types.batch({"x": values})["x"], values)
 
 
-def test_arrays_stand_for_arrays():
+def test_arrays_of_numbers_represent_arrays_of_times():
     lists = [np.array([[0, 1]], np.int32), np.zeros((0, 2), np.int32)]
     _, many = given_as({"type": "array", "of": {"type": "date"}}, "ndarray:int32", lists)
     assert [each.dtype for each in many] == ["M8[D]", "M8[D]"]
@@ -132,7 +132,7 @@ def test_a_masked_array_of_arrays_hides_whole_rows():
         ),
     ],
 )
-def test_json_stands_for_what_json_cannot_hold(kind, stored, wanted):
+def test_json_represents_types_that_json_lacks(kind, stored, wanted):
     one, many = given_as(kind, "json", [stored, stored])
     assert one == many
     found = one[0]
@@ -153,7 +153,7 @@ def test_json_stands_for_what_json_cannot_hold(kind, stored, wanted):
         {"x": {"type": "map", "keys": {"type": "text"}, "values": {"type": "int"}}},
     ],
 )
-def test_values_that_stand_for_themselves_cost_nothing(types):
+def test_types_returned_as_stored_need_no_restoration(types):
     assert parse_logical(types, {"x": "json"}) is None
 
 
@@ -183,9 +183,9 @@ def test_values_that_stand_for_themselves_cost_nothing(types):
         ({"type": "map", "keys": {"type": "text"}, "values": {"type": "date"}}, "json", [{}, [1]], 1),
     ],
 )
-def test_a_stored_value_that_stands_for_nothing_is_named(kind, encoding, stored, row):
+def test_a_stored_value_outside_its_logical_type_is_an_error_with_its_place(kind, encoding, stored, row):
     types = parse_logical({"x": kind}, {"x": encoding})
-    with pytest.raises(FormatError, match="column 'x': what is stored is no value of its logical type") as caught:
+    with pytest.raises(FormatError, match="column 'x': a stored value is not a value of its logical type") as caught:
         types.batch({"x": stored})
     assert caught.value.column == "x"
     assert caught.value.sample == row
@@ -220,12 +220,12 @@ def test_a_stored_value_that_stands_for_nothing_is_named(kind, encoding, stored,
         ({"x": {"type": "array", "of": "date"}}, {"x": "ndarray:int32"}),
     ],
 )
-def test_a_type_that_is_not_known_or_does_not_fit_is_refused_when_the_set_is_opened(types, encodings):
+def test_an_unknown_or_unfitting_type_is_refused_when_the_set_is_opened(types, encodings):
     with pytest.raises(SchemaError, match=r"column '[xy]'.*Update smalti, or read what is stored with `logical=False`"):
         parse_logical(types, encodings)
 
 
-def test_a_type_that_is_nested_without_end_is_refused():
+def test_a_type_nested_too_deeply_is_refused():
     kind = {"type": "int"}
     for _ in range(5000):
         kind = {"type": "list", "of": kind}

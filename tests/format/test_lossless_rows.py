@@ -45,7 +45,7 @@ def test_integers_beside_nulls_elsewhere_keep_every_bit():
 @pytest.mark.parametrize(
     ("encoding", "bits", "kind"), [("int8", 8, pa.int8()), ("int16", 16, pa.int16()), ("uint8", 8, pa.uint8())]
 )
-def test_every_byte_and_short_comes_back_by_both_ways(encoding, bits, kind):
+def test_every_byte_and_short_comes_back_by_add_and_add_batch(encoding, bits, kind):
     low = 0 if encoding.startswith("u") else -(2 ** (bits - 1))
     everything = list(range(low, low + 2**bits))
     columns = {"x": encoding}
@@ -85,7 +85,7 @@ def test_arrays_in_any_byte_order_and_layout_keep_their_numbers(order, code, lay
         assert row[name].dtype == np.dtype(code)
 
 
-def test_a_type_or_shape_that_changes_in_mid_stream_is_refused_at_its_row():
+def test_a_type_or_shape_that_changes_between_rows_is_refused_at_its_row():
     first = np.zeros((2, 2), np.float32)
     changed = {
         "ndarray:float32": [first.astype(np.float64), first.astype(np.int32), "text"],
@@ -103,7 +103,7 @@ def test_a_type_or_shape_that_changes_in_mid_stream_is_refused_at_its_row():
             assert len(read_back(builder, {"x": encoding})) == 8
 
 
-def test_a_missing_and_an_unknown_column_are_refused_by_both_ways():
+def test_a_missing_and_an_unknown_column_are_refused_by_add_and_add_batch():
     columns = {"a": "int", "b": "int"}
     for bad in ({"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "B": 2}, {}, {"a": 1, "b": 2, 3: 4}):
         builder = new_builder(columns)
@@ -118,7 +118,7 @@ def test_a_missing_and_an_unknown_column_are_refused_by_both_ways():
 
 
 @pytest.mark.parametrize("names", [["a", "A"], ["straße", "STRASSE"], ["é", "É"], ["I", "i"], [""]])
-def test_columns_that_differ_in_case_alone_and_empty_names_are_refused(names):
+def test_columns_that_differ_only_in_case_and_empty_names_are_refused(names):
     with pytest.raises(SchemaError):
         Schema.from_columns(dict.fromkeys(names, "int"))
 
@@ -129,7 +129,7 @@ UNICODE = [
 ]  # fmt: skip
 
 
-def test_unicode_comes_back_in_values_and_names_by_both_ways():
+def test_unicode_comes_back_in_values_and_names_by_add_and_add_batch():
     names = [text for text in UNICODE if text]
     columns = dict.fromkeys(names, "str")
     by_rows, by_batch = new_builder(columns), new_builder(columns)
@@ -143,7 +143,7 @@ def test_unicode_comes_back_in_values_and_names_by_both_ways():
 @pytest.mark.parametrize(
     "bad", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xc0\xaf", b"ab\x80", b"\xf4\x90\x80\x80"]
 )
-def test_bytes_that_are_not_utf8_are_refused_as_text_by_both_ways(bad):
+def test_bytes_that_are_not_utf8_are_refused_as_text_by_add_and_add_batch(bad):
     builder = new_builder({"x": "str"})
     with pytest.raises(SchemaError):
         builder.add({"x": bad})
@@ -211,7 +211,7 @@ def test_there_are_thirty_bad_images():
 @pytest.mark.parametrize(
     ("encoding", "name"), [(encoding, name) for encoding, bad in BAD_IMAGES.items() for name in bad]
 )
-def test_a_bad_image_is_refused_at_its_row_by_both_ways(encoding, name):
+def test_a_bad_image_is_refused_at_its_row_by_add_and_add_batch(encoding, name):
     good, bad = {"jpeg": JPEG, "png": PNG}[encoding], BAD_IMAGES[encoding][name]
     builder = new_builder({"x": encoding})
     builder.add({"x": good})
@@ -225,7 +225,7 @@ def test_a_bad_image_is_refused_at_its_row_by_both_ways(encoding, name):
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png"])
-def test_no_truncation_of_an_image_is_taken_by_either_way(encoding):
+def test_no_truncation_of_an_image_is_accepted_by_add_or_add_batch(encoding):
     good = {"jpeg": JPEG, "png": PNG}[encoding]
     builder = new_builder({"x": encoding})
     for end in range(len(good)):
@@ -236,7 +236,7 @@ def test_no_truncation_of_an_image_is_taken_by_either_way(encoding):
     assert builder.finish() == []
 
 
-def test_what_was_refused_leaves_no_trace_between_what_was_taken():
+def test_refused_samples_leave_no_trace_between_accepted_ones():
     columns = {"n": "int", "x": "str"}
     builder = new_builder(columns)
     for n in range(20):

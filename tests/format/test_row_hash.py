@@ -30,7 +30,7 @@ def rows(count, first=0):
     return [{"id": number, "text": "x" * (number % 5)} for number in range(first, first + count)]
 
 
-def test_it_is_the_sum_of_xxh3_128_of_every_stored_sample():
+def test_row_hash_is_the_sum_of_xxh3_128_of_every_stored_sample():
     # A stored sample: uint32 length of the text | int32 id | text.
     stored = [b"\x00\x00\x00\x00\x00\x00\x00\x00", b"\x01\x00\x00\x00\x01\x00\x00\x00x"]
     expected = (xxh3_128_intdigest(stored[0]) + xxh3_128_intdigest(stored[1])) % (1 << 128)
@@ -71,11 +71,11 @@ def test_a_shard_that_was_stored_has_the_hash_of_what_was_written(tmp_path):
     assert (len(stored), stored.row_hash()) == (20, expected)
     assert (stored[:7].row_hash() + stored[7:].row_hash()) % MODULUS == expected
     assert len(stored[20:]) == len(stored[30:]) == 0
-    with pytest.raises(ValueError, match="follow each other"):
+    with pytest.raises(ValueError, match="consecutive samples"):
         stored[::2]
 
 
-def test_text_shards_have_one_too(tmp_path):
+def test_text_shards_have_a_row_hash(tmp_path):
     builder = TextShardBuilder(TextLayout("json", text_schema({"id": "int"})), ShardOptions())
     (filled,) = [*builder.add({"id": 1}), *builder.add({"id": 2}), *builder.finish()]
     expected = filled.row_hash()
@@ -86,7 +86,7 @@ def test_text_shards_have_one_too(tmp_path):
     assert opened.stored_samples().row_hash() == expected == hash_each([b'{"id": 1}\n', b'{"id": 2}\n'])
 
 
-def test_a_sealed_shard_cannot_be_hashed_any_more():
+def test_a_sealed_shard_cannot_be_hashed():
     (filled,) = built(rows(3))
     filled.seal()
     with pytest.raises(ValueError, match="sealed once"):
@@ -111,7 +111,7 @@ def test_samples_that_are_copied_give_the_shards_that_writing_them_gives(tmp_pat
 
 def test_lengths_that_are_not_those_of_the_data_are_refused():
     builder = ShardBuilder(SCHEMA, ShardOptions())
-    with pytest.raises(SchemaError, match="lengths make 7 bytes, found 8"):
+    with pytest.raises(SchemaError, match="lengths add up to 7 bytes, found 8"):
         builder.add_encoded(np.array([3, 4]), memoryview(b"12345678"))
     assert builder.add_encoded(np.zeros(0, np.int64), memoryview(b"")) == []
     assert builder.finish() == []

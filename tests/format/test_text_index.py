@@ -94,7 +94,7 @@ def test_the_columns_of_json_are_checked(columns):
 
 
 @pytest.mark.parametrize("name", ["raw_meta", "zip_meta", "raw_data"])
-def test_files_of_two_shards_have_names_of_their_own(name):
+def test_two_shards_may_not_share_a_file_name(name):
     other = json.loads(json.dumps(XSV).replace("00000", "00001"))
     other[name]["basename"] = FILES["raw_meta"]["basename"]
     with pytest.raises(IndexFileError, match="listed by"):

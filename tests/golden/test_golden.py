@@ -157,7 +157,7 @@ def test_empty_first_shard_of_mosaicmls_writer_is_read_and_not_written(shared):
         empty[0]
 
 
-def test_stored_values_given_as_bytes_are_stored_as_they_are(shared):
+def test_bytes_that_are_stored_values_are_stored_unchanged(shared):
     """MosaicML's writer takes bytes for any encoding; ours does where they can be checked."""
     for name in ("image_lists", "images", "text", "arrays"):
         folder = shared / "golden" / name

@@ -101,5 +101,5 @@ def test_peer_reads_lists_of_images(found):
     assert second == {"a": jpegs, "b": jpegs, "l": [], "p": [], "q": []}
 
 
-def test_peer_reads_a_custom_encoding_that_it_was_taught(found):
+def test_peer_reads_a_custom_encoding_registered_there(found):
     assert [row["wave"] for row in found["signal"]] == [[[n.real, n.imag] for n in wave.tolist()] for wave in waves()]

@@ -94,7 +94,7 @@ def answers(peer, roots, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_three_epochs_are_mosaicmls_sample_for_sample(roots, answers, name):
+def test_three_epochs_equal_mosaicmls_sample_for_sample(roots, answers, name):
     weights, options, _, _ = CASES[name]
     whole, _, _ = answers[name]
     if "refused" in whole:
@@ -106,7 +106,7 @@ def test_three_epochs_are_mosaicmls_sample_for_sample(roots, answers, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mixture_that_mosaicml_began_goes_on_here_and_into_the_next_epoch(roots, answers, name):
+def test_a_mixture_begun_by_mosaicml_continues_here_and_into_the_next_epoch(roots, answers, name):
     weights, options, _, _ = CASES[name]
     _, first, then = answers[name]
     if "refused" in first:
@@ -122,7 +122,7 @@ def test_a_mixture_that_mosaicml_began_goes_on_here_and_into_the_next_epoch(root
     assert [batches_of(again) for _ in range(2)] == then["epochs"]
 
 
-def test_mixtures_that_we_began_go_on_there(peer, roots, answers, tmp_path):
+def test_mixtures_begun_by_smalti_continue_in_mosaicml(peer, roots, answers, tmp_path):
     told, expected = [], []
     for name, (weights, options, take, workers) in CASES.items():
         if "refused" in answers[name][0]:
@@ -139,7 +139,7 @@ def test_mixtures_that_we_began_go_on_there(peer, roots, answers, tmp_path):
     assert len(told) > 15
 
 
-def test_all_ranks_of_a_world_read_what_mosaicmls_ranks_read(peer, roots, tmp_path):
+def test_all_ranks_of_a_world_read_the_samples_of_mosaicmls_ranks(peer, roots, tmp_path):
     rng = random.Random(3)
     told = []
     for weights, options, _, _ in CASES.values():

@@ -61,7 +61,7 @@ def sizes_of(rng, most_shards=20, most=40):
     return sizes if rng.random() < 0.7 else [sizes[0] or 1] * len(sizes)
 
 
-def test_shuffles_of_random_shards_are_the_peers(peer, tmp_path):
+def test_shuffles_of_random_shards_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(1))
     cases = [
         {
@@ -88,7 +88,7 @@ def test_shuffles_of_random_shards_are_the_peers(peer, tmp_path):
     compare(peer, tmp_path, "shuffle", cases, ours, least=300)
 
 
-def test_partitions_of_random_worlds_are_the_peers(peer, tmp_path):
+def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(2))
     cases = []
     for _ in range(1500):
@@ -123,7 +123,7 @@ def test_partitions_of_random_worlds_are_the_peers(peer, tmp_path):
     compare(peer, tmp_path, "partition", cases, ours, least=700)
 
 
-def test_samplings_are_the_peers(peer, tmp_path):
+def test_samplings_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(3))
     cases = []
     for _ in range(300):
@@ -213,13 +213,13 @@ def plan_of(case):
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)
-def test_whole_epochs_of_random_mixtures_and_worlds_are_the_peers(peer, tmp_path, batching):
+def test_whole_epochs_of_random_mixtures_and_worlds_equal_the_peers(peer, tmp_path, batching):
     rng = random.Random(seed_of(BATCHINGS.index(batching)))
     cases = [epoch_case(rng, batching) for _ in range(300)]
     compare(peer, tmp_path, "epoch", cases, lambda case: plan_of(case).all_ids(), least=60)
 
 
-def test_weights_of_streams_are_the_peers(peer, tmp_path):
+def test_weights_of_streams_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(5))
     cases = [epoch_case(rng, "random") for _ in range(200)]
     answers = peer_answers(peer, tmp_path, [["weights", case] for case in cases])

@@ -72,7 +72,7 @@ def lives(peer, root, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_run_of_mosaicml_goes_on_here_sample_for_sample(root, lives, case):
+def test_a_run_of_mosaicml_continues_here_sample_for_sample(root, lives, case):
     options, first, then = lives[case]
     dataset = StreamingDataset(local=root, **options)
     assert our_batches(dataset)[: len(first["batches"])] == first["batches"], "the epoch begins alike"
@@ -82,7 +82,7 @@ def test_a_run_of_mosaicml_goes_on_here_sample_for_sample(root, lives, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_place_is_saved_as_mosaicml_saves_it(root, lives, case):
+def test_the_saved_state_equals_mosaicmls(root, lives, case):
     options, first, _ = lives[case]
     dataset = StreamingDataset(local=root, **options)
     this_pass = dataset.begin_pass()
@@ -91,7 +91,7 @@ def test_the_place_is_saved_as_mosaicml_saves_it(root, lives, case):
     assert dataset.state_dict(sum(map(len, first["batches"]))) == ours
 
 
-def test_a_run_of_ours_goes_on_there_sample_for_sample(root, lives, peer, tmp_path):
+def test_a_run_of_smalti_continues_in_mosaicml_sample_for_sample(root, lives, peer, tmp_path):
     cases, expected = [], []
     for options, _, _ in lives.values():
         dataset = StreamingDataset(local=root, **options)
@@ -148,7 +148,7 @@ def world_case(rng, sizes):
 
 
 @pytest.mark.search
-def test_a_run_of_mosaicml_goes_on_in_any_world_that_it_accepts(root, peer, tmp_path):
+def test_a_run_of_mosaicml_continues_in_any_world_that_it_accepts(root, peer, tmp_path):
     """Hosts, ranks, replicas and batch sizes; where the peer gives a rank nothing, we repeat one sample."""
     rng = random.Random(seed_of(8))
     sizes = StreamingDataset(local=root).stream.shard_sizes.tolist()
@@ -178,7 +178,7 @@ def compare_world(root, case, answer):
     return True
 
 
-def test_a_state_of_mosaicml_is_not_continued_in_our_order(root, lives):
+def test_a_state_of_mosaicml_is_not_continued_in_smaltis_own_order(root, lives):
     _, first, _ = next(iter(lives.values()))
     with pytest.raises(CursorError, match="`shuffle_algo`"):
         StreamingDataset(local=root, batch_size=4, shuffle=True).load_state_dict(first["state"])

@@ -120,7 +120,7 @@ def _png(*extra, width=8, height=8, pixels=b""):
 
 
 @pytest.mark.process
-def test_images_take_no_more_than_their_header_may_ask_for(tmp_path):
+def test_images_take_no_more_memory_than_their_header_may_declare(tmp_path):
     bomb = zlib.compress(bytes(ZEROS * TIMES), 1)
     images = {
         "text": _png(_chunk(b"zTXt", b"Comment\0\0" + bomb)),
@@ -175,7 +175,7 @@ def test_index_files_that_are_too_deep_or_too_large_are_refused_in_little_memory
 
 
 @pytest.mark.process
-def test_values_that_unfold_are_refused_in_little_memory(tmp_path):
+def test_values_that_expand_are_refused_in_little_memory(tmp_path):
     values = {
         "deep": ("json", b"[" * DEEP + b"]" * DEEP),
         "deep objects": ("json", b'{"a":' * DEEP + b"1" + b"}" * DEEP),
@@ -250,7 +250,7 @@ def test_a_table_of_shards_in_an_older_version_of_the_format_is_refused():
         read_arrow_file(sink.getvalue())
 
 
-def test_an_uncompressed_table_is_read_as_it_is():
+def test_an_uncompressed_table_is_read():
     sink, table = io.BytesIO(), pa.table({"a": [1, None, 3], "b": pa.array(["x", None, "x"]).dictionary_encode()})
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

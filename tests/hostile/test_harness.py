@@ -50,7 +50,7 @@ class Failing:
 @pytest.mark.parametrize(
     "error", [KeyError("x"), MemoryError(), RecursionError(), AssertionError("x"), FormatError("x")]
 )
-def test_a_case_that_fails_is_kept_with_the_command_that_replays_it(error, tmp_path):
+def test_a_failing_case_is_saved_with_the_command_that_replays_it(error, tmp_path):
     with pytest.raises(AssertionError, match=r"harness failing --seed 5 --first 107 --count 1"):
         run(Failing(error), Cases(seed=5, first=100, count=50), tmp_path)
     assert (tmp_path / "failing-5-107.bin").read_bytes() == b"case 8"
@@ -86,7 +86,7 @@ def test_cases_depend_on_seed_and_number_alone():
     assert made(3) != made(4)
 
 
-def test_a_reader_that_does_not_look_at_names_is_caught(tmp_path):
+def test_a_reader_that_does_not_check_names_is_caught(tmp_path):
     def careless(data, *, where):
         try:
             entries = json.loads(data)["shards"]
@@ -142,12 +142,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("shard", BROKEN.values(), ids=BROKEN)
-def test_every_promise_about_an_accepted_entry_is_looked_at(shard):
+def test_every_guarantee_about_an_accepted_entry_is_checked(shard):
     check_shards([GOOD])
     with pytest.raises(AssertionError):
         check_shards([shard])
 
 
-def test_a_file_that_two_shards_name_is_seen():
+def test_a_file_named_by_two_shards_is_detected():
     with pytest.raises(AssertionError, match="share a name"):
         check_shards([GOOD, GOOD])

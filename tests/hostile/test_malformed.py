@@ -50,7 +50,7 @@ def read_local(folder, scratch):
     return [dataset[i] for i in range(len(dataset))]
 
 
-def test_every_file_is_as_its_maker_writes_it():
+def test_every_file_equals_what_make_py_writes():
     found = {str(path.relative_to(CORPUS)): path for path in CORPUS.rglob("*") if path.parent.name != "__pycache__"}
     made = all_files()
     assert {name for name, path in found.items() if path.is_file()} - {"README.md", "make.py", "names.json"} == set(
@@ -89,7 +89,7 @@ def test_hostile_index_file_is_refused_before_anything_is_read_or_written(name, 
 
 @pytest.mark.parametrize("read", [read_streaming, read_cached, read_local])
 @pytest.mark.parametrize("name", SETS)
-def test_hostile_shard_is_refused_with_its_place_at_every_door(name, read, tmp_path, monkeypatch):
+def test_hostile_shard_is_refused_with_its_place_by_every_reader(name, read, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users-cache"))
     if SETS[name] == ACCEPTED:
         read(CORPUS / "sets" / name, tmp_path / "cache")
@@ -99,7 +99,7 @@ def test_hostile_shard_is_refused_with_its_place_at_every_door(name, read, tmp_p
     assert SETS[name] in refusal.value.message
 
 
-def test_what_has_to_be_accepted_is_read_as_it_stands():
+def test_files_that_must_be_accepted_are_read_unchanged():
     for name in ("accepted-healthy", "accepted-padding-in-sample", "accepted-archive-in-config"):
         dataset = StreamingDataset(local=str(CORPUS / "sets" / name))
         assert [dataset[0], dataset[1]] == [{"x": b"abc"}, {"x": b"defg"}]
@@ -108,7 +108,7 @@ def test_what_has_to_be_accepted_is_read_as_it_stands():
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_command_line_says_in_a_line_what_is_wrong_with_a_hostile_set(name, capsys):
+def test_command_line_reports_a_hostile_set_in_one_line(name, capsys):
     # Nothing is decoded, so a set whose values alone are hostile is good in its eyes.
     assert main(["show", str(CORPUS / "sets" / name)]) == 0
     assert main(["history", str(CORPUS / "sets" / name)]) == 0

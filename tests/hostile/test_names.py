@@ -28,7 +28,7 @@ def test_there_are_two_hundred_names_and_each_once():
 
 
 @pytest.mark.parametrize(("name", "why"), NAMES, ids=IDS)
-def test_name_is_refused_wherever_it_stands(name, why):
+def test_name_is_refused_in_every_place(name, why):
     with pytest.raises(IndexFileError, match=r"^`name`"):
         check_basename(name, where="`name`")
     for part in PARTS:
@@ -69,18 +69,18 @@ def test_name_is_refused_in_the_table_of_a_version(name, why):
         "=",
     ],
 )
-def test_honest_name_is_taken(name):
+def test_valid_name_is_accepted(name):
     assert check_basename(name, where="x") == name
 
 
-def test_only_letters_digits_and_five_marks_are_taken_out_of_unicode():
+def test_only_letters_digits_and_five_other_characters_of_unicode_are_accepted():
     # All of the planes' beginnings, where marks and letters are, and every 37th character of the rest.
     codes = [*range(0x3400), *range(0xD7F0, 0xE010), *range(0xF900, 0x10000), *range(0x3400, 0x110000, 37)]
     taken = {chr(code) for code in codes if _is_taken(f"a{chr(code)}b")}
     assert taken == set(string.ascii_letters + string.digits + "._-=/")
 
 
-def test_every_name_of_dots_and_slashes_that_is_taken_stays_below_the_root():
+def test_every_accepted_name_of_dots_and_slashes_stays_below_the_root():
     names = [""]
     for _ in range(7):
         names += [name + char for name in names if len(name) == max(map(len, names)) for char in "./a"]

@@ -67,13 +67,13 @@ def local(folder):
 DOORS = [stream, stream_batches, stream_one, opened, local]
 
 
-def test_the_payload_is_live(attack, marker):
+def test_the_payload_runs_when_it_is_unpickled(attack, marker):
     pickle.loads(attack)
     assert marker.exists()
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_pickled_column_is_refused_at_every_door(door, attack, marker, tmp_path):
+def test_a_pickled_column_is_refused_by_every_reader(door, attack, marker, tmp_path):
     folder = write(tmp_path / "set", one_value("pkl", attack))
     with pytest.raises(SchemaError, match="pkl"):
         door(folder)
@@ -88,7 +88,7 @@ def test_a_pickled_column_is_refused_when_the_set_is_opened(attack, marker, tmp_
     assert not marker.exists()
 
 
-def test_a_pickled_column_runs_only_for_who_asked_for_it(attack, marker, tmp_path):
+def test_a_pickled_column_runs_only_with_allow_unsafe_types(attack, marker, tmp_path):
     folder = write(tmp_path / "set", one_value("pkl", attack))
     StreamingDataset(local=str(folder), allow_unsafe_types=True)[0]
     assert marker.exists()
@@ -97,7 +97,7 @@ def test_a_pickled_column_runs_only_for_who_asked_for_it(attack, marker, tmp_pat
     assert marker.exists()
 
 
-def test_looking_at_a_set_unpickles_nothing(attack, marker, tmp_path, capsys):
+def test_inspecting_a_set_unpickles_nothing(attack, marker, tmp_path, capsys):
     folder = write(tmp_path / "set", one_value("pkl", attack))
     assert load_manifest(str(folder)).schema.encodings == ("pkl",)
     assert history(str(folder)) == []
@@ -174,14 +174,14 @@ def test_a_pickle_as_the_config_of_a_shard_is_skipped(attack, marker, tmp_path):
 @pytest.mark.parametrize(
     "name", ["pkl", "pickle", "list[pkl]", "pkl:4", "dill", "PKL", " pkl", "joblib", "torch", "npy"]
 )
-def test_no_other_name_stands_for_pickles(name, marker, tmp_path):
+def test_no_other_encoding_name_means_pickle(name, marker, tmp_path):
     folder = write(tmp_path / "set", one_value(name, pickle.dumps(Payload(marker))))
     with pytest.raises((IndexFileError, SchemaError)):
         opened(folder)
     assert not marker.exists()
 
 
-def test_pickled_columns_are_not_written_unless_asked_for(tmp_path):
+def test_pickled_columns_are_written_only_with_allow_unsafe_types(tmp_path):
     with pytest.raises(SchemaError, match="pkl"):
         MDSWriter(out=str(tmp_path / "set"), columns={"x": "pkl"})
     assert not (tmp_path / "set").exists()

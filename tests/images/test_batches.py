@@ -53,20 +53,20 @@ def test_a_batch_is_one_array_of_centre_squares():
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP"])
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (41, 57), (16, 40), (16, 16)])
-def test_the_middle_pixels_are_kept_as_they_are(kind, width, height):
+def test_center_crop_keeps_the_middle_pixels_unchanged(kind, width, height):
     batch = decode_batch([save(framed(width, height, 16), kind)], size=16, crop="center")
     assert (batch[0] == np.linspace(0, 250, 16, dtype=np.uint8)[None, :, None]).all()
 
 
 @pytest.mark.parametrize(("width", "height"), [(256, 256), (300, 224), (224, 301), (225, 226)])
-def test_the_middle_of_a_jpeg_is_what_decoding_all_of_it_gives(width, height):
+def test_center_crop_of_a_jpeg_equals_the_middle_of_the_whole(width, height):
     data = draw_flower("roses", number=1, size=(width, height))
     top, left = (height - 224) // 2, (width - 224) // 2
     expected = decode_rgb(data)[top : top + 224, left : left + 224]
     assert far(decode_batch([data], size=224, crop="center")[0], expected) < 3  # colours are not interpolated
 
 
-def test_an_image_that_is_smaller_is_resized_even_when_the_middle_was_asked_for():
+def test_center_crop_resizes_smaller_images():
     data = save(framed(10, 40, 8), "PNG")
     found = decode_batch([data], size=16, crop="center")[0]
     assert (found == resize_square(decode_rgb(data), 16)).all()
@@ -129,7 +129,7 @@ def test_an_image_that_declares_too_many_pixels_is_refused_before_any_is_allocat
         ({"size": 8, "num_threads": 0}, "`num_threads`"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DecodeImages(**options)
 
@@ -153,7 +153,7 @@ def test_columns_of_images_become_pixels_and_others_stay():
     assert isinstance(before["image"], list)
 
 
-def test_one_damaged_image_does_not_make_the_column_another_one():
+def test_one_damaged_image_does_not_hide_an_image_column():
     batch = columns() | {"_sample_id": np.array([70, 80, 90])}
     batch["image"][0] = b"\0\0 damaged"
     with pytest.raises(BadImageError, match=r"sample 70, column 'image': image 0 of the batch") as caught:
@@ -161,7 +161,7 @@ def test_one_damaged_image_does_not_make_the_column_another_one():
     assert (caught.value.column, caught.value.index, caught.value.sample_id) == ("image", 0, 70)
 
 
-def test_named_columns_are_decoded_whatever_they_begin_with():
+def test_named_columns_are_decoded_whatever_their_first_bytes():
     with pytest.raises(BadImageError, match="column 'name': image 0 of the batch"):
         DecodeImages(size=20, columns=("image", "name"))(columns())
     found = DecodeImages(size=20, columns=("image",), layout="chw", num_threads=2)(columns())
@@ -178,7 +178,7 @@ def test_a_named_column_that_holds_no_images_is_refused():
         DecodeImages(size=20, columns="image")
 
 
-def test_the_transform_travels_to_other_processes_and_says_what_it_takes():
+def test_the_transform_can_be_pickled_and_declares_its_input():
     transform = pickle.loads(pickle.dumps(DecodeImages(size=20, crop="center", num_threads=2)))
     assert transform.on_batches
     assert transform.thread_safe

@@ -44,7 +44,7 @@ def test_drawing_again_changes_nothing_and_other_arguments_draw_anew(tmp_path):
     assert len(list(folder.rglob("*.jpg"))) == 10
 
 
-def test_a_folder_of_something_else_is_not_touched(tmp_path):
+def test_a_folder_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match="holds other files"):
         draw_flowers(tmp_path, per_class=1)
@@ -58,7 +58,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path):
         ({"name": "daisy", "number": 0, "size": (8, 8)}, "at least 32x32"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(arguments, says):
+def test_invalid_arguments_are_refused(arguments, says):
     with pytest.raises(ValueError, match=says):
         draw_flower(**arguments)
 
@@ -87,6 +87,6 @@ def test_a_grid_shows_every_image_and_survives_a_bad_one():
         assert sheet.getpixel((60, 60)) == pytest.approx((200, 200, 200), abs=6)
 
 
-def test_a_grid_of_nothing_is_refused():
+def test_an_empty_grid_is_refused():
     with pytest.raises(ValueError, match="at least one image"):
         thumbnail_grid([])

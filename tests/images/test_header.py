@@ -50,7 +50,7 @@ def test_every_kind_of_webp_header_is_read(options):
         (b"RIFF\x10\0\0\0WEBP", "unknown first chunk"),
     ],
 )
-def test_what_is_not_an_image_is_named(data, says):
+def test_bytes_that_are_no_image_are_described(data, says):
     with pytest.raises(BadImageError, match=says):
         probe_image(data)
 

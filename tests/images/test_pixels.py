@@ -76,7 +76,7 @@ def test_min_size_above_the_stored_size_gives_the_stored_size():
     assert decode_rgb(save(quadrants(20, 30), "JPEG"), min_size=96).shape == (30, 20, 3)
 
 
-def test_decoded_pixels_may_be_written():
+def test_decoded_pixels_are_writable():
     for kind in ("PNG", "JPEG"):
         decode_rgb(save(quadrants(), kind))[0, 0] = 1
     resize_square(decode_rgb(save(quadrants(), "PNG")), 8)[0, 0] = 1
@@ -128,7 +128,7 @@ def test_a_gif_whose_frame_is_larger_than_its_header_says_is_refused():
     data = save(quadrants(64, 48), "GIF")
     small = data[:6] + b"\x01\0\x01\0" + data[10:]
     assert probe_image(small).width == 1
-    with pytest.raises(BadImageError, match="GIF header declares 1x1 pixels, and there are 64x48"):
+    with pytest.raises(BadImageError, match="GIF header declares 1x1 pixels, but the image has 64x48"):
         decode_rgb(small)
 
 
@@ -138,7 +138,7 @@ def test_the_centre_square_is_kept():
     assert (resize_square(pixels, 5) > 180).all()  # the filter reaches a little over the edge
 
 
-def test_a_square_of_the_right_size_is_not_touched():
+def test_a_square_of_the_right_size_is_returned_unchanged():
     pixels = np.arange(5 * 5 * 3, dtype=np.uint8).reshape(5, 5, 3)
     assert (resize_square(pixels, 5) == pixels).all()
 
@@ -151,7 +151,7 @@ def test_any_shape_becomes_a_square(size):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_preparing_turns_a_photo_as_its_camera_says(orientation, kind):
+def test_preparing_applies_the_exif_orientation(orientation, kind):
     image = quadrants(64, 48)
     exif = Image.Exif()
     exif[0x0112] = orientation

@@ -1,4 +1,4 @@
-"""Random runs, killed and resumed on other worlds, are proven; the same with one line changed are not."""
+"""Random runs, killed and resumed on other worlds, are proven; the same runs with one line changed are not."""
 
 import json
 import random
@@ -24,8 +24,8 @@ def plan_of(cursor):
     return PLANS[cursor.epoch]
 
 
-def live(folder, life, cursor, rng, mode):
-    """A life on a random world, killed after a random step unless it comes to the run's end; its newest state."""
+def write_life(folder, life, cursor, rng, mode):
+    """Write a life on a random world, killed after a random step or at the run's end; return its newest state."""
     hosts, each, batch, state = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 5), cursor
     worlds = [World(r, hosts * each, r // each, hosts, r % each, each) for r in range(hosts * each)]
     writers = [LedgerWriter(folder, life=life, world=world, mode=mode) for world in worlds]
@@ -54,10 +54,10 @@ def live(folder, life, cursor, rng, mode):
 
 
 def run(folder, rng, mode):
-    """A run of two epochs, over as many lives as it takes; the number of lives."""
+    """Write a run of two epochs over as many lives as it takes; return the number of lives."""
     cursor = CURSOR
     for life in range(1, 200):
-        cursor = live(folder, life, cursor, rng, mode if mode != "both" else rng.choice(["steps", "digest"]))
+        cursor = write_life(folder, life, cursor, rng, mode if mode != "both" else rng.choice(["steps", "digest"]))
         if cursor.epoch == 2:
             return life
     raise AssertionError("the run did not end")
@@ -77,8 +77,8 @@ def test_every_chain_of_lives_is_proven(tmp_path, seed, mode):
 
 @pytest.mark.search
 @pytest.mark.parametrize("seed", range(60))
-def test_a_line_that_counts_and_is_changed_or_lost_is_found(tmp_path, seed):
-    """In the last life, after which nothing is superseded, and which ended both its epochs."""
+def test_a_changed_lost_or_repeated_line_is_found(tmp_path, seed):
+    """The changed line is in the last life: none of its steps are superseded."""
     rng = random.Random(seed_of(1000 + seed))
     life = run(tmp_path, rng, "steps")
     files = {file: file.read_bytes().splitlines(keepends=True) for file in sorted(tmp_path.glob(f"life-{life:05d}/*"))}

@@ -1,4 +1,4 @@
-"""The check accepts a run that took every sample once, over any lives, and names what another run did wrong."""
+"""The check accepts a run that took every sample once, over any lives, and names the errors of other runs."""
 
 from dataclasses import replace
 
@@ -36,8 +36,8 @@ def worlds(hosts, ranks_on_host):
     return [World(r, number, r // ranks_on_host, hosts, r % ranks_on_host, ranks_on_host) for r in range(number)]
 
 
-def live(folder, life, passes, *, hosts=2, ranks=1, batch=2, tail="pad", last_steps=None, change=None, skip=()):
-    """One life: `passes` are (epoch, samples before, steps or None for all); `change` alters what a rank records."""
+def write_life(folder, life, passes, *, hosts=2, ranks=1, batch=2, tail="pad", last_steps=None, change=None, skip=()):
+    """Write one life: `passes` are (epoch, samples before, steps or None for all); `change` alters a rank's records."""
     for world in worlds(hosts, ranks):
         if world.rank in skip:
             continue
@@ -61,8 +61,8 @@ def messages(report, kind):
     return [problem.message for problem in report.problems if problem.kind == kind]
 
 
-def test_a_whole_run_is_proven_and_its_padding_counted(tmp_path):
-    live(tmp_path, 1, [(0, 0, None), (1, 0, None)])
+def test_a_complete_run_is_proven_and_its_padding_counted(tmp_path):
+    write_life(tmp_path, 1, [(0, 0, None), (1, 0, None)])
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     # 22 samples in steps of 4: 6 steps, of which the last is filled with 2.
@@ -75,8 +75,8 @@ def test_a_whole_run_is_proven_and_its_padding_counted(tmp_path):
 
 
 @pytest.mark.parametrize(("tail", "taken", "repeats"), [("pad", 22, 2), ("short", 22, 0), ("drop", 20, 0)])
-def test_every_tail_is_understood(tmp_path, tail, taken, repeats):
-    live(tmp_path, 1, [(0, 0, None)], tail=tail)
+def test_the_check_follows_every_tail_option(tmp_path, tail, taken, repeats):
+    write_life(tmp_path, 1, [(0, 0, None)], tail=tail)
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     assert (report.epochs[0].taken, report.epochs[0].repeats) == (taken, repeats)
@@ -84,10 +84,10 @@ def test_every_tail_is_understood(tmp_path, tail, taken, repeats):
 
 
 def test_steps_beyond_the_cursor_of_the_next_life_are_superseded_on_any_world(tmp_path):
-    """Life 1 made 4 steps of 4, saved after 2; life 2 has three ranks and steps of 3, and dies after 2, unsaved."""
-    live(tmp_path, 1, [(0, 0, 4)])
-    live(tmp_path, 2, [(0, 8, 2)], hosts=1, ranks=3, batch=1)
-    live(tmp_path, 3, [(0, 8, None), (1, 0, 3)], hosts=4, batch=1)
+    """Life 1 takes 4 steps of 4 and saves after 2; life 2 has three ranks and steps of 3, and dies after 2, unsaved."""
+    write_life(tmp_path, 1, [(0, 0, 4)])
+    write_life(tmp_path, 2, [(0, 8, 2)], hosts=1, ranks=3, batch=1)
+    write_life(tmp_path, 3, [(0, 8, None), (1, 0, 3)], hosts=4, batch=1)
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     assert report.superseded == 8 + 6
@@ -95,16 +95,16 @@ def test_steps_beyond_the_cursor_of_the_next_life_are_superseded_on_any_world(tm
     assert [(e.taken, e.expected, e.is_finished) for e in report.epochs] == [(22, 22, True), (12, 12, False)]
 
 
-def test_repeats_of_a_last_step_that_was_taken_again_count_once(tmp_path):
-    live(tmp_path, 1, [(0, 0, None)])
-    live(tmp_path, 2, [(0, 20, None)])
+def test_repeats_of_a_last_step_that_was_taken_again_are_counted_once(tmp_path):
+    write_life(tmp_path, 1, [(0, 0, None)])
+    write_life(tmp_path, 2, [(0, 20, None)])
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     assert (report.epochs[0].repeats, report.superseded) == (2, 2)
 
 
-def test_a_step_that_only_some_ranks_began_is_in_flight(tmp_path):
-    live(tmp_path, 1, [(0, 0, None)], last_steps=[3, 4])
+def test_a_step_that_only_some_ranks_began_counts_as_in_flight(tmp_path):
+    write_life(tmp_path, 1, [(0, 0, None)], last_steps=[3, 4])
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     assert report.in_flight == 2
@@ -113,7 +113,7 @@ def test_a_step_that_only_some_ranks_began_is_in_flight(tmp_path):
 
 def test_an_epoch_that_ended_has_no_steps_in_flight(tmp_path):
     """Rank 1 lost its last line; rank 0 says that the epoch ended."""
-    live(tmp_path, 1, [(0, 0, None)], tail="short")
+    write_life(tmp_path, 1, [(0, 0, None)], tail="short")
     file = tmp_path / "life-00001" / "rank-00001.jsonl"
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-2]))
     report = check_ledger(tmp_path, plan_of)
@@ -122,13 +122,13 @@ def test_an_epoch_that_ended_has_no_steps_in_flight(tmp_path):
     assert report.counts["gap"] == 1
 
 
-def test_a_double_is_named_with_both_who_took_it(tmp_path):
+def test_a_duplicate_is_reported_with_both_ranks_that_took_it(tmp_path):
     def change(rank, epoch, step, positions, ids):
         if (rank, step) == (1, 2):  # positions 9 and 11 become 9 and 4, which rank 0 took at step 1
             positions[1], ids[1] = 4, plan_of(CURSOR).ids_at(np.array([4]))[0]
         return positions, ids
 
-    live(tmp_path, 1, [(0, 0, None)], change=change)
+    write_life(tmp_path, 1, [(0, 0, None)], change=change)
     report = check_ledger(tmp_path, plan_of)
     sample = int(plan_of(CURSOR).sample_ids(4, 5)[0])
     assert messages(report, "double") == [
@@ -139,13 +139,13 @@ def test_a_double_is_named_with_both_who_took_it(tmp_path):
     assert report.counts == {"double": 1, "gap": 1}
 
 
-def test_a_wrong_sample_is_named_only_against_the_plan(tmp_path):
+def test_a_wrong_sample_is_found_by_comparison_with_the_plan(tmp_path):
     def change(rank, epoch, step, positions, ids):
         if (rank, epoch, step) == (0, 1, 3):
             ids[0] += 1 if ids[0] < 21 else -1
         return positions, ids
 
-    live(tmp_path, 1, [(0, 0, None), (1, 0, None)], change=change)
+    write_life(tmp_path, 1, [(0, 0, None), (1, 0, None)], change=change)
     assert check_ledger(tmp_path).ok
     report = check_ledger(tmp_path, plan_of)
     assert report.counts == {"wrong_id": 1}
@@ -154,39 +154,39 @@ def test_a_wrong_sample_is_named_only_against_the_plan(tmp_path):
 
 
 def test_a_cursor_that_skips_samples_is_a_gap(tmp_path):
-    live(tmp_path, 1, [(0, 0, 2)])
-    live(tmp_path, 2, [(0, 12, None)])
+    write_life(tmp_path, 1, [(0, 0, 2)])
+    write_life(tmp_path, 2, [(0, 12, None)])
     report = check_ledger(tmp_path, plan_of)
     assert messages(report, "gap") == ["positions 8 to 11 of epoch 0: never taken; due in life 1, the first by rank 0."]
     assert report.counts["gap"] == 4
 
 
-def test_an_epoch_that_was_left_early_is_a_gap(tmp_path):
-    live(tmp_path, 1, [(0, 0, 5), (1, 0, None)])
+def test_the_rest_of_an_unfinished_epoch_is_a_gap(tmp_path):
+    write_life(tmp_path, 1, [(0, 0, 5), (1, 0, None)])
     assert check_ledger(tmp_path).counts["gap"] == 2
 
 
 def test_epochs_that_were_never_begun_are_a_gap(tmp_path):
-    live(tmp_path, 1, [(0, 0, None), (3, 0, None)])
+    write_life(tmp_path, 1, [(0, 0, None), (3, 0, None)])
     report = check_ledger(tmp_path)
     assert messages(report, "gap") == ["epochs 1 to 2 were never begun."]
     assert report.counts["gap"] == 44
 
 
 def test_a_rank_without_a_file_is_named(tmp_path):
-    live(tmp_path, 1, [(0, 0, None)], skip=[1])
+    write_life(tmp_path, 1, [(0, 0, None)], skip=[1])
     report = check_ledger(tmp_path)
     assert messages(report, "missing_file") == ["life 1: 1 of 2 ranks left no file, the first is rank 1."]
     assert report.counts["gap"] == 11
 
 
 def test_a_run_in_which_a_rank_never_wrote_is_not_all_in_flight(tmp_path):
-    live(tmp_path, 1, [(0, 0, 3)], skip=[0])
+    write_life(tmp_path, 1, [(0, 0, 3)], skip=[0])
     assert not check_ledger(tmp_path).ok
 
 
-def test_a_ledger_that_begins_late_says_so(tmp_path):
-    live(tmp_path, 1, [(2, 8, None)])
+def test_a_ledger_that_begins_late_has_a_note(tmp_path):
+    write_life(tmp_path, 1, [(2, 8, None)])
     report = check_ledger(tmp_path)
     assert report.ok
     assert "the ledger begins at sample 8 of epoch 2; not before." in report.notes
@@ -194,7 +194,7 @@ def test_a_ledger_that_begins_late_says_so(tmp_path):
 
 
 def test_another_order_in_a_later_life_is_a_contradiction(tmp_path):
-    live(tmp_path, 1, [(0, 0, None)], hosts=1)
+    write_life(tmp_path, 1, [(0, 0, None)], hosts=1)
     with LedgerWriter(tmp_path, life=2, world=World()) as writer:
         writer.begin_pass(PassStart(replace(CURSOR, epoch=1, seed=8), 2))
     report = check_ledger(tmp_path)
@@ -211,7 +211,7 @@ def test_ranks_that_began_at_different_cursors_are_a_contradiction(tmp_path):
 
 
 def test_replicas_must_each_take_every_sample(tmp_path):
-    """Four ranks in groups of two that read alike; rank 3 lacks its last step."""
+    """Four ranks in replica groups of two; rank 3 lacks its last step."""
     for rank in range(4):
         with LedgerWriter(tmp_path, life=1, world=World.flat(rank, 4)) as writer:
             writer.begin_pass(PassStart(CURSOR, 2, "short", replication=2))
@@ -224,8 +224,8 @@ def test_replicas_must_each_take_every_sample(tmp_path):
     assert messages(report, "gap") == ["position 21 of epoch 0: never taken; due in life 1."]
 
 
-def test_in_mosaicml_orders_each_sample_counts_not_each_position(tmp_path):
-    """Their positions run past the epoch's size, with holes where repeats stand."""
+def test_in_mosaicml_orders_samples_and_not_positions_must_be_taken_once(tmp_path):
+    """Positions exceed the epoch's size, with holes at repeats."""
     cursor = replace(CURSOR, epoch_size=3, algorithm="py1e", algorithm_version=1)
     with LedgerWriter(tmp_path, life=1, world=World()) as writer:
         for epoch, ids in enumerate(([2, 0, 2, 1], [2, 0, 0, 2])):
@@ -247,5 +247,5 @@ def test_no_ledger_is_an_error(tmp_path):
         check_ledger(tmp_path)
 
 
-def test_the_orders_in_which_samples_count_are_mosaicmls():
+def test_every_order_of_mosaicml_is_checked_by_sample():
     assert set(MOSAIC_ORDERS) == set(SHUFFLES)

@@ -1,4 +1,4 @@
-"""A coverage is a set of positions, however they come."""
+"""A coverage is a set of positions, in whatever order and number they are added."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from smalti.ledger.coverage import Coverage
 BLOCK = 1 << 20
 
 
-def test_what_is_there_already_is_returned_once():
+def test_positions_that_were_present_are_returned_once():
     coverage = Coverage()
     assert coverage.add(np.array([4, 2, 4, BLOCK + 1])).tolist() == [4]
     assert coverage.add(np.array([2, 3, BLOCK + 1, BLOCK])).tolist() == [2, BLOCK + 1]
@@ -19,7 +19,7 @@ def test_what_is_there_already_is_returned_once():
     assert coverage.count == 5
 
 
-def test_gaps_are_joined_across_blocks_and_absent_blocks():
+def test_gaps_are_merged_across_blocks_and_absent_blocks():
     coverage = Coverage()
     coverage.add(np.array([0, 1, 3, 3 * BLOCK - 1]))
     missing, spans = coverage.gaps(0, 3 * BLOCK + 2, 10)
@@ -27,7 +27,7 @@ def test_gaps_are_joined_across_blocks_and_absent_blocks():
     assert missing == 1 + 3 * BLOCK - 5 + 2
 
 
-def test_only_so_many_gaps_are_told_and_all_are_counted():
+def test_listed_gaps_are_bounded_and_all_are_counted():
     coverage = Coverage()
     coverage.add(np.arange(0, 2 * BLOCK, 2))
     assert coverage.gaps(0, 2 * BLOCK, 3) == (BLOCK, [(1, 2), (3, 4), (5, 6)])

@@ -1,4 +1,4 @@
-"""Files that are torn, foreign or made to harm are told of, and neither believed nor able to hold the check up."""
+"""Truncated, foreign and malicious files are reported; they do not count, and they cannot block the check."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CURSOR = Cursor(
 
 @pytest.fixture
 def file(tmp_path):
-    """A good ledger of one rank: head, pass, three steps of two samples, end."""
+    """The path of a valid ledger file of one rank: head, pass, three steps of two samples, end."""
     with LedgerWriter(tmp_path, life=1, world=World()) as writer:
         writer.begin_pass(PassStart(CURSOR, 2))
         for step in range(3):
@@ -28,27 +28,27 @@ def file(tmp_path):
     return writer.path
 
 
-def with_line(file, number, line):
-    """The ledger with line `number` (from 0) replaced."""
+def check_with_line(file, number, line):
+    """Replace line `number` (from 0), and check the ledger."""
     lines = file.read_bytes().splitlines(keepends=True)
     lines[number] = line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode() + b"\n"
     file.write_bytes(b"".join(lines))
     return check_ledger(file.parents[1])
 
 
-def altered(file, number, **changes):
-    """The ledger with fields of line `number` changed."""
-    return with_line(file, number, json.loads(file.read_bytes().splitlines()[number]) | changes)
+def check_with_fields(file, number, **changes):
+    """Change fields of line `number`, and check the ledger."""
+    return check_with_line(file, number, json.loads(file.read_bytes().splitlines()[number]) | changes)
 
 
-def test_the_ledger_is_good_before_it_is_harmed(file):
+def test_the_ledger_is_valid_before_it_is_damaged(file):
     report = check_ledger(file.parents[1])
     assert report.ok
     assert report.epochs[0].taken == 6
     assert report.notes == []
 
 
-def test_a_torn_last_line_is_named_and_does_not_count(file):
+def test_a_truncated_last_line_is_noted_and_does_not_count(file):
     whole = file.read_bytes()
     for cut in range(whole.rfind(b'{"step":2') + 1, whole.rfind(b'{"end"')):
         file.write_bytes(whole[:cut])
@@ -59,7 +59,7 @@ def test_a_torn_last_line_is_named_and_does_not_count(file):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40])
-def test_a_file_without_a_whole_head_is_damaged(file, cut):
+def test_a_file_without_a_complete_head_is_damaged(file, cut):
     file.write_bytes(file.read_bytes()[:cut])
     report = check_ledger(file.parents[1])
     assert [problem.kind for problem in report.problems] == ["damaged"]
@@ -90,9 +90,9 @@ def test_a_damaged_step_is_named_and_its_samples_are_missing(file, changes, why)
     if "ids" in changes and changes["ids"] == [1]:
         changes = {"positions": [2, 3], "ids": [1]}
         step = {"step": 1, "epoch": 0, **changes}
-        report = with_line(file, 3, step)
+        report = check_with_line(file, 3, step)
     else:
-        report = altered(file, 3, **changes)
+        report = check_with_fields(file, 3, **changes)
     assert report.counts == {"damaged": 1, "gap": 2}
     assert f"{file}, line 4: " in report.problems[0].message
     assert why in report.problems[0].message
@@ -101,7 +101,7 @@ def test_a_damaged_step_is_named_and_its_samples_are_missing(file, changes, why)
 
 @pytest.mark.parametrize("ids", [b"1,", b"1,,2", b",1", b"1 2", b"99999999999999999999999,1", b"1.5,2", b"0x1,2", b""])
 def test_numbers_that_json_would_refuse_are_refused_in_plain_lines_too(file, ids):
-    report = with_line(file, 3, b'{"step":1,"epoch":0,"at":[2,1],"ids":[%s]}\n' % ids)
+    report = check_with_line(file, 3, b'{"step":1,"epoch":0,"at":[2,1],"ids":[%s]}\n' % ids)
     assert report.counts["gap"] == 2
     assert report.counts.get("damaged", 0) == (ids != b"")  # no ids at all is a step of repeats only
 
@@ -120,11 +120,11 @@ def test_numbers_that_json_would_refuse_are_refused_in_plain_lines_too(file, ids
     ],
     ids=["empty", "list", "binary", "step", "pass", "end", "other", "deep"],
 )
-def test_nothing_after_a_line_of_no_ledger_is_believed(file, line):
-    report = with_line(file, 3, line)
+def test_the_rest_of_a_file_after_a_foreign_line_is_ignored(file, line):
+    report = check_with_line(file, 3, line)
     assert report.counts["damaged"] == 1
     assert f"{file}, line 4: " in report.problems[0].message
-    assert "Nothing after it is believed." in report.problems[0].message
+    assert "The rest of the file is ignored." in report.problems[0].message
     assert report.epochs[0].taken == 2
 
 
@@ -148,56 +148,56 @@ def test_nothing_after_a_line_of_no_ledger_is_believed(file, line):
         (1, {"pass": 1}, "pass 1 begins where pass 0 is due"),
     ],
 )
-def test_a_head_or_pass_that_cannot_be_is_named(file, number, changes, why):
-    report = altered(file, number, **changes)
+def test_an_impossible_head_or_pass_is_reported(file, number, changes, why):
+    report = check_with_fields(file, number, **changes)
     assert not report.ok
     assert why in report.problems[0].message
 
 
-def test_numbers_made_to_fill_memory_do_not(file):
+def test_absurd_numbers_do_not_exhaust_memory(file):
     state = (CURSOR.to_state()) | {"smalti": CURSOR.to_state()["smalti"] | {"epoch_size": (1 << 62) - 1}}
-    report = altered(file, 1, cursor=state)
+    report = check_with_fields(file, 1, cursor=state)
     assert report.counts["gap"] == (1 << 62) - 1 - 6
     scattered = [{"step": 2, "epoch": 0, "positions": [(number << 20) for number in range(2000)], "ids": [0] * 2000}]
-    report = with_line(file, 4, scattered[0])
+    report = check_with_line(file, 4, scattered[0])
     assert report.counts["damaged"] == 1
     assert "scattered" in report.problems[0].message
 
 
 def test_positions_outside_the_epoch_are_named(file):
-    report = altered(file, 4, at=[5, 1])
+    report = check_with_fields(file, 4, at=[5, 1])
     assert [problem.kind for problem in report.problems] == ["outside", "gap"]
     assert report.problems[0].message == (
         "position 6 of epoch 0: taken as sample 2 by rank 0 at step 2 in life 1; the epoch has 6 samples."
     )
 
 
-def test_foreign_files_are_left_aside_and_named(file):
+def test_foreign_files_are_ignored_and_noted(file):
     folder = file.parents[1]
     (folder / "notes.txt").write_text("hello")
     (file.parent / "rank-0.jsonl").write_text("hello")
     report = check_ledger(folder)
     assert report.ok
     assert sorted(report.notes) == [
-        f"{file.parent / 'rank-0.jsonl'} is not a ledger's: left aside.",
-        f"{folder / 'notes.txt'} is not a ledger's: left aside.",
+        f"{file.parent / 'rank-0.jsonl'} is not part of a ledger: ignored.",
+        f"{folder / 'notes.txt'} is not part of a ledger: ignored.",
     ]
 
 
-def test_a_foreign_file_under_a_ranks_name_is_damage(file):
+def test_a_foreign_file_with_a_ranks_name_is_damage(file):
     (file.parent / "rank-00001.jsonl").write_text('{"event":"start"}\n')
     report = check_ledger(file.parents[1])
     assert [problem.kind for problem in report.problems] == ["damaged"]
     assert "not the head of a ledger" in report.problems[0].message
 
 
-def test_a_pipe_under_a_ranks_name_does_not_hold_the_check_up(file):
+def test_a_named_pipe_with_a_ranks_name_does_not_block_the_check(file):
     os.mkfifo(file.parent / "rank-00001.jsonl")
     report = check_ledger(file.parents[1])
     assert "is not a plain file" in report.problems[0].message
 
 
-def test_a_folder_under_a_ranks_name_is_damage(file):
+def test_a_folder_with_a_ranks_name_is_damage(file):
     (file.parent / "rank-00001.jsonl").mkdir()
     assert not check_ledger(file.parents[1]).ok
 

@@ -1,4 +1,4 @@
-"""The ledger of a run over several streams: proven also where weights changed, and not where they changed unsaid."""
+"""The ledger of a run over several streams: the check accepts declared changes of weights, and only those."""
 
 import json
 
@@ -21,7 +21,7 @@ def roots(tmp_path_factory):
 
 
 def read(roots, ledger, *, proportions=(2, 1), state=None, stop=None, epochs=1, batch=4, **options):
-    """Some epochs, the last one up to a step; the state after them."""
+    """Read some epochs, the last one up to step `stop`; return the state after them."""
     streams = [Stream(local=root, proportion=part) for root, part in zip(roots, proportions, strict=True)]
     options = {"epoch_size": 48, "world": World(), "shuffle": True, **options}
     loader = StreamingDataLoader(StreamingDataset(streams=streams, **options), batch, ledger=ledger)
@@ -34,8 +34,8 @@ def read(roots, ledger, *, proportions=(2, 1), state=None, stop=None, epochs=1, 
     return loader.state_dict()
 
 
-def checked(ledger, roots, capsys):
-    """What the command says, with every stream's data named."""
+def report_of_command(ledger, roots, capsys):
+    """Return the report of the command, which is given the data of every stream."""
     data = [word for root in roots for word in ("--data", root)]
     status = main(["ledger", "check", str(ledger), *data, "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -47,16 +47,16 @@ def test_a_mixture_that_was_killed_and_resumed_is_proven_against_its_plan(roots,
     state = read(roots, tmp_path, epochs=2, stop=5)
     read(roots, tmp_path, state=state, stop=2)  # this life saves nothing
     read(roots, tmp_path, state=state, epochs=2)
-    report = checked(tmp_path, roots, capsys)
+    report = report_of_command(tmp_path, roots, capsys)
     assert report["problems"] == []
     assert [(epoch["taken"], epoch["is_finished"]) for epoch in report["epochs"]] == [(48, True)] * 3
     assert (report["compared"], report["superseded"]) == (144, 8)
 
 
-def test_weights_that_changed_inside_an_epoch_are_proven_and_told(roots, tmp_path, capsys):
+def test_weights_that_changed_within_an_epoch_are_proven_and_noted(roots, tmp_path, capsys):
     state = read(roots, tmp_path, stop=5)
     read(roots, tmp_path, proportions=(0, 1), state=state, change_weights=True, epochs=2)
-    report = checked(tmp_path, roots, capsys)
+    report = report_of_command(tmp_path, roots, capsys)
     assert report["problems"] == []
     assert [epoch["taken"] for epoch in report["epochs"]] == [48, 48]
     assert report["compared"] == 96
@@ -66,24 +66,24 @@ def test_weights_that_changed_inside_an_epoch_are_proven_and_told(roots, tmp_pat
     ]
 
 
-def test_an_epoch_that_changes_its_size_where_it_begins_is_proven(roots, tmp_path, capsys):
+def test_an_epoch_whose_size_changes_at_its_beginning_is_proven(roots, tmp_path, capsys):
     state = read(roots, tmp_path)
     read(roots, tmp_path, epoch_size=16, state=state, change_weights=True)
-    report = checked(tmp_path, roots, capsys)
+    report = report_of_command(tmp_path, roots, capsys)
     assert report["problems"] == []
     assert [epoch["taken"] for epoch in report["epochs"]] == [48, 16]
 
 
-def test_an_older_state_may_take_a_change_of_weights_back(roots, tmp_path, capsys):
+def test_resuming_from_an_older_state_may_revert_a_change_of_weights(roots, tmp_path, capsys):
     old = read(roots, tmp_path, stop=5)
     read(roots, tmp_path, proportions=(0, 1), state=old, change_weights=True, stop=3)
     read(roots, tmp_path, state=old)
-    report = checked(tmp_path, roots, capsys)
+    report = report_of_command(tmp_path, roots, capsys)
     assert report["problems"] == []
     assert (report["epochs"][0]["taken"], report["superseded"]) == (48, 12)
 
 
-def test_an_epoch_of_batches_may_begin_with_another_batch_size(roots, tmp_path):
+def test_an_epoch_of_stratified_batches_may_begin_with_another_batch_size(roots, tmp_path):
     state = read(roots, tmp_path, batching_method="stratified")
     middle = read(roots, tmp_path, batching_method="stratified", batch=8, state=state, stop=2)
     read(roots, tmp_path, batching_method="stratified", batch=6, state=middle)
@@ -92,13 +92,13 @@ def test_an_epoch_of_batches_may_begin_with_another_batch_size(roots, tmp_path):
     assert [epoch.taken for epoch in report.epochs] == [48, 48]
 
 
-def rewritten(ledger, life, change):
-    """Changes the cursor with which a life's only pass began."""
+def change_cursor(ledger, life, change):
+    """Change the cursor with which a life's only pass began."""
     path = ledger / f"life-{life:05}" / "rank-00000.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    told = json.loads(lines[1])
-    change(told["cursor"]["smalti"]["mixture"])
-    path.write_text("".join([lines[0], json.dumps(told) + "\n", *lines[2:]]))
+    line = json.loads(lines[1])
+    change(line["cursor"]["smalti"]["mixture"])
+    path.write_text("".join([lines[0], json.dumps(line) + "\n", *lines[2:]]))
 
 
 @pytest.mark.parametrize(
@@ -109,30 +109,30 @@ def rewritten(ledger, life, change):
         lambda mixture: mixture["streams"][1].__setitem__("digest", "0" * 64),
         lambda mixture: mixture.__setitem__("sampling_method", "fixed"),
     ],
-    ids=["other weights all along", "changed elsewhere", "another stream", "another sampling"],
+    ids=["other weights from the start", "changed elsewhere", "another stream", "another sampling"],
 )
-def test_what_changed_unsaid_is_a_contradiction(roots, tmp_path, change):
+def test_an_undeclared_change_of_the_mixture_is_a_contradiction(roots, tmp_path, change):
     state = read(roots, tmp_path, stop=5)
     read(roots, tmp_path, state=state)
-    rewritten(tmp_path, 2, change)
+    change_cursor(tmp_path, 2, change)
     report = check_ledger(tmp_path)
     assert report.counts == {"contradiction": 1}
     assert "life 1 had mixture Mixture(" in report.problems[0].message
 
 
-def test_a_mixture_in_an_order_of_mosaicml_is_said_to_be_unprovable(roots, tmp_path):
+def test_a_mixture_in_an_order_of_mosaicml_is_reported_as_unprovable(roots, tmp_path):
     read(roots, tmp_path, shuffle_algo="py1e")
     report = check_ledger(tmp_path)
     assert report.counts == {"unprovable": 1}
 
 
-def test_a_stream_whose_data_was_not_named_is_asked_for(roots, tmp_path, capsys):
+def test_the_command_asks_for_the_data_of_every_stream(roots, tmp_path, capsys):
     read(roots, tmp_path / "ledger")
     assert main(["ledger", "check", str(tmp_path / "ledger"), "--data", roots[0]]) == 1
-    assert "Name each data set that the run read with a `--data` of its own" in capsys.readouterr().err
+    assert "Give each data set that the run read by its own `--data`" in capsys.readouterr().err
 
 
-def test_a_plain_run_that_goes_on_with_an_epoch_size_is_proven(roots, tmp_path):
+def test_a_run_of_one_stream_that_resumes_with_an_epoch_size_is_proven(roots, tmp_path):
     def plain(state=None, stop=None, **options):
         dataset = StreamingDataset(local=roots[0], shuffle=True, batch_size=4, world=World(), **options)
         loader = StreamingDataLoader(dataset, ledger=tmp_path)

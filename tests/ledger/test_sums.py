@@ -1,4 +1,4 @@
-"""A ledger of running sums proves what one of steps proves, with a line for each saved state."""
+"""A ledger of running sums proves the same as one of steps, with one line for each saved state."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ def plan_of(cursor):
     return plan_epoch([5, 6, 4, 7], seed=7, epoch=cursor.epoch, canonical_nodes=2, shuffle_block_size=4)
 
 
-def live(folder, life, samples, steps, *, epoch=0, ranks=2, marks=(), tail="pad", spoil=None):
-    """One life of one pass, saved after the steps in `marks`; `steps` None is to the epoch's end."""
+def write_life(folder, life, samples, steps, *, epoch=0, ranks=2, marks=(), tail="pad", swapped=None):
+    """Write one life of one pass, with sums after the steps in `marks`; without `steps` it reaches the epoch's end."""
     for rank in range(ranks):
         world = World.flat(rank, ranks)
         with LedgerWriter(folder, life=life, world=world, mode="digest") as writer:
@@ -32,7 +32,7 @@ def live(folder, life, samples, steps, *, epoch=0, ranks=2, marks=(), tail="pad"
             division = Division(22, samples, 2, world, tail)
             for step in division.steps(0, division.num_steps if steps is None else steps):
                 ids = plan_of(cursor).ids_at(step.lookup)
-                if spoil == (rank, step.step):
+                if swapped == (rank, step.step):
                     ids = ids[::-1]
                 writer.record(step.step, epoch, step.positions, ids)
                 if step.step + 1 in marks:
@@ -42,17 +42,17 @@ def live(folder, life, samples, steps, *, epoch=0, ranks=2, marks=(), tail="pad"
     return writer.path
 
 
-def test_a_pass_is_one_line_for_each_state_and_one_at_its_end(tmp_path):
-    lines = live(tmp_path, 1, 0, None, marks=[2]).read_text().splitlines()
+def test_a_pass_has_one_line_for_each_saved_state_and_one_at_its_end(tmp_path):
+    lines = write_life(tmp_path, 1, 0, None, marks=[2]).read_text().splitlines()
     assert [line[:7] for line in lines] == ['{"smalt', '{"pass"', '{"sum":', '{"sum":', '{"end":']
 
 
 @pytest.mark.parametrize(("tail", "taken", "repeats"), [("pad", 22, 2), ("short", 22, 0), ("drop", 20, 0)])
-def test_a_whole_run_is_proven_over_lives_and_worlds(tmp_path, tail, taken, repeats):
-    live(tmp_path, 1, 0, 4, marks=[1, 2, 4], tail=tail)
-    live(tmp_path, 2, 8, 3, marks=[], ranks=3, tail=tail)
-    live(tmp_path, 3, 8, None, marks=[1, 2], tail=tail)
-    live(tmp_path, 4, 0, 3, marks=[1, 2], epoch=1, ranks=1, tail=tail)
+def test_a_complete_run_is_proven_over_lives_and_worlds(tmp_path, tail, taken, repeats):
+    write_life(tmp_path, 1, 0, 4, marks=[1, 2, 4], tail=tail)
+    write_life(tmp_path, 2, 8, 3, marks=[], ranks=3, tail=tail)
+    write_life(tmp_path, 3, 8, None, marks=[1, 2], tail=tail)
+    write_life(tmp_path, 4, 0, 3, marks=[1, 2], epoch=1, ranks=1, tail=tail)
     report = check_ledger(tmp_path, plan_of)
     assert report.ok, report.problems
     assert [(e.taken, e.expected, e.repeats, e.is_finished) for e in report.epochs] == [
@@ -62,9 +62,9 @@ def test_a_whole_run_is_proven_over_lives_and_worlds(tmp_path, tail, taken, repe
     assert report.compared == taken + 4
 
 
-def test_a_pair_of_samples_at_each_others_positions_is_seen_against_the_plan(tmp_path):
-    live(tmp_path, 1, 0, 2, marks=[2], spoil=(1, 1))
-    live(tmp_path, 2, 8, None)
+def test_two_swapped_samples_are_found_by_comparison_with_the_plan(tmp_path):
+    write_life(tmp_path, 1, 0, 2, marks=[2], swapped=(1, 1))
+    write_life(tmp_path, 2, 8, None)
     assert check_ledger(tmp_path).ok
     report = check_ledger(tmp_path, plan_of)
     assert report.counts == {"sum": 1}
@@ -73,24 +73,24 @@ def test_a_pair_of_samples_at_each_others_positions_is_seen_against_the_plan(tmp
     )
 
 
-def test_what_is_wrong_beyond_the_cursor_does_not_matter(tmp_path):
-    live(tmp_path, 1, 0, 4, marks=[2, 4], spoil=(1, 3))
-    live(tmp_path, 2, 8, None)
+def test_errors_in_superseded_steps_do_not_matter(tmp_path):
+    write_life(tmp_path, 1, 0, 4, marks=[2, 4], swapped=(1, 3))
+    write_life(tmp_path, 2, 8, None)
     assert check_ledger(tmp_path, plan_of).ok
 
 
-def test_a_rank_without_a_mark_where_the_run_went_on_is_named(tmp_path):
-    file = live(tmp_path, 1, 0, 4, marks=[2, 4])
+def test_a_rank_without_a_sum_at_the_step_of_the_resume_is_named(tmp_path):
+    file = write_life(tmp_path, 1, 0, 4, marks=[2, 4])
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], lines[3]]))
-    live(tmp_path, 2, 8, None)
+    write_life(tmp_path, 2, 8, None)
     report = check_ledger(tmp_path, plan_of)
     assert report.problems[0].kind == "unmarked"
     assert "life 1, pass 0: rank 1 wrote no sum after step 2" in report.problems[0].message
     assert report.counts == {"unmarked": 1, "gap": 8}
 
 
-def test_too_few_samples_are_seen_without_a_plan(tmp_path):
+def test_too_few_samples_are_found_without_a_plan(tmp_path):
     with LedgerWriter(tmp_path, life=1, world=World(), mode="digest") as writer:
         writer.begin_pass(PassStart(CURSOR, 22))
         writer.record(0, 0, np.arange(21), np.arange(21))
@@ -99,8 +99,8 @@ def test_too_few_samples_are_seen_without_a_plan(tmp_path):
     assert report.problems[0].message == ("life 1, pass 0: 21 samples were taken of positions 0 to 21 of epoch 0.")
 
 
-def test_steps_and_sums_may_be_lives_of_one_run(tmp_path):
-    live(tmp_path, 1, 0, 4, marks=[2])
+def test_lives_of_one_run_may_differ_in_mode(tmp_path):
+    write_life(tmp_path, 1, 0, 4, marks=[2])
     with LedgerWriter(tmp_path, life=2, world=World()) as writer:
         cursor = replace(CURSOR, samples=8)
         writer.begin_pass(PassStart(cursor, 14))
@@ -111,7 +111,7 @@ def test_steps_and_sums_may_be_lives_of_one_run(tmp_path):
     assert (report.epochs[0].taken, report.compared) == (22, 22)
 
 
-def test_an_epoch_made_to_last_for_ever_ends_the_check_at_once(tmp_path):
+def test_an_absurd_epoch_size_does_not_slow_the_check(tmp_path):
     huge = replace(CURSOR, epoch_size=(1 << 62) - 1)
     with LedgerWriter(tmp_path, life=1, world=World(), mode="digest") as writer:
         writer.begin_pass(PassStart(huge, 1))
@@ -125,8 +125,8 @@ def test_an_epoch_made_to_last_for_ever_ends_the_check_at_once(tmp_path):
 @pytest.mark.parametrize(
     "line", [b'{"sum":"0","steps":1,"samples":1,"repeats":0}\n', b'{"step":0,"epoch":0,"ids":[]}\n']
 )
-def test_a_damaged_sum_or_a_step_among_sums_is_not_believed(tmp_path, line):
-    file = live(tmp_path, 1, 0, 4, marks=[2, 4], ranks=1)
+def test_a_damaged_sum_or_a_step_among_sums_is_damage(tmp_path, line):
+    file = write_life(tmp_path, 1, 0, 4, marks=[2, 4], ranks=1)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:3], line, lines[3]]))
     report = check_ledger(tmp_path, plan_of)
@@ -135,7 +135,7 @@ def test_a_damaged_sum_or_a_step_among_sums_is_not_believed(tmp_path, line):
 
 
 def test_sums_are_not_for_mosaicml_orders(tmp_path):
-    file = live(tmp_path, 1, 0, None, ranks=1)
+    file = write_life(tmp_path, 1, 0, None, ranks=1)
     file.write_bytes(file.read_bytes().replace(b'"window"', b'"py1e"'))
     assert check_ledger(tmp_path).counts == {"sum": 1, "gap": 22}
     with (
@@ -145,7 +145,7 @@ def test_sums_are_not_for_mosaicml_orders(tmp_path):
         writer.begin_pass(PassStart(replace(CURSOR, algorithm="py1e"), 2))
 
 
-def test_the_sum_is_that_of_the_parts_in_any_order():
+def test_the_sum_is_that_of_its_parts_in_any_order():
     positions, ids = np.array([4, 9, 2, -1]), np.array([70, 71, 72, 70])
     whole = sum_of(3, positions, ids)
     assert whole == sum_of(3, positions[[2, 3]], ids[[2, 3]]) + sum_of(3, positions[[1, 0]], ids[[1, 0]])
@@ -157,7 +157,7 @@ def test_the_sum_is_that_of_the_parts_in_any_order():
 
 
 def test_the_sum_is_the_same_on_every_machine():
-    """What one life wrote must be what a check, years later, computes; the number was worked out without numpy."""
+    """The expected number is computed without numpy."""
     mask = (1 << 64) - 1
 
     def mixed(word):
@@ -178,7 +178,7 @@ def test_an_unknown_mode_is_refused(tmp_path):
         LedgerWriter(tmp_path, life=1, world=World(), mode="off")
 
 
-def test_arrays_that_are_used_again_after_recording_do_no_harm(tmp_path):
+def test_the_caller_may_reuse_arrays_after_recording(tmp_path):
     positions, ids = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.int64)
     with LedgerWriter(tmp_path, life=1, world=World(), mode="digest") as writer:
         writer.begin_pass(PassStart(CURSOR, 1))
@@ -189,7 +189,7 @@ def test_arrays_that_are_used_again_after_recording_do_no_harm(tmp_path):
     assert check_ledger(tmp_path, plan_of).ok
 
 
-def test_more_steps_than_are_summed_at_once_are_all_summed(tmp_path):
+def test_more_steps_than_are_summed_together_are_all_summed(tmp_path):
     cursor = replace(CURSOR, epoch_size=200)
     with LedgerWriter(tmp_path, life=1, world=World(), mode="digest") as writer:
         writer.begin_pass(PassStart(cursor, 1))

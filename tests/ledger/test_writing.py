@@ -1,4 +1,4 @@
-"""Writing: lives are numbered once, files are never shared, and a killed process leaves its whole lines."""
+"""Writing: the number of a life is unique, files are never shared, and complete lines survive a killed process."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_a_step_is_one_line_and_an_even_stride_is_two_numbers(tmp_path):
     ]
 
 
-def test_lives_are_numbered_once_whoever_claims_them(tmp_path):
+def test_concurrent_claims_of_lives_get_different_numbers(tmp_path):
     folder = tmp_path / "deep" / "ledger"
     with ThreadPoolExecutor(8) as pool:
         lives = list(pool.map(lambda _: claim_life(folder), range(24)))
@@ -70,7 +70,7 @@ def test_a_rank_cannot_write_a_life_twice(tmp_path):
         LedgerWriter(tmp_path, life=1, world=World())
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StoreError, match="no life can be claimed there"):
@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is always full")
-def test_a_full_disk_is_an_error_that_says_so(tmp_path):
+def test_a_full_disk_is_an_error(tmp_path):
     with LedgerWriter(tmp_path, life=1, world=World()) as writer:
         writer.begin_pass(PassStart(CURSOR, 1))
         full = os.open("/dev/full", os.O_WRONLY)
@@ -114,7 +114,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.process
-def test_what_was_recorded_survives_sigkill(tmp_path):
+def test_recorded_lines_survive_sigkill(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
     report = check_ledger(tmp_path)

@@ -1,4 +1,4 @@
-"""Mixtures, version 1, written a second time: sample by sample, with lists and Python's own integers."""
+"""Reference implementation of mixtures, version 1: sample by sample, with lists and Python's own integers."""
 
 import math
 
@@ -35,7 +35,7 @@ def scattered(place, size, key):
 
 
 def woven(lengths, keys, group=1):
-    """(sequence, element) of every rank."""
+    """Return (sequence, element) at every rank."""
     angles = []
     for sequence, (length, key) in enumerate(zip(lengths, keys, strict=True)):
         groups = math.ceil(length / group)
@@ -49,7 +49,7 @@ def woven(lengths, keys, group=1):
 
 
 def units(sizes, taken, first_id, stream, seed, epoch, granularity):
-    """Lists of sample ids: copies of shards, and parts of them."""
+    """Return lists of sample ids: copies of shards, and parts of them."""
     total = sum(sizes)
     shards = [list(range(first_id + sum(sizes[:s]), first_id + sum(sizes[: s + 1]))) for s in range(len(sizes))]
     copies, part = divmod(taken, total) if total else (1, 0)
@@ -71,7 +71,7 @@ def ordered(parts, seed, epoch, nodes, block):
 
 
 def reference_mixture(streams, taken, *, seed, epoch, nodes, block, granularity=1, fixed=False, batching=None):
-    """Every sample id of the epoch; `batching` is a (method, global batch, local batch) or None for `random`."""
+    """Return every sample id of the epoch; `batching` is (method, global batch, local batch), or None for `random`."""
     parts, first_id = [], 0
     for stream, sizes in enumerate(streams):
         parts.append(units(sizes, taken[stream], first_id, stream, seed, 0 if fixed else epoch, granularity))

@@ -17,7 +17,7 @@ shards = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 @st.composite
 def fitting(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=3):
-    """A world, options and streams that the peer accepts: 12 canonical nodes fit 1, 2, 3 or 4 hosts."""
+    """Draw a world, options and streams that MosaicML accepts: 12 canonical nodes fit 1, 2, 3 or 4 hosts."""
     options = MosaicOptions(
         canonical_nodes=12,
         seed=draw(st.integers(0, 1000)),
@@ -33,7 +33,7 @@ def fitting(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=3):
 
 
 def rank_of(shape, rank):
-    """The world as rank number `rank` sees it, hosts numbered by their first rank."""
+    """Return the world of rank number `rank`, hosts numbered by their first rank."""
     return World(
         rank=rank,
         num_ranks=shape.num_ranks,

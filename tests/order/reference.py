@@ -1,4 +1,4 @@
-"""The `window` order, version 2, written a second time: sample by sample, with lists, straight from its description."""
+"""Reference implementation of the `window` order, version 2: sample by sample, with lists, from its description."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def permutation(count, purpose, seed, epoch=0, run=0, window=0):
 
 
 def reference_order(shard_sizes, seed, epoch, canonical_nodes, block_size):
-    """Every sample id of the epoch, in order."""
+    """Return every sample id of the epoch, in order."""
     shards, first = [], 0
     for size in shard_sizes:
         shards.append(list(range(first, first + size)))

@@ -1,4 +1,4 @@
-"""Who reads what."""
+"""The division of an epoch's order over hosts and ranks."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from smalti.world import World
 
 
 def world(rank, hosts, ranks_on_host):
-    """Rank r of hosts * ranks_on_host, hosts numbered by their first rank."""
+    """Return the world of `rank` of hosts * ranks_on_host, hosts numbered by their first rank."""
     return World(
         rank=rank,
         num_ranks=hosts * ranks_on_host,
@@ -27,7 +27,7 @@ def read_by(rank, *, hosts=1, ranks=1, size, start=0, batch, tail="pad"):
 
 
 def test_two_hosts_of_two_ranks_take_positions_as_the_table_says():
-    """The table of the module: one sample per rank and step."""
+    """The table in the module's docstring: one sample per rank and step."""
     taken = [[positions for _, positions in read_by(r, hosts=2, ranks=2, size=8, batch=1)] for r in range(4)]
     assert taken == [[[0], [4]], [[2], [6]], [[1], [5]], [[3], [7]]]
 

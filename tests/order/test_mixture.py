@@ -1,4 +1,4 @@
-"""Epochs over several streams."""
+"""Orders of epochs over several streams."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ sizes = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda s: su
 
 
 def mixture(streams, taken=None, *, seed=7, epoch=0, nodes=2, block=5, shuffle=True, **options):
-    """A plan over streams given by their shards' sizes, of which so many samples are taken, or each once."""
+    """Return a plan over streams, given by their shard sizes, that takes the given samples of each, or each once."""
     weights = [StreamWeight()] * len(streams) if taken is None else [StreamWeight(choose=count) for count in taken]
     return plan_mixture(
         [StreamShare(stream, weight) for stream, weight in zip(streams, weights, strict=True)],
@@ -34,7 +34,7 @@ def all_ids(plan):
 
 @st.composite
 def cases(draw):
-    """Streams, samples taken of each, and a batching that fits them."""
+    """Draw streams, the samples taken of each, and a batching that fits them."""
     streams = draw(st.lists(sizes, min_size=1, max_size=4))
     taken = [draw(st.integers(0, 2 * sum(stream) + 3)) for stream in streams]
     method, ranks, local = draw(st.sampled_from(BATCHINGS)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -52,7 +52,7 @@ def cases(draw):
     st.booleans(),
 )  # fmt: skip
 @pytest.mark.slow
-def test_a_mixture_is_what_its_description_says(case, seed, epoch, nodes, block, granularity, fixed):
+def test_a_mixture_equals_the_reference_implementation(case, seed, epoch, nodes, block, granularity, fixed):
     streams, taken, (method, size, local) = case
     plan = mixture(
         streams, taken, seed=seed, epoch=epoch, nodes=nodes, block=block, batching_method=method, global_batch=size,
@@ -80,7 +80,7 @@ def test_a_mixture_is_what_its_description_says(case, seed, epoch, nodes, block,
         ]),
     ],
 )  # fmt: skip
-def test_version_1_is_this_order_for_ever(method, expected):
+def test_golden_order_of_version_1(method, expected):
     """Streams of 12 and 10 samples, the second one and a half times; batches of 6, or 3 for a rank."""
     plan = mixture(
         [[3, 4, 5], [10]], [12, 15], seed=9176, epoch=1, batching_method=method, global_batch=6, local_batch=3
@@ -96,7 +96,7 @@ def test_version_1_is_this_order_for_ever(method, expected):
         (4, [[2, 4, 5, 7, 9, 10], [8, 11, 12, 13, 14, 15], [0, 1, 3, 4, 5, 6], [2, 7, 8, 9, 10, 11]]),
     ],
 )
-def test_version_1_draws_these_samples_for_ever(granularity, epochs):
+def test_golden_draws_of_version_1(granularity, epochs):
     """6 of two shards of 8: after 8 epochs, 48 samples, each was taken three times."""
     drawn = [
         sorted(all_ids(mixture([[8, 8]], [6], seed=9176, epoch=epoch, sampling_granularity=granularity)))
@@ -114,7 +114,7 @@ def test_one_stream_without_a_weight_is_in_the_order_of_plan_epoch(shards, seed,
 
 
 @given(cases(), st.integers(0, 20))
-def test_each_stream_gives_what_it_should_and_no_sample_comes_once_more_than_another_but_one(case, epoch):
+def test_each_stream_gives_its_share_and_counts_of_samples_differ_by_at_most_one(case, epoch):
     streams, taken, (method, size, local) = case
     plan = mixture(streams, taken, epoch=epoch, batching_method=method, global_batch=size, local_batch=local)
     times, first = Counter(all_ids(plan)), 0
@@ -128,7 +128,7 @@ def test_each_stream_gives_what_it_should_and_no_sample_comes_once_more_than_ano
 
 @given(cases(), st.data())
 @pytest.mark.slow
-def test_any_span_can_be_asked_for_alone(case, data):
+def test_any_span_can_be_looked_up_alone(case, data):
     streams, taken, (method, size, local) = case
     options = {"batching_method": method, "global_batch": size, "local_batch": local}
     whole = all_ids(mixture(streams, taken, **options))
@@ -159,7 +159,7 @@ def test_fixed_draws_take_the_same_samples_in_every_epoch_and_others_with_anothe
 
 
 def test_a_tenth_of_a_stream_holds_a_tenth_of_each_shard():
-    """40 shards of 1,000: 100 of each, one or two more or less, and of each shard's tenths 10 or so."""
+    """40 shards of 1,000: 100 of each, give or take one or two, and of each tenth of a shard about 10."""
     ids = mixture([[1000] * 40], [4000], block=None)
     per_shard = np.bincount(np.array(all_ids(ids)) // 1000, minlength=40)
     assert abs(per_shard - 100).max() <= 2
@@ -168,7 +168,7 @@ def test_a_tenth_of_a_stream_holds_a_tenth_of_each_shard():
 
 
 def test_a_granularity_of_whole_shards_opens_few_of_them():
-    """4,000 samples of 40 shards of 1,000, taken 1,000 at a time: four shards; in ten epochs each shard once."""
+    """4,000 samples of 40 shards of 1,000, drawn 1,000 at a time: four shards; in ten epochs each shard once."""
     opened = [
         {sample // 1000 for sample in all_ids(mixture([[1000] * 40], [4000], epoch=e, sampling_granularity=1000))}
         for e in range(10)
@@ -178,7 +178,7 @@ def test_a_granularity_of_whole_shards_opens_few_of_them():
 
 
 def test_streams_of_one_shape_are_not_in_one_order():
-    """Two streams with equal shards: their own orders have keys of their own."""
+    """Two streams with equal shards have different keys."""
     ids = np.array(all_ids(mixture([[40], [40]], batching_method="per_stream", global_batch=8)))
     first, second = ids[ids < 40], ids[ids >= 40] - 40
     assert sorted(first) == sorted(second) == list(range(40))
@@ -205,7 +205,7 @@ def test_without_shuffle_streams_copies_and_shards_come_as_they_are_stored():
 
 
 def test_a_billion_samples_of_five_streams_are_planned_without_touching_them():
-    """10^5 shards of 10^4 samples, half of each stream; the ids at 90 % of the epoch are real ones, and differ."""
+    """10^5 shards of 10^4 samples, half of each stream; the ids at 90 % of the epoch are valid and distinct."""
     streams = [StreamShare(np.full(20_000, 10_000), StreamWeight(repeat=0.5))] * 5
     plan = plan_mixture(streams, seed=1, epoch=3, canonical_nodes=64)
     assert len(plan) == 5 * 10**8
@@ -230,12 +230,12 @@ def test_an_argument_out_of_range_is_named(argument, value):
         ([0.5], "stream 1 must be a row of whole numbers, found float64"),
     ],
 )
-def test_sizes_that_cannot_be_are_named(shards, message):
+def test_invalid_sizes_are_named(shards, message):
     with pytest.raises(ValueError, match=message):
         mixture([[4], shards])
 
 
-def test_a_mixture_of_nothing_is_refused():
+def test_a_mixture_without_streams_is_refused():
     with pytest.raises(ValueError, match="at least one stream"):
         mixture([])
 

@@ -23,7 +23,7 @@ def stream_of(ids):
 
 
 def read_by(plan, shape, rank, start=0):
-    """What one rank reads at each step from `start` on, repeats left out."""
+    """Return the samples that one rank reads at each step from `start` on, without repeats."""
     division = Division(len(plan), start, shape.batch_size, rank_of(shape, rank), "short")
     steps = division.steps(0, division.num_steps)
     return [plan.ids_at(step.positions[step.positions >= 0]) for step in steps]
@@ -47,8 +47,8 @@ def test_stratified_rounds_by_the_largest_remainder():
     assert np.bincount(streams[160:]).tolist() == [30, 10]
 
 
-def test_what_stratified_leaves_is_woven_evenly():
-    """30 of one stream and 10 of another: in each quarter 7 or 8 of the first, one or two more or less."""
+def test_the_rest_after_stratified_batches_is_woven_evenly():
+    """30 of one stream and 10 of another: in each quarter 7 or 8 of the first, give or take one or two."""
     rest = stream_of(all_ids(mixture([A, B, C], batching_method="stratified", global_batch=16))[160:])
     assert [abs(np.count_nonzero(part == 0) - 7.5) <= 2 for part in rest.reshape(4, 10)] == [True] * 4
 
@@ -67,8 +67,8 @@ def test_without_shuffle_a_stratified_batch_holds_stream_after_stream():
         ("stratified", [8, 2], "at most 17179869184 samples beyond whole batches, found 34359738368"),
     ],
 )
-def test_streams_beyond_counting_are_refused(method, shards, message):
-    """Shards of 2^34 samples, the largest there may be, in batches of 4."""
+def test_streams_of_too_many_samples_are_refused(method, shards, message):
+    """Shards of 2^34 samples, the largest allowed, in batches of 4."""
     with pytest.raises(ValueError, match=message):
         mixture([[1 << 34] * count for count in shards], batching_method=method, global_batch=4)
 
@@ -81,7 +81,7 @@ def test_a_stream_too_small_for_every_batch_is_refused():
 
 
 def test_per_stream_takes_each_batch_from_one_stream():
-    """Batches of 16: 9, 1 and 1, and 6, 14 and 4 are left."""
+    """Batches of 16: 9, 1 and 1; 6, 14 and 4 samples remain."""
     plan = mixture([A, B, C], batching_method="per_stream", global_batch=16)
     assert plan.num_batched == 176
     streams = stream_of(all_ids(plan))
@@ -91,7 +91,7 @@ def test_per_stream_takes_each_batch_from_one_stream():
     assert np.bincount(streams[176:]).tolist() == [6, 14, 4]
 
 
-def test_a_stream_of_less_than_a_batch_comes_at_the_end():
+def test_a_stream_smaller_than_a_batch_comes_last():
     plan = mixture([A, B], batching_method="per_stream", global_batch=40)
     assert plan.num_batched == 120
     assert np.bincount(stream_of(all_ids(plan)[120:])).tolist() == [30, 30]
@@ -107,7 +107,7 @@ def test_per_stream_batches_come_in_another_order_each_epoch():
 
 @pytest.mark.parametrize("shape", [WorldShape(2, 2, batch_size=3), WorldShape(1, 4, batch_size=3)])
 def test_device_per_stream_takes_each_ranks_batch_from_one_stream(shape):
-    """Batches of 3: 50, 10 and 6 are 66; 4 ranks take 16 steps, and two batches are cut up with what is left."""
+    """Batches of 3: 50, 10 and 6 are 66; 4 ranks take 16 steps; two batches and the remaining samples come last."""
     plan = mixture([A, B, C], batching_method="device_per_stream", global_batch=12, local_batch=3)
     assert plan.num_batched == 192
     by_rank = [read_by(plan, shape, rank) for rank in range(4)]
@@ -128,11 +128,11 @@ def test_device_per_stream_takes_each_ranks_batch_from_one_stream(shape):
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.integers(0, 3)), max_size=5),
 )  # fmt: skip
 @pytest.mark.slow
-def test_a_chain_of_worlds_reads_the_epoch_once_and_in_order(batching, lives):
-    """Each life reads some steps and is resumed by another world; the last one reads to the end."""
+def test_a_chain_of_worlds_reads_the_epoch_once_and_in_order(batching, segments):
+    """Each segment reads some steps and is resumed by another world; the last one reads to the end."""
     plan = mixture([A, B, C], [75, 60, 20], global_batch=16, **batching)
     read, start = [], 0
-    for hosts, ranks, batch, num_steps in [*lives, (2, 1, 5, 1000)]:
+    for hosts, ranks, batch, num_steps in [*segments, (2, 1, 5, 1000)]:
         shape = WorldShape(hosts, ranks, batch_size=batch)
         parts = [read_by(plan, shape, rank, start)[:num_steps] for rank in range(shape.num_ranks)]
         for step in range(len(parts[0])):
@@ -155,7 +155,7 @@ def test_a_chain_of_worlds_reads_the_epoch_once_and_in_order(batching, lives):
         ({"batching_method": "device_per_stream", "global_batch": 8}, "`local_batch` must be given"),
     ],
 )
-def test_options_that_cannot_be_are_named(options, message):
+def test_invalid_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         MixtureOptions(**options)
 

@@ -1,4 +1,4 @@
-"""Weights that change during a run: what each stretch of an epoch takes, which samples, and in which order."""
+"""Weights that change during a run: the samples that each stretch of an epoch takes, and their order."""
 
 from collections import Counter
 
@@ -55,7 +55,7 @@ def test_a_run_without_a_change_has_the_epochs_of_plan_mixture(batching, samplin
         assert ids_of(run, epoch) == alone.sample_ids(0, 24).tolist()
 
 
-def test_version_1_changes_to_this_order_for_ever():
+def test_golden_order_of_a_change_in_version_1():
     """22 samples; from position 8 on equal parts, from 15 on none of the first stream."""
     run = run_of(
         Weighting(0, 0, proportions(3, 2, 1), 22),
@@ -66,7 +66,7 @@ def test_version_1_changes_to_this_order_for_ever():
     assert ids_of(run, 1) == [19, 19, 20, 18, 19, 13, 18, 20, 18, 21, 21, 17, 20, 15, 13, 14, 12, 16, 14, 16, 15, 17]
 
 
-def test_what_was_read_stays_and_the_rest_is_shared_out_by_the_new_weights():
+def test_a_change_keeps_the_samples_read_and_divides_the_rest_by_the_new_weights():
     """24 samples as 12, 6 and 6; after 10 of them 14 are left: with 3 : 3 : 1 they are 6, 6 and 2."""
     old, new = Weighting(0, 0, proportions(2, 1, 1), 24), Weighting(0, 10, proportions(3, 3, 1), 24)
     before, after = ids_of(run_of(old), 0), ids_of(run_of(old, new), 0)
@@ -76,8 +76,8 @@ def test_what_was_read_stays_and_the_rest_is_shared_out_by_the_new_weights():
     assert len(after) == 24
 
 
-def test_the_rest_is_shared_out_by_the_weights_as_they_are_written():
-    """Three equal streams and an epoch of 4, of which 3 are left: one of each, though 4 were 2, 1 and 1."""
+def test_the_rest_of_an_epoch_is_divided_by_the_weights_as_written():
+    """Three equal streams and an epoch of 4, of which 3 remain: one of each, although 4 were 2, 1 and 1."""
     run = run_of(
         Weighting(0, 0, (StreamWeight(),) * 4, 4),
         Weighting(0, 1, proportions(0, 0.1, 0.1, 0.1), 4),
@@ -94,8 +94,8 @@ def test_the_epochs_after_a_change_take_what_the_new_weights_say():
     assert [by_stream(ids_of(run, epoch)) for epoch in (2, 3)] == [[12, 0, 12]] * 2
 
 
-def test_each_stream_goes_on_where_what_was_planned_before_ended():
-    """One stream of 12, 4 in each epoch; changed to 6 at the start of epoch 2. Circle: 4 4 6 6 | 4 ..., unshuffled."""
+def test_each_stream_continues_where_the_planned_draws_ended():
+    """One stream of 12, 4 in each epoch; 6 from epoch 2 on. Circle: 4 4 6 6 | 4 ..., unshuffled."""
     run = run_of(
         Weighting(0, 0, chosen(4)),
         Weighting(2, 0, chosen(6)),
@@ -110,8 +110,8 @@ def test_each_stream_goes_on_where_what_was_planned_before_ended():
     assert set(laid[12:24]) == set(range(12))
 
 
-def test_what_the_old_weights_had_planned_is_not_planned_again_before_all_had_their_turn():
-    """12 samples in epochs of 6, changed at 3: the 3 that were left out come in the circle's next turn."""
+def test_unread_planned_samples_are_drawn_again_only_after_all_others():
+    """12 samples in epochs of 6, changed at 3: the 3 samples not read come on the circle's next turn."""
     weights = proportions(1)
     unchanged = run_of(Weighting(0, 0, weights, 6), streams=[[12]])
     run = run_of(Weighting(0, 0, weights, 6), Weighting(0, 3, weights, 6), streams=[[12]])
@@ -164,8 +164,8 @@ def test_a_stream_of_weight_0_gives_nothing_and_can_be_turned_on_and_off():
     assert by_stream(second) == [20, 0, 0]
 
 
-def test_weights_that_come_back_come_in_another_order():
-    """Unchanged, 40 of one stream, twice around: were the seed of the stretch the epoch's, it would begin alike."""
+def test_weights_that_return_give_another_order():
+    """Unchanged weights, 40 of one stream, two turns: with the epoch's own seed, the stretch would begin alike."""
     weights, streams = proportions(1), [[40]]
     once = ids_of(run_of(Weighting(0, 0, weights, 40), streams=streams), 0)
     again = ids_of(run_of(Weighting(0, 0, weights, 40), Weighting(0, 1, weights, 40), streams=streams), 0)
@@ -185,7 +185,7 @@ def test_fixed_sampling_begins_each_stretch_with_the_same_samples():
 
 @pytest.mark.parametrize("batching", ["per_stream", "stratified"])
 def test_the_rest_of_an_epoch_is_made_of_whole_batches_from_the_change_on(batching):
-    """Batches of 4, changed after 2 of them: of one stream each, or 2 and 2, but for what is left at the end."""
+    """Batches of 4, changed after 2 of them: of one stream each, or 2 and 2, except for the remaining samples."""
     run = run_of(
         Weighting(0, 0, proportions(1, 3), 32),
         Weighting(0, 8, proportions(1, 1), 32),
@@ -200,7 +200,7 @@ def test_the_rest_of_an_epoch_is_made_of_whole_batches_from_the_change_on(batchi
     assert sorted(second[2:]) == {"per_stream": [0, 0, 0, 4, 4, 4], "stratified": [2] * 6}[batching]
 
 
-def test_any_part_of_a_changed_epoch_can_be_asked_for_alone():
+def test_any_part_of_an_epoch_with_a_change_can_be_looked_up_alone():
     run = run_of(Weighting(0, 0, proportions(2, 1, 1), 24), Weighting(0, 10, proportions(1, 1, 1), 24))
     whole = ids_of(run, 0)
     for begin in range(25):
@@ -209,7 +209,7 @@ def test_any_part_of_a_changed_epoch_can_be_asked_for_alone():
         assert plan.sample_ids(begin, 24).tolist() == whole[begin:]
 
 
-def test_sizes_inside_an_epoch_stay_and_both_are_said():
+def test_a_change_of_size_inside_an_epoch_is_refused_with_both_sizes():
     with pytest.raises(
         CursorError, match=r"at sample 5 of epoch 2: an epoch has 22 .* and 30 .*`epoch_size=22`"
     ) as caught:
@@ -228,14 +228,14 @@ def test_changes_that_are_out_of_order_are_refused(places):
         run_of(*(Weighting(*place, proportions(1, 1, 1), 22) for place in places))
 
 
-def test_a_change_behind_the_epochs_end_is_refused():
+def test_a_change_beyond_the_epochs_end_is_refused():
     with pytest.raises(ValueError, match="position 22 of an epoch of 22"):
         run_of(Weighting(0, 0, proportions(1, 1, 1), 22), Weighting(0, 22, proportions(1, 1, 1), 22))
 
 
 @pytest.mark.slow
 def test_ten_thousand_changes_are_planned_without_going_through_all_for_each():
-    """As many as a year of hourly changes: time that grows with the square would be minutes."""
+    """As many as a year of hourly changes: quadratic time would be minutes."""
     weights = [proportions(1, 2, 3), proportions(3, 2, 1)]
     history = [Weighting(0, 0, weights[0], 22)]
     history += [Weighting(1 + n // 20, 1 + n % 20, weights[n % 2], 22) for n in range(10_000)]

@@ -1,4 +1,4 @@
-"""The drawn table of docs/mixtures.md says what the code does."""
+"""The drawn table of docs/mixtures.md agrees with the code."""
 
 import re
 from pathlib import Path

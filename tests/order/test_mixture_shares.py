@@ -1,4 +1,4 @@
-"""What each stream gives to an epoch, by hand."""
+"""The samples that each stream gives to an epoch, worked out by hand."""
 
 from collections import Counter
 
@@ -33,7 +33,7 @@ def test_repeat_means_the_number_as_it_is_written():
     assert taken([10, 10, 100], weights) == [7, 23, 29]
 
 
-def test_proportions_share_out_the_epoch():
+def test_proportions_divide_the_epoch():
     assert taken([10, 10], proportions(3, 1), epoch_size=100) == [75, 25]
     assert taken([10, 30], proportions(0.5, 0.5)) == [20, 20]
 
@@ -43,7 +43,7 @@ def test_an_epoch_size_alone_shares_by_size():
 
 
 def test_a_shortfall_goes_to_streams_that_lost_by_rounding():
-    """10 by 1 : 1 : 1 : 0 are 3, 3, 3, 0 and one that is left; in 300 seeds each of three gets it, the fourth never."""
+    """10 by 1 : 1 : 1 : 0 are 3, 3, 3, 0 and one more; in 300 seeds each of three gets it, the fourth never."""
     winners = Counter()
     for seed in range(300):
         counts = taken([9] * 4, proportions(1, 1, 1, 0), epoch_size=10, seed=seed)

@@ -17,8 +17,8 @@ def weave(lengths, keys=None, group=1):
     return Weave(np.array(lengths, dtype=np.int64), np.array(list(keys), dtype=np.uint64), group)
 
 
-def test_a_word_is_stirred_as_by_splitmix64():
-    """The first output of SplitMix64 with seed 0 is the stirred step, 0xE220A8397B1DCDAF: its published test vector."""
+def test_words_are_mixed_as_by_splitmix64():
+    """The first output of SplitMix64 with seed 0 is the mixed step, 0xE220A8397B1DCDAF: its published test vector."""
     assert int(mixed(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]) == 0xE220A8397B1DCDAF
 
 
@@ -30,23 +30,23 @@ def test_scattering_is_a_bijection_for_every_size(size):
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**34), st.integers(0, 2**34), words), max_size=20))
-def test_scattering_is_what_its_description_says(asked):
+def test_scattering_equals_the_reference_implementation(asked):
     asked = [(size, place % size, key) for size, place, key in asked]
     sizes, places, keys = (np.array([row[i] for row in asked], dtype=t) for i, t in enumerate([np.int64] * 2 + ["u8"]))
     expected = [mixture_reference.scattered(place, size, key) for size, place, key in asked]
     assert scattered(places, sizes, keys).tolist() == expected
 
 
-def test_every_place_is_scattered_everywhere():
-    """20,000 keys take each of 10 places to each of 10: 2,000 times, with a standard deviation of 42."""
+def test_every_place_is_mapped_to_every_place_equally_often():
+    """20,000 keys map each of 10 places to each of 10 about 2,000 times, with a standard deviation of 42."""
     keys = mixed(np.arange(20_000, dtype=np.uint64))
     for place in range(10):
         found = np.bincount(scattered(np.full(20_000, place), np.full(20_000, 10), keys), minlength=10)
         assert abs(found - 2000).max() < 5 * 42.5
 
 
-def test_neighbours_are_scattered_apart():
-    """The order of two places is as often kept as turned: 10,000 of 20,000, with a standard deviation of 71."""
+def test_neighbours_are_mapped_far_apart():
+    """The order of two places is kept as often as reversed: 10,000 of 20,000, with a standard deviation of 71."""
     keys, sizes = mixed(np.arange(20_000, dtype=np.uint64)), np.full(20_000, 1000)
     first, second = scattered(np.full(20_000, 4), sizes, keys), scattered(np.full(20_000, 5), sizes, keys)
     assert abs(np.count_nonzero(first < second) - 10_000) < 5 * 71
@@ -69,13 +69,13 @@ def test_places_are_found_in_any_order_and_more_than_once():
 
 
 def test_a_sequence_is_spread_over_the_whole():
-    """Of 9,000 and 1,000: in each tenth of the weave there are 100 of the second, two more or less."""
+    """Of 9,000 and 1,000: each tenth of the weave holds 100 of the second, give or take two."""
     before = weave([9000, 1000]).counts_before(np.arange(0, 10_001, 1000))
     assert before.sum(axis=1).tolist() == list(range(0, 10_001, 1000))
     assert np.abs(np.diff(before[:, 1]) - 100).max() <= 2
 
 
-def test_equal_sequences_do_not_merely_take_turns():
+def test_equal_sequences_do_not_simply_alternate():
     sequences, _ = weave([1000, 1000]).locate(np.arange(2000))
     same = np.count_nonzero(np.diff(sequences) == 0)
     assert 300 < same < 1000
@@ -90,7 +90,7 @@ def test_the_longest_sequences_are_counted_without_overflow():
 
 
 def test_many_elements_at_one_angle_keep_their_order():
-    """2^30 elements on 2^28 angles: ranks in succession still go through each sequence one by one."""
+    """2^30 elements on 2^28 angles: consecutive ranks still go through each sequence one by one."""
     sequences, elements = weave([1 << 30, 1 << 30]).locate(np.arange(10**9, 10**9 + 1000))
     for sequence in (0, 1):
         assert set(np.diff(elements[sequences == sequence])) == {1}

@@ -1,4 +1,4 @@
-"""Orders that MosaicML Streaming 0.13 itself wrote down, bit for bit."""
+"""Orders that MosaicML Streaming 0.13 itself wrote, bit for bit."""
 
 import json
 
@@ -15,7 +15,7 @@ from smalti.order.mosaic import (
     weigh_streams,
 )
 
-# Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by the peer on numpy 2.1.
+# Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by MosaicML on numpy 2.1.
 BY_SHUFFLE = {
     "naive": [0, 2, 8, 6, 5, 7, 11, 10, 13, 9, 18, 19, 20, 1, 14, 17, 21, 15, 12, 3, 16, 4],
     "py1s": [7, 6, 10, 11, 9, 8, 5, 12, 15, 13, 14, 18, 17, 16, 19, 20, 21, 2, 4, 0, 1, 3],
@@ -32,31 +32,31 @@ def orders(shared):
 
 
 @pytest.mark.parametrize("algorithm", SHUFFLES)
-def test_a_shuffle_gives_the_order_that_the_peer_wrote(algorithm):
+def test_a_shuffle_equals_the_order_written_by_mosaicml(algorithm):
     ids = shuffled_ids(algorithm, [5, 7, 4, 6], canonical_nodes=2, seed=9176, epoch=0, block_size=8)
     assert ids.tolist() == BY_SHUFFLE[algorithm]
 
 
-def test_the_next_epoch_of_py1e_is_the_one_that_the_peer_wrote():
+def test_the_next_epoch_of_py1e_equals_mosaicmls():
     ids = shuffled_ids("py1e", [5, 7, 4, 6], canonical_nodes=2, seed=9176, epoch=1, block_size=8)
     assert ids.tolist() == NEXT_EPOCH
 
 
-def test_one_host_of_two_ranks_and_two_workers_reads_what_the_peer_deals():
+def test_one_host_of_two_ranks_and_two_workers_equals_mosaicml():
     ids = partition_ids("orig", 22, WorldShape(1, 2, 2, 3), canonical_nodes=2)
     rank_0 = [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, -1]]]
     rank_1 = [[[11, 12, 13], [17, 18, 19]], [[14, 15, 16], [20, 21, -1]]]
     assert ids.tolist() == [[rank_0, rank_1]]
 
 
-def test_two_hosts_read_what_the_peer_deals():
+def test_two_hosts_read_the_same_as_with_mosaicml():
     ids = partition_ids("orig", 22, WorldShape(2, 2, 1, 3), canonical_nodes=2)
     host_0 = [[[[0, 2, 4], [6, 8, 10]]], [[[1, 3, 5], [7, 9, 9]]]]
     host_1 = [[[[11, 13, 15], [17, 19, 21]]], [[[12, 14, 16], [18, 20, 20]]]]
     assert ids.tolist() == [host_0, host_1]
 
 
-def test_three_hosts_go_on_where_four_began():
+def test_three_hosts_continue_a_run_of_four():
     ids = partition_ids("relaxed", 48, WorldShape(3, 2, 1, 4), canonical_nodes=4, start=24, initial_hosts=4)
     assert ids.reshape(3, 2, 4).tolist() == [
         [[6, 8, 10, 7], [9, 11, 18, 20]],
@@ -68,11 +68,11 @@ def test_three_hosts_go_on_where_four_began():
 @pytest.mark.parametrize(
     ("choose", "granularity", "counts"), [(10, 1, [2, 7, 1, 0]), (30, 3, [7, 10, 7, 6]), (44, 1, [10, 14, 8, 12])]
 )
-def test_a_sampling_takes_what_the_peer_takes(choose, granularity, counts):
+def test_a_sampling_equals_mosaicmls(choose, granularity, counts):
     assert sample_counts([5, 7, 4, 6], choose, granularity=granularity, seed=9176).tolist() == counts
 
 
-def test_every_shuffle_of_the_golden_file_is_the_peers(orders):
+def test_every_golden_shuffle_equals_mosaicmls(orders):
     for case in orders["shuffle"]:
         ids = shuffled_ids(
             case["algo"],
@@ -86,7 +86,7 @@ def test_every_shuffle_of_the_golden_file_is_the_peers(orders):
     assert len(orders["shuffle"]) == 40
 
 
-def test_every_partition_of_the_golden_file_is_the_peers(orders):
+def test_every_golden_partition_equals_mosaicmls(orders):
     for case in orders["partition"]:
         world = WorldShape(
             case["num_physical_nodes"], case["ranks_per_node"], case["workers_per_rank"], case["batch_size"]
@@ -103,7 +103,7 @@ def test_every_partition_of_the_golden_file_is_the_peers(orders):
     assert len(orders["partition"]) == 48
 
 
-def test_every_sampling_of_the_golden_file_is_the_peers(orders):
+def test_every_golden_sampling_equals_mosaicmls(orders):
     for case in orders["sampling"]:
         counts = sample_counts(
             case["samples_per_shard"],
@@ -117,7 +117,7 @@ def test_every_sampling_of_the_golden_file_is_the_peers(orders):
     assert len(orders["sampling"]) == 16
 
 
-def test_every_epoch_of_the_golden_file_is_the_one_that_the_peers_loader_delivered(orders, shared):
+def test_every_golden_epoch_equals_that_of_mosaicmls_loader(orders, shared):
     for case in orders["epochs"]:
         index = json.loads((shared / "golden" / case["dataset"] / "index.json").read_text())
         streams = weigh_streams([[shard["samples"] for shard in index["shards"]]])

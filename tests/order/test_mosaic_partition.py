@@ -1,4 +1,4 @@
-"""Who reads which id with MosaicML's partitions."""
+"""MosaicML's partitions: the ids that each worker reads."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def canonical(num_samples, nodes, hosts=1):
 
 
 def test_canonical_nodes_take_turns_and_short_ones_repeat_their_last_id():
-    """The table of the module: nodes of 5, 6, 5 and 6 ids."""
+    """The table in the module's docstring: nodes of 5, 6, 5 and 6 ids."""
     ids, repeats = canonical(22, 4)
     assert ids[:8] == [0, 5, 11, 16, 1, 6, 12, 17]
     assert ids[16:] == [4, 9, 15, 20, 4, 10, 15, 21]
@@ -35,17 +35,17 @@ def test_rows_are_added_until_the_hosts_of_a_node_share_it_evenly():
     assert repeats == [False] * 10 + [True] * 2
 
 
-def test_fewer_ids_than_canonical_nodes_go_round():
+def test_fewer_ids_than_canonical_nodes_are_repeated_in_turn():
     assert canonical(3, 4) == ([0, 1, 2, 0], [False, False, False, True])
     assert canonical(2, 2, hosts=4) == ([0, 0, 1, 1], [False, True, False, True])
 
 
-def test_too_few_ids_for_the_hosts_of_a_node_are_refused_as_by_the_peer():
+def test_too_few_ids_for_the_hosts_of_a_node_are_refused_as_by_mosaicml():
     with pytest.raises(WorldMismatch, match="4 samples of 1 canonical nodes are too few to be shared by 6 hosts"):
         canonical(4, 1, hosts=6)
 
 
-def test_a_ranks_missing_samples_repeat_those_before_its_hosts_last():
+def test_a_rank_is_padded_with_samples_before_its_hosts_last_row():
     """7 ids, 3 ranks: each needs 3, so 2 more; those 3 + 2 - 1 before."""
     assert partition_ids("orig", 7, WorldShape(1, 3, 1, 3), canonical_nodes=1).reshape(3, 3).tolist() == [
         [0, 3, 6],
@@ -54,12 +54,12 @@ def test_a_ranks_missing_samples_repeat_those_before_its_hosts_last():
     ]
 
 
-def test_fewer_samples_than_ranks_go_round():
+def test_fewer_samples_than_ranks_are_repeated_in_turn():
     assert partition_ids("orig", 2, WorldShape(1, 5, 1, 1), canonical_nodes=1).reshape(5).tolist() == [0, 1, 0, 1, 0]
 
 
 @given(st.sampled_from(PARTITIONS), st.integers(1, 200), shapes, st.sampled_from([1, 2, 4, 8, 12]), st.integers(0, 100))
-def test_i1_every_id_from_the_start_on_is_dealt_and_each_rank_gets_as_many(algorithm, count, shape, nodes, begin):
+def test_i1_every_id_from_the_start_on_is_read_and_ranks_get_equally_many(algorithm, count, shape, nodes, begin):
     start = min(begin, count)
     try:
         ids = partition_ids(algorithm, count, shape, canonical_nodes=nodes, start=start)
@@ -77,7 +77,7 @@ def test_i1_every_id_from_the_start_on_is_dealt_and_each_rank_gets_as_many(algor
 
 @given(st.integers(24, 200), st.integers(1, 3), st.sampled_from([3, 5, 6, 7]), st.integers(1, 3), st.integers(0, 5))
 def test_i3_relaxed_reads_the_first_worlds_global_batches_on_hosts_that_do_not_divide(count, ranks, hosts, batch, done):
-    """4 hosts and 4 canonical nodes began; the global batch stays."""
+    """A run of 4 hosts and 4 canonical nodes; the global batch stays."""
     first = WorldShape(4, ranks, 1, hosts * batch)
     later = WorldShape(hosts, ranks, 1, 4 * batch)
     start = done * first.global_batch
@@ -129,7 +129,7 @@ def test_an_argument_out_of_range_is_named(arguments, message):
 
 
 @pytest.mark.parametrize("name", ["hosts", "ranks_on_host", "workers", "batch_size"])
-def test_a_shape_with_nothing_in_it_is_refused(name):
+def test_a_shape_with_a_zero_is_refused(name):
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, found 0"):
         WorldShape(**{name: 0})
 
@@ -141,7 +141,7 @@ def test_a_shape_is_that_of_a_world():
 
 
 def test_replica_groups_count_as_ranks():
-    """As the peer's world: 4 hosts of 2, groups of 4 ranks are one host of 2; groups of 8 one host of 1."""
+    """As MosaicML's world: 4 hosts of 2; groups of 4 ranks are one host of 2, groups of 8 one host of 1."""
     assert WorldShape(4, 2).replicated(1) == WorldShape(4, 2)
     assert WorldShape(4, 2).replicated(2) == WorldShape(2, 2)
     assert WorldShape(4, 2).replicated(4) == WorldShape(1, 2)

@@ -24,7 +24,7 @@ def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B0
 
 
 def read(found):
-    """Everything that is read, step by step; None where somebody has nothing."""
+    """Return all ids that are read, step by step; None where a rank has none."""
     return [ids for ids in found.reshape(-1).tolist() if ids >= 0]
 
 
@@ -37,7 +37,7 @@ def assert_division_reads_as_dealt(planned, tail="short"):
             worker, batch = step.step % shape.workers, step.step // shape.workers
             peers = dealt[world.host, world.host_rank, worker, batch]
             assert [i for i in planned.ids_at(step.lookup).tolist() if i >= 0] == [i for i in peers.tolist() if i >= 0]
-        # What the peer deals beyond is padding.
+        # MosaicML pads beyond these.
         rest = dealt[world.host, world.host_rank].transpose(1, 0, 2).reshape(-1, shape.batch_size)
         assert (rest[division.num_steps :] == -1).all()
 
@@ -52,19 +52,19 @@ def test_two_streams_are_one_set_with_random_batches():
     assert plan([[2, 1], [3]], canonical_nodes=3).sample_ids(0, 6).tolist() == [0, 2, 4, 1, 3, 5]
 
 
-def test_a_step_has_every_stream_in_its_part_with_stratified_batches():
+def test_stratified_steps_hold_every_stream_in_proportion():
     """6 and 3 samples: 2 and 1 in each batch of 3."""
     found = plan([[6], [3]], WorldShape(batch_size=3), batching_method="stratified")
     assert found.sample_ids(0, 9).reshape(3, 3).tolist() == [[0, 1, 6], [2, 3, 7], [4, 5, 8]]
 
 
-def test_the_scarcest_stream_ends_an_epoch_of_stratified_batches():
+def test_an_epoch_of_stratified_batches_ends_when_one_stream_is_used_up():
     """7 and 3 samples: 2.8 and 1.2 in a batch of 4, so 3 and 1; the first stream has two such parts."""
     found = plan([[7], [3]], WorldShape(batch_size=4), batching_method="stratified")
     assert found.sample_ids(0, len(found)).reshape(2, 4).tolist() == [[0, 1, 2, 7], [3, 4, 5, 8]]
 
 
-def test_a_step_is_of_one_stream_with_per_stream_batches():
+def test_per_stream_steps_hold_one_stream():
     """10 and 7 samples, global batches of 2: five and four; sample 15 is repeated, so that both ranks have one."""
     planned = plan([[10], [7]], WorldShape(1, 2, 1, 1), batching_method="per_stream")
     found = planned.sample_ids(0, 18).reshape(9, 2)
@@ -75,7 +75,7 @@ def test_a_step_is_of_one_stream_with_per_stream_batches():
     assert planned.is_repeat(np.arange(18)).sum() == 1
 
 
-def test_a_ranks_batch_is_of_one_stream_with_device_per_stream_batches():
+def test_device_per_stream_batches_of_a_rank_hold_one_stream():
     found = plan([[20], [20]], WorldShape(1, 2, 1, 4), batching_method="device_per_stream", seed=3)
     batches = found.all_ids().reshape(-1, 4)
     held = [batch for batch in batches.tolist() if batch[0] >= 0]
@@ -106,7 +106,7 @@ def test_balanced_sampling_takes_other_samples_each_epoch_and_fixed_the_same():
 
 
 @given(fitting())
-def test_division_reads_what_the_peer_deals(fit):
+def test_division_equals_mosaicmls(fit):
     shape, options, streams = fit
     try:
         planned = plan_mosaic_epoch(streams, shape, options=options, epoch=1)
@@ -116,7 +116,7 @@ def test_division_reads_what_the_peer_deals(fit):
 
 
 @given(fitting(batchings=["random"]), st.data())
-def test_division_reads_what_the_peer_deals_after_a_restart(fit, data):
+def test_division_equals_mosaicmls_after_a_restart(fit, data):
     shape, options, streams = fit
     start = data.draw(st.integers(0, sum(stream.choose for stream in streams)))
     planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0, start=start)
@@ -125,8 +125,8 @@ def test_division_reads_what_the_peer_deals_after_a_restart(fit, data):
 
 
 @given(fitting(batchings=["random"], partitions=["relaxed"]), st.sampled_from([5, 7, 8]), st.integers(1, 3), st.data())
-def test_division_reads_what_the_peer_deals_where_hosts_do_not_divide(fit, hosts, batch, data):
-    """The run began with 4 hosts; 5, 7 or 8 of them go on with a multiple of its global batch."""
+def test_division_equals_mosaicmls_where_hosts_do_not_divide(fit, hosts, batch, data):
+    """The run began with 4 hosts; 5, 7 or 8 continue with a multiple of its global batch."""
     first, options, streams = fit
     shape = WorldShape(hosts, first.ranks_on_host, first.workers, 4 * batch)
     options = MosaicOptions(12, seed=options.seed, shuffle=options.shuffle, shuffle_algo="py1s", initial_hosts=4)
@@ -136,7 +136,7 @@ def test_division_reads_what_the_peer_deals_where_hosts_do_not_divide(fit, hosts
 
 
 @given(fitting(batchings=["random"]))
-def test_i1_every_planned_sample_stands_once_and_repeats_are_marked(fit):
+def test_i1_every_planned_sample_occurs_once_and_repeats_are_marked(fit):
     shape, options, streams = fit
     planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
     everywhere = np.arange(len(planned))
@@ -161,7 +161,7 @@ def test_i1_batches_of_streams_read_no_sample_more_often_than_it_was_taken(fit):
 
 @given(fitting(batchings=["random"]), shapes, st.integers(0, 50))
 def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, steps):
-    """Up to the last 12 positions, one for each canonical node, which every world fills up in its own way."""
+    """Up to the last 12 positions, one for each canonical node, which every world pads differently."""
     shape, options, streams = fit
     total = sum(stream.choose for stream in streams)
     whole = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
@@ -196,14 +196,14 @@ def test_a_restart_of_stratified_batches_begins_at_a_whole_step():
     assert rest.all_ids().reshape(-1).tolist() == [2, 3, 7, 4, 5, 8]
 
 
-def test_a_state_saved_at_the_epochs_end_resumes_into_nothing():
+def test_a_state_saved_at_the_epochs_end_resumes_without_steps():
     rest = plan([[22]], WorldShape(1, 4, 1, 3), start=24)
     assert (len(rest), rest.num_steps, rest.all_ids().size) == (24, 0, 0)
     assert rest.sample_ids(20, 24).tolist() == [20, 21, -1, -1]
     assert rest.is_repeat(np.arange(20, 24)).tolist() == [False, False, True, True]
 
 
-def test_positions_beyond_the_last_whole_step_are_nobodys_where_streams_have_their_own_batches():
+def test_positions_beyond_the_last_whole_step_of_stream_batches_are_empty():
     rest = plan([[6], [3]], WorldShape(batch_size=4), batching_method="stratified", start=9)
     assert (rest.start, len(rest)) == (8, 8)
     past = plan([[7], [3]], WorldShape(batch_size=4), batching_method="stratified", start=12)
@@ -222,7 +222,7 @@ def test_positions_outside_the_epoch_are_refused():
         plan([[22]]).sample_ids(0, 23)
 
 
-def test_a_worker_that_there_is_not_is_refused():
+def test_an_unknown_worker_is_refused():
     with pytest.raises(IndexError, match="no worker 2 of rank 0 of host 0"):
         plan([[22]], WorldShape(1, 1, 2, 1)).worker_ids(0, 0, 2)
 
@@ -246,7 +246,7 @@ def test_too_few_samples_for_a_batch_are_named(sizes, batching, shape, message):
         plan(sizes, shape, batching_method=batching)
 
 
-def test_a_stream_whose_part_of_the_block_is_nothing_is_named():
+def test_a_stream_whose_share_of_a_block_is_empty_is_named():
     """1 of 101 samples in a block of 50."""
     with pytest.raises(WorldMismatch, match="stream 1 gives 1 samples to the epoch and has 0 of a shuffle block of 50"):
         plan([[100], [1]], batching_method="per_stream", shuffle=True, block_size=50)
@@ -269,7 +269,7 @@ def test_an_option_out_of_range_is_named(option, value):
         MosaicOptions(**({"canonical_nodes": 1} | {option: value}))
 
 
-def test_defaults_are_the_peers():
+def test_defaults_are_mosaicmls():
     assert default_mosaic_nodes("py1s", 2) == 128
     assert default_mosaic_nodes("py1e", 2) == 2
     assert MosaicOptions(canonical_nodes=2).shuffle_block == 2_000_000

@@ -1,4 +1,4 @@
-"""What an epoch takes of its streams, in MosaicML's way."""
+"""MosaicML's sampling: the samples that an epoch takes of its streams."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.order.mosaic import StreamWeight, sample_counts, weigh_streams
-from smalti.order.mosaic.sampling import Chosen, resample
+from smalti.order.mosaic.sampling import StreamCounts, resample
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
 def chosen(shard_sizes, counts, first_id=0):
-    return Chosen(np.array(shard_sizes), np.array(counts), first_id)
+    return StreamCounts(np.array(shard_sizes), np.array(counts), first_id)
 
 
 def taken(streams, **options):
@@ -26,7 +26,7 @@ def test_whole_copies_need_no_draw():
 
 
 @given(sizes, st.integers(0, 100), st.integers(1, 40), st.integers(0, 99))
-def test_as_many_are_taken_as_were_chosen_and_copies_differ_by_one_at_most(shard_sizes, choose, granularity, seed):
+def test_the_chosen_number_is_taken_and_copies_differ_by_at_most_one(shard_sizes, choose, granularity, seed):
     counts = sample_counts(shard_sizes, choose, granularity=granularity, seed=seed)
     assert counts.sum() == choose
     copies = choose // sum(shard_sizes)
@@ -35,11 +35,11 @@ def test_as_many_are_taken_as_were_chosen_and_copies_differ_by_one_at_most(shard
 
 
 def test_samples_are_taken_a_granule_at_a_time():
-    """20 of 100 in granules of 10: two shards of 10 give all they have."""
+    """20 of 100 in granules of 10: two shards of 10 are taken whole."""
     assert sorted(sample_counts([10] * 10, 20, granularity=10, seed=4).tolist()) == [0] * 8 + [10] * 2
 
 
-def test_epochs_draw_anew_only_where_asked():
+def test_epochs_draw_anew_only_with_use_epoch():
     def at(epoch, use_epoch):
         return sample_counts([30] * 10, 45, seed=4, epoch=epoch, use_epoch=use_epoch).tolist()
 
@@ -60,7 +60,7 @@ def test_an_argument_out_of_range_is_named(name):
 
 
 def test_every_copy_of_a_shard_is_a_unit_of_its_own():
-    """The module's drawing: a shard of 4 of which 10 are chosen, and one of 3 that is left out."""
+    """The example in the module's docstring: a shard of 4 of which 10 are chosen, and one of 3 that is left out."""
     units, ids = taken([chosen([4, 3], [10, 0])])
     assert units == [4, 4, 2]
     assert ids[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
@@ -86,7 +86,7 @@ def test_sample_ids_beyond_31_bits_are_whole():
 
 
 @given(sizes, st.integers(1, 80), st.sampled_from(["balanced", "fixed"]))
-def test_every_sample_is_taken_as_often_as_its_shards_copies_or_once_more(shard_sizes, choose, sampling):
+def test_samples_of_a_shard_are_taken_equally_often_or_once_more(shard_sizes, choose, sampling):
     counts = sample_counts(shard_sizes, choose, seed=3)
     units, ids = taken([chosen(shard_sizes, counts)], sampling=sampling, epoch=2)
     assert sum(units) == len(ids) == choose
@@ -115,7 +115,7 @@ def test_repeat_and_choose_are_absolute():
     assert weighed([[5, 3], [2], [15]], weights) == [(20, 0.5), (5, 0.125), (15, 0.375)]
 
 
-def test_proportions_share_out_the_epoch():
+def test_proportions_divide_the_epoch():
     weights = [StreamWeight(proportion=3), StreamWeight(proportion=1)]
     assert weighed([[5], [3]], weights) == [(6, 0.75), (2, 0.25)]
     assert weighed([[5], [3]], weights, epoch_size=100) == [(75, 0.75), (25, 0.25)]
@@ -126,7 +126,7 @@ def test_an_epoch_size_without_weights_is_shared_by_size():
 
 
 def test_rounding_gives_a_sample_to_streams_that_the_seed_chooses():
-    """10 over three equal streams: 3 each, and one more for one of them."""
+    """10 over three equal streams: 3 each, and one of them gets one more."""
     weights = [StreamWeight(proportion=1)] * 3
     found = [tuple(c for c, _ in weighed([[5]] * 3, weights, epoch_size=10, seed=seed)) for seed in range(20)]
     assert set(found) == {(4, 3, 3), (3, 4, 3), (3, 3, 4)}
@@ -147,7 +147,7 @@ def test_weights_that_contradict_each_other_are_refused(weights, epoch_size, mes
         weigh_streams([[5], [3]], weights, epoch_size=epoch_size)
 
 
-def test_one_weight_at_most_is_given_for_a_stream():
+def test_two_weights_for_one_stream_are_refused():
     with pytest.raises(ValueError, match=r"at most one of .* found proportion, choose"):
         StreamWeight(proportion=1, choose=3)
 

@@ -1,4 +1,4 @@
-"""MosaicML's shuffles: what holds for all of them, and what they refuse."""
+"""MosaicML's shuffles: properties that hold for all of them, and refusals."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_a_shard_shuffle_keeps_shards_together(algorithm):
 
 
 def test_py1e_does_not_mix_spans_longer_than_its_block():
-    """2 shards of 50, blocks of 12 to 20: each shard is shuffled by itself, as the peer warns."""
+    """2 shards of 50, blocks of 12 to 20: each shard is shuffled by itself, as MosaicML warns."""
     ids = shuffled_ids("py1e", [50, 50], canonical_nodes=1, seed=3, epoch=0, block_size=16)
     assert [len(set(part)) for part in (ids // 50).reshape(2, 50).tolist()] == [1, 1]
 
@@ -75,14 +75,14 @@ def test_an_argument_out_of_range_is_named(arguments, message):
         shuffled_ids(**(chosen | arguments))
 
 
-def test_a_set_without_samples_has_an_order_of_none():
+def test_a_set_without_samples_has_an_empty_order():
     for algorithm in ("naive", "py1s", "py2s", "py1br"):
         ids = shuffled_ids(algorithm, [], canonical_nodes=2, seed=1, epoch=0, block_size=8)
         assert ids.tolist() == []
 
 
 def test_a_span_is_cut_where_a_node_ends_inside_of_it():
-    """The drawing of the module: shards of 6, 12 and 4 laid out as 2, 0, 1; 22 samples, two nodes."""
+    """The example in the module's docstring: shards of 6, 12 and 4 laid out as 2, 0, 1; 22 samples, two nodes."""
     spans = cut_at_nodes(np.array([18, 0, 6]), np.array([4, 6, 12]), 2)
     assert (spans.firsts.tolist(), spans.sizes.tolist()) == ([18, 0, 6, 7], [4, 6, 1, 11])
     assert spans.bounds == [0, 3, 4]

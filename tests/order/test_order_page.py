@@ -1,4 +1,4 @@
-"""The drawn tables of docs/order.md say what the code does."""
+"""The drawn tables of docs/order.md agree with the code."""
 
 import re
 from pathlib import Path

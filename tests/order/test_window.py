@@ -12,7 +12,7 @@ sizes = st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(lambda s: s
 
 
 def test_golden_vector_of_version_2():
-    """Written down when version 2 was fixed; another order needs another version number."""
+    """The vector written when version 2 was fixed; another order needs another version number."""
     plan = plan_epoch([5, 7, 4, 6], seed=9176, epoch=0, canonical_nodes=2, shuffle_block_size=8)
     assert plan.sample_ids(0, 22).tolist() == [
         4, 21, 1, 18, 12, 7, 5, 16, 0, 19, 3, 20, 2, 17, 6, 8, 15, 11, 13, 9, 14, 10,
@@ -27,7 +27,7 @@ def test_golden_vector_of_the_next_epoch():
 
 
 def test_blocks_of_one_sample_keep_the_rows_of_a_shard_together_and_in_order():
-    """Vectors of version 2 from before such blocks were looked up at once."""
+    """Vectors of version 2 from before such blocks were looked up without a permutation."""
     one = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=1, shuffle_block_size=1)
     assert one.sample_ids(0, 9).tolist() == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     two = plan_epoch([2, 3, 4], seed=7, epoch=1, canonical_nodes=2, shuffle_block_size=1)
@@ -35,7 +35,7 @@ def test_blocks_of_one_sample_keep_the_rows_of_a_shard_together_and_in_order():
 
 
 @given(sizes, st.integers(0, 2**40), st.integers(0, 5), st.integers(1, 12), st.integers(1, 40))
-def test_equals_the_order_written_sample_by_sample(shard_sizes, seed, epoch, nodes, block):
+def test_the_order_equals_the_reference_implementation(shard_sizes, seed, epoch, nodes, block):
     plan = plan_epoch(shard_sizes, seed=seed, epoch=epoch, canonical_nodes=nodes, shuffle_block_size=block)
     assert plan.sample_ids(0, len(plan)).tolist() == reference_order(shard_sizes, seed, epoch, nodes, block)
 
@@ -47,7 +47,7 @@ def test_i1_an_epoch_is_a_permutation(shard_sizes, seed, nodes, block):
 
 
 @given(sizes, st.integers(1, 12), st.integers(1, 40), st.data())
-def test_any_span_is_that_part_of_the_whole(shard_sizes, nodes, block, data):
+def test_any_span_equals_that_part_of_the_whole_order(shard_sizes, nodes, block, data):
     plan = plan_epoch(shard_sizes, seed=7, epoch=2, canonical_nodes=nodes, shuffle_block_size=block)
     begin = data.draw(st.integers(0, len(plan)))
     end = data.draw(st.integers(begin, len(plan)))
@@ -70,7 +70,7 @@ def test_a_run_keeps_its_shards_in_every_epoch():
     assert first.tolist() != later.tolist()
 
 
-def test_a_sorted_set_comes_mixed_as_a_full_permutation_would_mix_it():
+def test_a_sorted_set_is_mixed_as_well_as_by_a_full_permutation():
     """5 classes of 100, stored one after the other in one shard, 64 runs. In a full permutation a class's
     runs are 1.25 long on average; with run c at place c, as in version 1, 12.5, and a batch of 20 held 2.5 classes."""
     ids = plan_epoch([500], seed=9176, epoch=0, canonical_nodes=64).sample_ids(0, 500)
@@ -89,14 +89,14 @@ def test_a_set_of_a_quarter_million_has_64_runs():
     assert default_canonical_nodes(64 * 4096 - 1) == 32
 
 
-def test_windows_hold_a_million_samples_together_by_default():
+def test_the_default_windows_hold_2_to_the_20_samples_together():
     assert default_block_size(64) == 16384
     assert default_block_size(1) == 1048576
     assert default_block_size(1024) == 4096
 
 
 def test_ten_billion_samples_are_planned_without_touching_them():
-    """10^6 shards of 10^4; the ids at 90 % of the epoch are real ones, and differ."""
+    """10^6 shards of 10^4; the ids at 90 % of the epoch are valid and distinct."""
     plan = plan_epoch(np.full(10**6, 10**4), seed=1, epoch=0, canonical_nodes=64)
     assert len(plan) == 10**10
     ids = plan.sample_ids(9 * 10**9, 9 * 10**9 + 10**4)
@@ -113,7 +113,7 @@ def test_an_argument_out_of_range_is_named(argument, value):
         plan_epoch([4], **arguments)
 
 
-def test_no_canonical_nodes_are_named_also_where_the_block_size_would_follow_from_them():
+def test_zero_canonical_nodes_are_refused_without_a_block_size_too():
     with pytest.raises(ValueError, match="`canonical_nodes` must lie in"):
         plan_epoch([4], seed=0, epoch=0, canonical_nodes=0)
 

@@ -172,7 +172,7 @@ def publish_compacted(store: SimStore, base: Manifest, made: Sequence[ShardInfo]
     newest = base
     for _ in range(4):
         shards = (*made, *newest.shards[len(base.shards) :])
-        draft = Draft(write_id, newest.schema, shards, newest.lineage, newest.metadata)
+        draft = newest.redraft(write_id, shards=shards)
         try:
             return replace_content(store, draft, based_on=newest.version)
         except CommitConflict:

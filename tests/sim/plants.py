@@ -121,12 +121,12 @@ def rerun_writes_again() -> Iterator[Habits]:
 @contextmanager
 def write_ids_forgotten() -> Iterator[Habits]:
     """A version does not say which writes came before it."""
-    real = next_version.following
+    real = next_version.next_header
 
-    def following(content: Any, write_id: str, step: Any) -> Any:
+    def next_header(content: Any, write_id: str, step: Any) -> Any:
         return replace(real(content, write_id, step), writes={})
 
-    with patch.object(publish, "following", following), patch.object(next_version, "following", following):
+    with patch.object(publish, "next_header", next_header), patch.object(next_version, "next_header", next_header):
         yield Habits()
 
 
@@ -187,9 +187,9 @@ def vacuum_without_markers() -> Iterator[Habits]:
     """An object of a write that goes on goes as soon as it is old itself."""
     real = sweep.sweep
 
-    def planted(listing: Any, known: Any, cutoff: float) -> Any:
+    def planted(listing: Any, known: Any, cutoff: float, unfinished: Any = ()) -> Any:
         writes = {info.key.split("/")[0] for info in listing if info.key.startswith("job")}
-        return real(listing, replace(known, published={*known.published, *writes}), cutoff)
+        return real(listing, replace(known, published={*known.published, *writes}), cutoff, unfinished)
 
     with patch.object(_VACUUM, "sweep", planted):
         yield Habits()
@@ -198,7 +198,7 @@ def vacuum_without_markers() -> Iterator[Habits]:
 @contextmanager
 def vacuum_without_a_fence() -> Iterator[Habits]:
     """A vacuum removes at once, and publishes nothing first."""
-    with patch.object(_VACUUM, "commit_same", lambda _, newest, *__, **___: newest):
+    with patch.object(_VACUUM, "announce_removal", lambda _, newest, *__, **___: newest):
         yield Habits()
 
 
@@ -225,10 +225,10 @@ def vacuum_that_forgets_tags() -> Iterator[Habits]:
 @contextmanager
 def vacuum_that_looks_at_tags_once() -> Iterator[Habits]:
     """A tag that was made between the first look and the version that says what goes is not seen."""
-    real, commit_same, said = _VACUUM.tags, _VACUUM.commit_same, set()
+    real, announce_removal, said = _VACUUM.tags, _VACUUM.announce_removal, set()
 
     def planted(store: Any, *args: Any, **options: Any) -> Any:
-        committed = commit_same(store, *args, **options)
+        committed = announce_removal(store, *args, **options)
         if committed is not None:
             said.add(store)
         return committed
@@ -239,7 +239,7 @@ def vacuum_that_looks_at_tags_once() -> Iterator[Habits]:
         said.remove(store)
         return {}
 
-    with patch.object(_VACUUM, "tags", tags_of), patch.object(_VACUUM, "commit_same", commit):
+    with patch.object(_VACUUM, "tags", tags_of), patch.object(_VACUUM, "announce_removal", commit):
         yield Habits()
 
 
@@ -293,10 +293,10 @@ def _over_the_newest(store: Any, draft: Any, *, based_on: int, **options: Any) -
 def append_that_keeps_columns() -> Iterator[Habits]:
     """Rows are appended to a version with added columns, which the new ones lack."""
 
-    def carried(parent: Any, draft: Any, mode: str) -> Any:
+    def sidecars_after(parent: Any, draft: Any, mode: str) -> Any:
         return parent.sidecars if mode == "append" and parent is not None else tuple(draft.sidecars)
 
-    with patch.object(next_version, "carried", carried):
+    with patch.object(next_version, "sidecars_after", sidecars_after):
         yield Habits()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from smalti.catalog.header import INDEX
-from smalti.catalog.publishing.commit import Clock
+from smalti.catalog.publishing.commit import PublishingClock
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage import ObjectInfo, Store, Tagged
 from tests.sim.world import Actor, Crash, Late, World
@@ -165,7 +165,7 @@ class SimStore(Store):
             raise StoreError(f"{op} {key}: 503", key=key)
 
 
-class SimClock(Clock):
+class SimClock(PublishingClock):
     """The clock of one actor: off by hours, and a pause is a turn for others."""
 
     def __init__(self, world: World, actor: Actor) -> None:

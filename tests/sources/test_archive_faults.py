@@ -178,6 +178,28 @@ def test_a_server_that_trickles_or_is_silent_times_out(into, part):
     assert_clean(into)
 
 
+@pytest.mark.parametrize(
+    ("begin", "line"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (reply(b"0\r\n", "Transfer-Encoding: chunked"), b"X: y\r\n"),
+    ],
+    ids=["before the answer", "after the content"],
+)
+def test_a_server_that_sends_headers_for_ever_is_left_however_fast_they_come(into, begin, line):
+    """They are no part of the archive, so that no limit on its size ends them."""
+
+    def flood(write):
+        write(begin)
+        for _ in range(200):
+            write(line * 20_000)
+            time.sleep(0.01)
+
+    with RawServer({"/x.tgz": flood}) as server, pytest.raises(StoreTimeout, match=r"x\.tgz: .*download_timeout"):
+        fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(download_timeout=0.3))
+    assert_clean(into)
+
+
 def test_limits_hold_for_archives_on_a_store_too(into, tmp_path):
     import fsspec
 

@@ -96,6 +96,15 @@ ADDRESSES = [
     f"/Volumes/c/s/v/x.tgz?token={CANARY}",
     f"ftp://user:{CANARY}@host/x.tgz",
     f"host/x.tgz?sig={CANARY}",
+    f"https://user:{CANARY}\n@host/x.tgz",
+    f"https://user:a {CANARY}@host/x.tgz",
+    f"https://user:a'{CANARY}@host/x.tgz",
+    f"https://user%3A{CANARY}%40host/x.tgz",
+    f"https:///user:{CANARY}@host/x.tgz",
+    f"https:user:{CANARY}@host/x.tgz",
+    f"s3:///KEY:{CANARY}@bucket/x.tgz",
+    f"//user:{CANARY}@host/x.tgz",
+    f"\n'https://host/x.tgz?whatever={CANARY}'",
 ]
 
 
@@ -162,6 +171,7 @@ def test_descriptions_have_no_secrets_and_differ_between_archives():
     assert CANARY not in first
     assert first != second
     assert first == describe_archive(f"https://h/x.tgz?sig=2&id={CANARY}1")
+    assert CANARY not in describe_archive(f"https://h/x;sig={CANARY}/x.tgz")
     assert describe_archive("/data/x.tgz") == "/data/x.tgz"
 
 

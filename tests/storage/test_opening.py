@@ -30,6 +30,12 @@ def test_an_empty_address_is_refused(url):
         open_store(url)
 
 
+def test_a_file_address_with_a_login_is_refused_without_showing_it():
+    with pytest.raises(StoreError, match="has no host") as caught:
+        open_store("file://user:CANARY@host/data")
+    assert "CANARY" not in f"{caught.value!r} {vars(caught.value)}"
+
+
 @pytest.mark.parametrize("url", [None, 3, b"/data", ["a", "b"]])
 def test_values_that_are_no_addresses_are_refused(url):
     with pytest.raises(TypeError, match=f"expected a path, a URL or a store, found {type(url).__name__}"):

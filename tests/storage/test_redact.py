@@ -2,7 +2,15 @@
 
 import pytest
 
-from smalti.storage.redact import address_secrets, redact, redact_address, safe_cause, secret_values
+from smalti.storage.redact import (
+    address_secrets,
+    detect_secrets,
+    has_login,
+    redact,
+    redact_address,
+    safe_cause,
+    secret_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +56,32 @@ def test_harmless_text_is_untouched():
         "/data/token=1/key=2",
     ):
         assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://bucket/a:b@c/x", "s3://bucket/a%3Ab%40c", "hf://datasets/owner/name@main/a:b@c", "sftp://me@host:22/p:x@y",
+        "abfs://container@account.dfs.core.windows.net/p:x@y", "dbfs:/Volumes/a:b@c/x", "file:///a:b@c",
+        "https://host:8080/p@2x.png", "/data/run:1@2/x", "localhost:8080/a@b",
+    ],
+)  # fmt: skip
+def test_a_colon_and_an_at_sign_in_a_path_are_no_login(address):
+    assert redact_address(address) == address
+    assert not has_login(address)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
+        "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN", "ARM_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+        "SYSTEM_ACCESSTOKEN",
+    ],
+)  # fmt: skip
+def test_a_secret_that_a_client_takes_from_the_environment_is_masked_wherever_it_is_repeated(monkeypatch, name):
+    monkeypatch.setenv(name, "CANARYSECRET")
+    assert redact("the server said: CANARYSECRET is over", detect_secrets()) == "the server said: *** is over"
 
 
 def test_an_address_is_shown_without_query_and_fragment():

@@ -1,4 +1,4 @@
-"""An index entry and a shard that Smalti wrote: what the shard says of itself decides whether the entry is used."""
+"""Index entries that contradict the shards they describe."""
 
 import json
 import shutil
@@ -25,13 +25,13 @@ def write(root, writer=MDSWriter, columns=COLUMNS, **options):
 
 
 def tamper(root, change, *, foreign=False):
-    """Makes it a plain set, whose index is all that there is, and changes its only entry; its folder."""
+    """Remove the versions, so that only the index is left, and change its only entry."""
     shutil.rmtree(root / "_versions")
     index = json.loads((root / "index.json").read_text())
     del index["smalti"]
     (entry,) = index["shards"]
     change(entry)
-    if foreign:  # as another writer names it
+    if foreign:  # rename the files, as another writer names them
         names = [entry[file] for file in ("raw_data", "zip_data") if entry[file] is not None]
         for file in names:
             if (root / file["basename"]).exists():
@@ -75,7 +75,7 @@ def make_source(tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("change", [swap_names, other_encodings, other_sizes])
-def test_columns_that_are_not_those_of_the_shard_are_refused(tmp_path, change, compression):
+def test_an_index_entry_with_other_columns_than_the_shard_is_refused(tmp_path, change, compression):
     root = tamper(write(tmp_path / "set", compression=compression), change)
     with pytest.raises(
         FormatError, match=r"shard\.00000.* index entry says column_\w+ .* the shard itself .*Restore it"
@@ -83,7 +83,7 @@ def test_columns_that_are_not_those_of_the_shard_are_refused(tmp_path, change, c
         read(root, tmp_path / "cache")
 
 
-def test_columns_of_a_text_shard_that_are_not_its_own_are_refused(tmp_path):
+def test_an_index_entry_with_other_columns_than_the_text_shard_is_refused(tmp_path):
     def change(entry):
         entry["column_encodings"] = ["str", "int"]
 
@@ -93,22 +93,22 @@ def test_columns_of_a_text_shard_that_are_not_its_own_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("samples", [0, 9, 11])
-def test_a_number_of_samples_that_is_not_the_shards_is_refused(tmp_path, samples):
+def test_an_index_entry_with_another_number_of_samples_is_refused(tmp_path, samples):
     root = tamper(write(tmp_path / "set"), lambda entry: entry.update(samples=samples))
     with pytest.raises(IndexFileError if samples == 0 else FormatError, match="index says"):
         read(root, tmp_path / "cache")
 
 
-def test_a_shard_of_another_writer_may_say_what_it_likes_of_its_columns(tmp_path):
+def test_columns_in_a_shard_of_another_writer_are_not_compared(tmp_path):
     root = tamper(write(tmp_path / "set"), swap_names, foreign=True)
     assert read(root, tmp_path / "cache")[3] == {"width": 3, "height": 103}
 
 
-def test_an_entry_that_says_what_its_shard_says_is_read(tmp_path):
+def test_an_index_entry_that_agrees_with_its_shard_is_read(tmp_path):
     assert read(tamper(write(tmp_path / "set"), lambda _: None), tmp_path / "cache") == SAMPLES
 
 
-def test_shards_of_a_version_are_compared_wherever_they_lie(tmp_path, make_source):
+def test_shards_of_a_version_are_compared_with_their_entries_in_any_store(tmp_path, make_source):
     """By the manifest, whatever the shards are called."""
     cache = make_source(MemoryStore(), is_own=True)
     with pytest.raises(FormatError, match="index entry says column_names"):

@@ -1,4 +1,4 @@
-"""Several shard sets opened as one run of samples, with one cache."""
+"""Several shard sets opened as one run of samples with one cache."""
 
 import pickle
 from dataclasses import replace
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from smalti import MDSWriter
+from smalti.cache import CacheOptions
 from smalti.errors import CursorError, FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.stream import OpenStreams, Stream, StreamOptions, open_streams
 from tests.shard_sets import sample, write_set
@@ -21,7 +22,7 @@ def roots(tmp_path_factory):
 
 
 def opened(roots, **options):
-    return OpenStreams([StreamOptions(remote=root, **options) for root in roots])
+    return OpenStreams([StreamOptions(root, **options) for root in roots])
 
 
 def where(sample_id):
@@ -47,12 +48,12 @@ def test_a_batch_holds_samples_of_all_streams_in_the_order_asked_for(roots):
 
 
 @pytest.mark.parametrize("bad", [-1, 70])
-def test_an_id_outside_all_of_them_is_refused(roots, bad):
+def test_an_id_outside_all_streams_is_refused(roots, bad):
     with pytest.raises(IndexError, match="which has 70: expected numbers from 0 on"):
         opened(roots).batch(np.array([3, bad]))
 
 
-def test_shards_of_several_streams_are_fetched_into_one_cache_and_those_of_a_digest_once(roots, tmp_path):
+def test_streams_share_a_cache_and_shards_of_one_digest_are_fetched_once(roots, tmp_path):
     from fsspec.implementations.memory import MemoryFileSystem
 
     store = MemoryFileSystem()
@@ -60,13 +61,13 @@ def test_shards_of_several_streams_are_fetched_into_one_cache_and_those_of_a_dig
         store.put(roots[2], f"/several-{name}", recursive=True)
     remote = [f"memory://several-{name}" for name in "ab"]
     local = str(tmp_path / "cache")
-    streams = OpenStreams([StreamOptions(remote=url, local=local) for url in remote])
+    streams = OpenStreams([StreamOptions(url, cache=CacheOptions(local=local)) for url in remote])
     batch = streams.batch(np.array([0, 79, 40, 39]))
     assert batch["id"].tolist() == [0, 39, 0, 39]
     streams.close()
     # One data set at two places is one digest: its shards are fetched once.
     assert len(list((tmp_path / "cache").rglob("*.mds"))) == 2
-    apart = OpenStreams([StreamOptions(remote=url, local=str(tmp_path / url[-1])) for url in remote])
+    apart = OpenStreams([StreamOptions(url, cache=CacheOptions(local=str(tmp_path / url[-1]))) for url in remote])
     assert apart.batch(np.array([0, 79]))["id"].tolist() == [0, 39]
     assert all(list((tmp_path / name).rglob("*.mds")) for name in "ab")
 
@@ -75,8 +76,10 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
     packed = write_set(tmp_path / "packed", 12, compression="zstd")
     streams = OpenStreams(
         [
-            StreamOptions(remote=roots[0], download_retry=1, download_timeout=5.0),
-            StreamOptions(remote=str(packed), local=str(tmp_path / "here"), keep_zip=True, download_retry=7),
+            StreamOptions(roots[0], cache=CacheOptions(download_retry=1, download_timeout=5.0)),
+            StreamOptions(
+                str(packed), cache=CacheOptions(local=str(tmp_path / "here"), keep_zip=True, download_retry=7)
+            ),
         ]
     )
     assert [(each.source.options.download_retry, each.source.options.keep_zip) for each in streams.sets] == [
@@ -87,22 +90,22 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
     assert streams.sets[0].source.options.download_timeout == 5.0
 
 
-def test_what_a_stream_leaves_open_is_as_the_dataset_has_it():
+def test_options_that_a_stream_leaves_none_take_the_datasets_value():
     stream = Stream(remote="a", download_retry=3, keep_zip=False, storage_options={"key": "own"})
-    options = stream.options(download_retry=9, keep_zip=True, split="train", storage_options={"key": "all"})
-    assert options == StreamOptions(
-        remote="a", download_retry=3, keep_zip=False, split="train", storage_options={"key": "own"}
-    )
+    chosen = CacheOptions(download_retry=9, keep_zip=True, validate_hash="md5")
+    options = stream.options(cache=chosen, split="train", storage_options={"key": "all"})
+    cache = CacheOptions(download_retry=3, keep_zip=False, validate_hash="md5")
+    assert options == StreamOptions("a", cache=cache, split="train", storage_options={"key": "own"})
 
 
-def test_streams_that_are_not_there_are_named(roots, tmp_path):
+def test_missing_streams_are_named(roots, tmp_path):
     with pytest.raises(StoreNotFound, match="missing"):
         opened([roots[0], str(tmp_path / "missing")])
     with pytest.raises(VersionNotFound, match="9"):
-        OpenStreams([StreamOptions(remote=roots[0]), StreamOptions(remote=roots[2], version=9)])
+        OpenStreams([StreamOptions(roots[0]), StreamOptions(roots[2], version=9)])
 
 
-def test_a_sample_that_does_not_decode_is_placed_in_its_own_stream(tmp_path, roots):
+def test_a_sample_that_does_not_decode_is_reported_with_its_stream(tmp_path, roots):
     with MDSWriter(out=str(tmp_path / "bad"), columns={"meta": "json"}) as writer:
         for number in range(3):
             writer.write({"meta": {"number": number}})
@@ -116,7 +119,7 @@ def test_a_sample_that_does_not_decode_is_placed_in_its_own_stream(tmp_path, roo
     assert str(tmp_path / "bad") in str(caught.value)
 
 
-def test_other_columns_may_be_read_apart_but_not_in_one_batch(tmp_path, roots):
+def test_streams_with_different_columns_are_refused_in_one_batch(tmp_path, roots):
     with MDSWriter(out=str(tmp_path / "other"), columns={"label": "str"}) as writer:
         writer.write({"label": "x"})
     streams = opened([roots[0], str(tmp_path / "other")])
@@ -126,9 +129,9 @@ def test_other_columns_may_be_read_apart_but_not_in_one_batch(tmp_path, roots):
         streams.batch(np.array([22, 23]))
 
 
-def test_streams_that_are_opened_again_are_in_the_versions_that_they_had(tmp_path):
+def test_reopened_streams_keep_their_versions(tmp_path):
     roots = [str(write_set(tmp_path / name, 10)) for name in "ab"]
-    options = [StreamOptions(remote=root) for root in roots]
+    options = [StreamOptions(root) for root in roots]
     before = open_streams(options)
     before.close()
     write_set(roots[1], 30, exist_ok=True)
@@ -136,14 +139,14 @@ def test_streams_that_are_opened_again_are_in_the_versions_that_they_had(tmp_pat
     assert len(open_streams(options)) == 40
 
 
-def test_a_stream_without_versions_that_was_replaced_is_refused_and_named(tmp_path, roots):
+def test_a_replaced_stream_without_versions_is_refused(tmp_path, roots):
     from smalti.catalog import merge_index
 
     root = tmp_path / "plain"
     for number in range(2):
         write_set(root / str(number), 10)
     merge_index(str(root))
-    options = [StreamOptions(remote=roots[0]), StreamOptions(remote=str(root))]
+    options = [StreamOptions(roots[0]), StreamOptions(str(root))]
     before = open_streams(options)
     assert not before.sets[1].manifest.version
     write_set(root / "2", 5)
@@ -152,7 +155,7 @@ def test_a_stream_without_versions_that_was_replaced_is_refused_and_named(tmp_pa
         open_streams(options, before.versions)
 
 
-def test_several_streams_go_to_other_processes_by_pickle(roots):
+def test_open_streams_can_be_pickled(roots):
     streams = opened(roots)
     streams.sample(3)
     copy = pickle.loads(pickle.dumps(streams))

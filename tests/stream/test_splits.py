@@ -1,4 +1,4 @@
-"""A set with splits that is opened without a choice among them is read, with a warning; empty sets."""
+"""Sets with splits that are read without choosing one: they are read, with a warning. Also empty sets."""
 
 import json
 import warnings
@@ -18,7 +18,7 @@ SCHEMA = Schema.from_columns({"id": "int"})
 
 
 def put_part(store, folder, first):
-    """A set of ten samples in a folder, as MosaicML's writer leaves it; what its index says."""
+    """Write ten samples to a folder, as MosaicML's writer does, and return the index entry."""
     builder = ShardBuilder(SCHEMA, ShardOptions())
     for number in range(first, first + 10):
         builder.add({"id": number})
@@ -30,7 +30,7 @@ def put_part(store, folder, first):
 
 
 def with_folders(root, *folders):
-    """A plain set whose parts lie in these folders, merged at the root."""
+    """Write a plain set with its parts in these folders, merged at the root."""
     store = LocalStore(root)
     for number, folder in enumerate(folders):
         put_part(store, folder, 10 * number)
@@ -39,7 +39,7 @@ def with_folders(root, *folders):
 
 
 def published(root, *splits):
-    """A set that Smalti published, with these splits."""
+    """Publish a set with these splits."""
     store, write_id = LocalStore(root), new_write_id()
     shards = []
     for number, split in enumerate(splits):
@@ -55,7 +55,7 @@ def ids(dataset):
 
 
 @pytest.mark.parametrize(("make", "splits"), [(published, ("de", "en", "fr")), (with_folders, ("train", "val"))])
-def test_a_set_with_splits_that_is_read_whole_warns_once_and_says_what_to_give(tmp_path, make, splits):
+def test_reading_a_set_with_splits_whole_warns_once_and_names_the_splits(tmp_path, make, splits):
     root = make(tmp_path / "set", *splits)
     with pytest.warns(
         MixedSplitsWarning, match=rf"the splits '{splits[0]}', .*without `split`.*split='{splits[0]}'"
@@ -76,7 +76,7 @@ def test_a_choice_of_splits_does_not_warn(tmp_path, make):
 
 
 @pytest.mark.parametrize("folders", [("00000", "00001"), ("train",), ("train", "extra"), ("a/train", "a/val")])
-def test_merged_parts_that_do_not_look_like_splits_do_not_warn(tmp_path, folders):
+def test_merged_parts_without_names_of_splits_do_not_warn(tmp_path, folders):
     assert ids(StreamingDataset(remote=with_folders(tmp_path / "set", *folders))) == list(range(10 * len(folders)))
 
 

@@ -18,7 +18,7 @@ from tests.shard_sets import sample, write_set
 
 
 def open_set(root, **options) -> OpenStreams:
-    return OpenStreams([StreamOptions(remote=str(root), **options)])
+    return OpenStreams([StreamOptions(str(root), **options)])
 
 
 def shard_files(root) -> list[Path]:
@@ -34,19 +34,19 @@ def root(tmp_path):
 def test_an_empty_remote_or_split_is_none_as_for_mosaicml(root, tmp_path, monkeypatch, empty):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(write_set(tmp_path / "elsewhere", 3))
-    options = StreamOptions(**{"local": str(root), **empty})
-    assert (options.remote, options.split) == (None, None)
+    options = Stream(**{"local": str(root), **empty}).options()
+    assert (options.root, options.split) == (str(root), None)
     assert len(OpenStreams([options])) == 95
     assert len(StreamingDataset(**{"local": str(root), "batch_size": 1, **empty})) == 95
 
 
-def test_an_empty_local_is_the_users_cache_folder(root):
-    assert StreamOptions(remote=str(root), local="").local is None
+def test_an_empty_local_means_the_users_cache_folder(root):
+    assert Stream(remote=str(root), local="").options().cache.local is None
 
 
 @pytest.mark.parametrize("given", [{}, {"remote": ""}, {"local": ""}, {"remote": "", "local": ""}])
-def test_a_stream_that_lies_nowhere_is_refused(given):
-    for kind in (StreamOptions, Stream, StreamingDataset):
+def test_a_stream_without_remote_and_local_is_refused(given):
+    for kind in (Stream, StreamingDataset):
         with pytest.raises(ValueError, match="`remote` or `local` is needed"):
             kind(**given)
 
@@ -62,7 +62,7 @@ def test_a_batch_holds_the_samples_asked_for_in_that_order(root):
     assert [stream.sample(i)["id"] for i in ids.tolist()] == ids.tolist()
 
 
-def test_every_id_is_found_in_its_shard(root):
+def test_every_sample_id_is_found_in_its_shard(root):
     stream = open_set(root)
     assert len(stream) == 95
     assert [stream.sample(i)["id"] for i in range(95)] == list(range(95))
@@ -76,7 +76,7 @@ def test_out_is_filled_over_many_shards(root):
     assert out["vector"][:, 0].tolist() == [80, 2, 33, 2]
 
 
-def test_a_batch_of_nothing_has_every_column(root):
+def test_an_empty_batch_has_every_column(root):
     batch = open_set(root).batch(np.array([], np.int64))
     assert batch["id"].shape == (0,)
     assert batch["vector"].shape == (0, 3)
@@ -84,7 +84,7 @@ def test_a_batch_of_nothing_has_every_column(root):
 
 
 @pytest.mark.parametrize("ids", [[-1], [94, -5], [-(1 << 40), 3], [95]])
-def test_numbers_of_no_sample_are_refused_before_anything_is_read(root, ids):
+def test_ids_out_of_range_are_refused_before_anything_is_read(root, ids):
     stream = open_set(root)
     for path in shard_files(root):
         path.unlink()
@@ -104,8 +104,8 @@ def test_a_pickled_column_is_refused_when_the_set_is_opened(root):
         open_set(plain)
 
 
-def test_bytes_of_another_encoding_are_never_decoded_as_the_first_shard_s(tmp_path):
-    """A set of others may change an encoding from shard to shard; then only who reads a shard knows its bytes."""
+def test_each_shard_is_decoded_by_its_own_encodings(tmp_path):
+    """Other writers may change an encoding from shard to shard."""
     entries = []
     for place, (kind, value) in enumerate((("str", "a"), ("bytes", b"b"))):
         write_one(tmp_path / str(place), {"x": kind}, {"x": value})
@@ -125,7 +125,7 @@ def write_one(root, columns, row):
         writer.write(row)
 
 
-# ---------------------------------------------------------------- verified
+# ---------------------------------------------------------------- verification
 
 READS = {
     "sample": lambda stream: stream.sample(3),
@@ -137,7 +137,7 @@ CHANGES = {"cut": lambda data: data[:-1], "longer": lambda data: data + b"\0", "
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_every_byte_that_differs_is_noticed_before_a_value_is_returned(tmp_path, read):
+def test_any_flipped_bit_is_detected_before_a_value_is_returned(tmp_path, read):
     """One flipped bit anywhere in a small shard, its header and padding too."""
     root = write_set(tmp_path / "set", 5)
     (file,) = shard_files(root)
@@ -156,7 +156,7 @@ def test_every_byte_that_differs_is_noticed_before_a_value_is_returned(tmp_path,
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_shard_of_another_size_is_never_read(tmp_path, read, change):
+def test_a_shard_of_the_wrong_size_is_never_read(tmp_path, read, change):
     root = write_set(tmp_path / "set", 5, hashes=[])
     (file,) = shard_files(root)
     file.write_bytes(change(file.read_bytes()))
@@ -164,7 +164,7 @@ def test_a_shard_of_another_size_is_never_read(tmp_path, read, change):
         read(open_set(root))
 
 
-def test_a_shard_that_changed_is_not_read_by_a_batch_that_touches_it(root):
+def test_a_batch_detects_a_shard_that_changed_since_it_was_opened(root):
     stream = open_set(root)
     file = shard_files(root)[4]
     data = bytearray(file.read_bytes())
@@ -194,7 +194,7 @@ def test_a_second_epoch_reads_and_hashes_no_file_again(tmp_path):
 
 
 def bytes_read() -> int:
-    """Bytes that this process asked the kernel for by read calls, from the page cache or not."""
+    """Return the bytes that this process requested by read calls, from the page cache or not."""
     facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(facts["rchar"])
 
@@ -221,15 +221,15 @@ def test_many_threads_read_one_stream(root):
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_batches_go_on_when_few_files_may_be_open_at_once(root):
-    """Shards are let go of between batches; one batch may hold more of them than the cache keeps."""
+def test_batches_succeed_when_few_files_may_be_open(root):
+    """Shards are closed between batches; one batch may hold more of them than the cache keeps."""
     stream = open_set(root)
-    stream.cache._max_open = 2
+    stream.cache._opened.max_open = 2
     for seed in range(3):
         ids = np.random.default_rng(seed).permutation(95)
         assert stream.batch(ids)["id"].tolist() == ids.tolist()
         assert stream.sample(int(ids[0]))["id"] == ids[0]
-    assert len(stream.cache._open) <= 2
+    assert len(stream.cache._opened) <= 2
 
 
 FEW_FILES = """
@@ -238,7 +238,7 @@ import numpy as np
 from smalti.stream import OpenStreams, StreamOptions
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-stream = OpenStreams([StreamOptions(remote=sys.argv[1])])
+stream = OpenStreams([StreamOptions(sys.argv[1])])
 ids = np.random.default_rng(7).permutation(len(stream))
 out = {"vector": np.zeros((len(ids), 3), np.float32)}
 batch = stream.batch(ids, out=out)
@@ -250,13 +250,13 @@ print("read")
 
 
 @pytest.mark.slow
-def test_a_batch_may_touch_more_shards_than_files_may_be_open(tmp_path):
+def test_a_batch_may_need_more_shards_than_descriptors(tmp_path):
     command = [sys.executable, "-c", FEW_FILES, str(write_set(tmp_path / "set", 700))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "read\n", done.stderr[-2000:]
 
 
-def test_shards_with_other_columns_are_refused_also_when_a_batch_is_read_in_parts(tmp_path):
+def test_a_batch_read_in_parts_refuses_shards_with_different_columns(tmp_path):
     for number, kind in enumerate(("int", "int8")):
         write_one(tmp_path / str(number), {"a": kind}, {"a": 1})
     merge_index(str(tmp_path))
@@ -266,7 +266,7 @@ def test_shards_with_other_columns_are_refused_also_when_a_batch_is_read_in_part
         stream.batch(np.array([0, 1]))
 
 
-def test_columns_come_in_stored_order(tmp_path):
+def test_batch_columns_are_in_stored_order(tmp_path):
     with MDSWriter(out=str(tmp_path / "s"), columns={"z": "int", "a": "int"}) as writer:
         writer.write({"z": 1, "a": 2})
     assert list(open_set(tmp_path / "s").batch(np.array([0]))) == ["a", "z"]

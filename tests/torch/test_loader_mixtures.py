@@ -197,7 +197,7 @@ def test_a_history_too_long_for_workers_that_live_on_is_refused_with_what_to_do(
     loader = loader_of(roots, way={**FORK, "persistent_workers": True})
     list(loader)
     loader.load_state_dict(state)
-    with pytest.raises(CursorError, match="make a new loader for this state, or give persistent_workers=False"):
+    with pytest.raises(CursorError, match="make a new loader for this state, or pass persistent_workers=False"):
         next(iter(loader))
     fresh = loader_of(roots, way=FORK)
     fresh.load_state_dict(state)

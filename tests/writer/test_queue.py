@@ -11,7 +11,7 @@ from smalti.errors import SchemaError, StoreError
 from smalti.format import BuiltShard, FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter, ShardUploader, UploadOptions
-from smalti.writer.progress import Progress
+from smalti.writer.progress import UploadProgress
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)
@@ -210,13 +210,12 @@ def test_shards_of_a_batch_are_bounded_too():
     assert [shard.samples for shard in target.finish()] == [2, 2, 2, 2, 2, 1]
 
 
-def test_plain_line_of_progress_without_tqdm(capsys):
-    progress = Progress(make_bar=lambda: None)
+def test_progress_of_uploads_counts_shards_and_bytes_and_ends_with_the_last_state(capsys):
+    progress = UploadProgress()
     progress.close()
     assert capsys.readouterr().err == ""
+    progress = UploadProgress()
     for number in range(3):
         progress.add(ShardInfo(SCHEMA, 1, FileInfo(f"shard.{number:05}.mds", 1_500_000)))
     progress.close()
-    shown = capsys.readouterr().err
-    assert shown.startswith("\rstored 1 shards, 1.5 MB")
-    assert shown.endswith("\rstored 3 shards, 4.5 MB\n")
+    assert capsys.readouterr().err == "stored 1 shards, 1.5 MB\nstored 3 shards, 4.5 MB\n"

@@ -1,15 +1,17 @@
 """Shards on this machine: mapped in place or fetched, verified before use, shared by all processes of the host.
 
-Here: the local copies, their locks, downloads and open maps. Not here: which versions there are (`smalti.catalog`),
-what a shard's bytes mean (`smalti.format`), which shard is needed when (`smalti.order`).
+Here: local copies with their limit, locks and leases, transfers from the store, open maps, and figures about all of
+this. Not here: which versions there are (`smalti.catalog`), what the bytes of a shard mean (`smalti.format`), and which
+shard is needed when (`smalti.order`). Read `cache.py` first: a numbered list of its intended behaviour, and the
+order in which modules call one another.
 """
 
-from smalti.cache.cache import ShardCache, Source
-from smalti.cache.descriptors import with_descriptors
-from smalti.cache.eviction import least_bytes
-from smalti.cache.free_share import default_cache_limit
-from smalti.cache.next_use import Uses
+from smalti.cache.cache import ShardCache
+from smalti.cache.eviction import default_cache_limit
+from smalti.cache.mapping import with_descriptors
+from smalti.cache.next_use import Uses, least_bytes
 from smalti.cache.options import CacheOptions
+from smalti.cache.sources import Source
 from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 
 __all__ = [

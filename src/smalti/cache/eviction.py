@@ -1,487 +1,440 @@
-"""What is kept here and what goes: the bound on the copies' bytes, kept by all processes that share their folders.
+"""The limit on the bytes of copies: space for fetches, and which shards are evicted, over all processes of the host.
 
 Intended behaviour; anything else is a bug:
-1. Copies, with what was put aside, never take more than the limit; what is being fetched comes on top, and room is
-   made for it before it is fetched wherever there is something that can go.
-2. All of it is what lies on disk, looked at under one lock for each folder. There is no account that could be wrong, so
-   a process that is killed at any moment leaves nothing to put right; what it was fetching is removed.
-3. What is needed last goes first: first of all what nobody is known to need, then by the next step that needs it, here
-   or in another process that reads from the folder. It is unlinked: who has it open keeps it.
-4. A shard that is fetched ahead gets the room that it would get when its turn comes, and before that none: what is
-   needed sooner is never given up for it. A shard that is needed now is fetched whatever there is room for.
-5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves room for one more shard, which
-   somebody may be waiting for. For that one, everything goes but what its own step needs, which is mapped: unlinking
-   it would free nothing.
-6. Nothing but files in the cache's own folders can go.
-
-The fewest bytes that a row of shards can cost under a limit. Pure.
-
-Whose a file in the cache's folders is, told by its name; and what each shard takes there.
+1. Copies, quarantined files included, never take more than the limit. What is being fetched comes on top, and space is
+   freed before it is fetched wherever something can be evicted.
+2. The account is what lies on disk, scanned under one lock for each folder. There are no counters that could be wrong,
+   so a process that is killed at any moment leaves nothing to repair; what it was fetching is removed.
+3. What is needed last is evicted first: at first what no reader is known to need, then by the step of the next use, in
+   this process or in another one that reads from the folder. Files are unlinked: a process that has one open keeps it.
+4. A shard that is fetched ahead gets the space that it would get when its turn comes, and none before: nothing that is
+   needed sooner is evicted for it. A shard that is needed now is fetched whatever space there is.
+5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves space for one more shard, which a
+   reader may be waiting for. For that one, everything is evicted but what its own step needs, which is mapped:
+   unlinking it would free nothing.
+6. Nothing but files in the cache's own folders is evicted. Eviction does not depend on clocks.
 """
 
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
-from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from smalti.cache.files import BUDGET_LOCK, Contents, Known, is_held, lock_of, reap, scan, target_of
-from smalti.cache.leases import Lease, Needs, needed_by_others
+from smalti.cache.files import (
+    BUDGET_LOCK,
+    NETWORK,
+    Contents,
+    SeenFiles,
+    filesystem_of,
+    folders_of,
+    is_held,
+    lock_of,
+    remove_stale,
+    scan,
+    target_of,
+)
+from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.cache.locking import FileLock
-from smalti.cache.next_use import NEVER, Agenda
+from smalti.cache.mapping import OpenShards
+from smalti.cache.next_use import NEVER, UpcomingUses
+from smalti.cache.options import detect_cache_folder
+from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
-from smalti.catalog.table.shard_table import ShardTable
+from smalti.catalog.table.shard_table import bytes_of
 from smalti.errors import StoreTimeout
-from smalti.format import ShardInfo
 from smalti.storage.retry import Deadline
 
-
-def least_bytes(
-    needed: Sequence[int], held: Sequence[int], costs: Sequence[int], limit: int | None, *, is_warm: bool = False
-) -> int:
-    """Bytes fetched when each time what is needed last makes room (Belady).
-
-    Exact for shards of one size; where sizes differ nobody can compute the least quickly, and this is the measure
-    that is used for it.
-
-    Args:
-        needed: Shards, in the order in which they are needed.
-        held: By shard, the bytes that it takes here.
-        costs: By shard, the bytes that it takes to fetch.
-        limit: Bytes that may be held; a single shard is held however large it is.
-        is_warm: Whether the best that the limit allows is there already: what is needed first. Otherwise nothing is.
-    """
-    if limit is None and is_warm:
-        return 0
-    if limit is None:
-        return sum(costs[shard] for shard in set(needed))
-    following = [NEVER] * len(needed)
-    seen: dict[int, int] = {}
-    for place in range(len(needed) - 1, -1, -1):
-        following[place] = seen.get(needed[place], NEVER)
-        seen[needed[place]] = place
-    next_use: dict[int, int] = {}
-    latest: list[tuple[int, int]] = []
-    used = total = 0
-    for shard, place in reversed(seen.items()) if is_warm else ():
-        if used + held[shard] > limit:
-            break
-        next_use[shard] = place
-        heappush(latest, (-place, shard))
-        used += held[shard]
-    for place, shard in enumerate(needed):
-        if shard not in next_use:
-            total += costs[shard]
-            while next_use and used + held[shard] > limit:
-                use, victim = heappop(latest)
-                if next_use.get(victim) == -use:
-                    del next_use[victim]
-                    used -= held[victim]
-            used += held[shard]
-        next_use[shard] = following[place]
-        heappush(latest, (-following[place], shard))
-    return total
-
-
-Ints = NDArray[np.int64]
-
-
-class Owners:
-    """Shards by the names of their uncompressed files.
-
-    Args:
-        shards: Of one source.
-        first: The number of its first one.
-    """
-
-    def __init__(self, shards: Sequence[ShardInfo], first: int) -> None:
-        self._shards, self._first = shards, first
-        self._known: dict[str, list[int]] = {}
-
-    def of(self, name: str) -> list[int]:
-        """The numbers of the shards that have a file of this name."""
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = [self._first + place for place in self._named(name)]
-        return found
-
-    def _named(self, name: str) -> list[int]:
-        return self._shards.named(name) if isinstance(self._shards, ShardTable) else self._table.get(name, [])
-
-    @cached_property
-    def _table(self) -> dict[str, list[int]]:
-        table: dict[str, list[int]] = {}
-        for place, info in enumerate(self._shards):
-            for file in info.raw_files:
-                table.setdefault(file.basename, []).append(place)
-        return table
-
-
-def owners_in(path: Path, roots: Sequence[tuple[Path, Owners]]) -> list[int]:
-    """The shards whose file this is, over sources and the folders of their copies."""
-    text, found = str(path), list[int]()
-    for root, owners in roots:
-        folder = f"{root}/"
-        if text.startswith(folder):
-            found += owners.of(text[len(folder) :])
-    return sorted(set(found))
-
-
-_LONGEST_PAUSE = 0.004  # seconds between two tries to get a folder's lock, which nobody holds for long
 AMPLE_SHARDS = 64
-"""With room on the disk for so many shards, nobody looks closer: more than one process fetches at once."""
+"""With free disk space for so many shards, the folder is not scanned: more than one process fetches at once."""
+DEFAULT_SHARE = 0.5
+"""Share of the free space that copies may take by default; the rest is for other jobs, and for what grows later."""
+_LONGEST_PAUSE = 0.004  # seconds between two attempts at a folder's lock, which is never held for long
 
 
-class NoRoom(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
-    """There is no room yet to fetch a shard ahead."""
+class NoSpaceYet(Exception):  # noqa: N818 -- a signal to the thread that fetches ahead
+    """There is no space yet to fetch a shard ahead."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where copies lie; asked only when something must go."""
+def default_cache_limit(
+    source: Source,
+    *,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    filesystem: Callable[[Path], str] = filesystem_of,
+) -> int | None:
+    """Return the bytes that copies of `source` may take where the user has chosen no limit.
 
-    roots: Callable[[], list[Path]]
-    """The folders of all sources."""
-    owners: Callable[[], list[tuple[Path, Owners]]]
-    """Whose the files of each folder are."""
-    held: Callable[[int], int]
-    """Bytes that a shard's copies take."""
-    fetched: Callable[[int], int]
-    """Bytes that a shard takes while it is fetched: compressed and unpacked."""
+    Half of what is free on the disk of the cache folder. Copies of this version that exist already count as free, so
+    that a job that is started again keeps its limit. At least the largest shard.
+
+    Args:
+        source: the shards, and the options that name the folder of the copies.
+        free_bytes: returns the free bytes of the disk that a folder lies on.
+        filesystem: returns the type of a folder's file system.
+
+    Returns:
+        None where nothing is copied, because shards are read where they lie, and on a network file system, where no
+        limit can be kept.
+    """
+    sizes = bytes_of(source.shards)
+    is_in_place = len(source.shards) > 0 and source.store.local_path(source.shards[0].raw.basename) is not None
+    if not len(source.shards) or (is_in_place and not sizes.zipped.any()):
+        return None
+    folder = Path(source.options.local).expanduser() if source.options.local else detect_cache_folder()
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if filesystem(existing) in NETWORK:
+        return None
+    kept = sum(scan(copies).kept_bytes for copies in folders_of(folder, source.digest))
+    return max(int(DEFAULT_SHARE * (free_bytes(existing) + kept)), int(sizes.raw.max()))
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the bytes that can still be written to the disk of a folder; very many where it does not say."""
+def free_disk_bytes(folder: Path) -> int:
+    """Return the bytes that can still be written to the disk of a folder; `sys.maxsize` where it reports no size."""
     usage = shutil.disk_usage(folder)
     return usage.free if usage.total else sys.maxsize
 
 
 @dataclass
-class _Group:
-    """What goes together: the files of a shard, or one that belongs to none."""
+class _Candidate:
+    """Files that are evicted together: those of a shard, or one file that belongs to none."""
 
     shards: list[int]
     files: dict[Path, int]
-    soonest: int = NEVER
-    """The step at which another process needs it."""
-    own_use: int = NEVER
-    """The step at which this process needs it."""
+    next_use_by_others: int = NEVER
+    """Step at which another process needs it, counted as in this process."""
+    own_next_use: int = NEVER
+    """Step at which this process needs it."""
 
     @property
-    def use(self) -> int:
-        """The step at which anybody needs it."""
-        return min(self.own_use, self.soonest)
+    def next_use(self) -> int:
+        """Step at which any process needs it."""
+        return min(self.own_next_use, self.next_use_by_others)
 
 
-class Keeper:
-    """The bound of one cache, as one process keeps it; thread-safe.
+class SpaceManager:
+    """The limit of one cache in one process: admits fetches and evicts copies; thread-safe.
 
     Args:
-        limit: Bytes; None for no bound.
-        places: Where copies lie.
-        counters: Told what went.
-        drop: Told which shards went, so that their maps here go too: an unlinked file takes room until then.
-        free: Bytes that are free on the disk of a folder.
+        limit: Bytes; None for no limit.
+        sources: The shards, and the folders of their copies.
+        counters: Where evictions are counted.
+        opened: The shards that this process has mapped; evicted ones are unmapped, as their files take space until
+            then.
+        free_bytes: Returns the free bytes of the disk of a folder.
     """
 
     def __init__(
         self,
         limit: int | None,
-        places: Places,
+        sources: ShardSources,
         counters: Counters,
-        drop: Callable[[list[int]], None],
-        free: Callable[[Path], int] = free_bytes,
+        opened: OpenShards,
+        free_bytes: Callable[[Path], int] = free_disk_bytes,
     ) -> None:
         self.limit = limit
-        self.is_tight = False
-        """Whether the disk was found too small for what was to be fetched."""
-        self.agenda = Agenda()
-        self._free_bytes = free
-        self._places, self._counters, self._drop = places, counters, drop
-        self._turn = threading.Lock()
+        self.is_disk_tight = False
+        """True once the disk was too small for a fetch."""
+        self.upcoming = UpcomingUses()
+        """The shards that this process will read."""
+        self.retry_step = 0
+        """The step before which admission is not retried after it was refused."""
+        self.free_bytes = free_bytes
+        self._sources, self._counters, self._opened = sources, counters, opened
+        self._lock = threading.Lock()
         self._leases: dict[Path, Lease] = {}
-        self._known: dict[Path, Known] = {}
-        self.full_until = 0
-        """The step before which it is no use to ask again for room that there was not."""
-        self._order = 0
-        self._soon: dict[int, tuple[Path, ...]] = {}
+        self._seen: dict[Path, SeenFiles] = {}
+        self._announced: dict[int, tuple[Path, ...]] = {}
+        """Shards in the leases of this process, with their files."""
+        self._num_uses = 0
         self._last_used: dict[int, int] = {}
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether copies go to make room for others."""
-        return self.limit is not None or self.is_tight
+    def is_evicting(self) -> bool:
+        """True if copies are evicted to free space for others."""
+        return self.limit is not None or self.is_disk_tight
 
-    def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, ahead: bool) -> None:
-        """Reserve what a fetch will keep, and make room for it on the disk; refuse one ahead of its turn without room.
+    def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, is_ahead: bool) -> None:
+        """Reserve the bytes that a fetch will keep, and free disk space for it.
+
+        Args:
+            shard: Id of the shard.
+            num_bytes: Bytes that its copies will take.
+            lock: Lock of the fetch, whose file holds the reservation.
+            deadline: For waiting for the folder's lock.
+            is_ahead: Whether no reader waits for the shard yet.
 
         Raises:
-            NoRoom: it is ahead of its turn, and what is here is needed sooner.
+            NoSpaceYet: it is fetched ahead, and what lies in the cache is needed sooner.
             StoreTimeout: another process held the folder's lock until the deadline.
         """
-        needed, free = self._places.fetched(shard), self._free_bytes(lock.path.parent)
-        if not ahead:  # comes on top while it is in flight, and what goes for it goes when it is here
+        staged, free = self._sources.staged_bytes(shard), self.free_bytes(lock.path.parent)
+        if not is_ahead:  # comes on top of the limit while it is fetched; `publishing` evicts for it
             lock.reserve(num_bytes)
-            if free < needed:
-                self.relieve(shard, needed - free, deadline)
+            if free < staged:
+                self.free_disk(shard, staged - free, deadline)
             return
-        if self.limit is None and free >= AMPLE_SHARDS * needed:
+        if self.limit is None and free >= AMPLE_SHARDS * staged:
             lock.reserve(num_bytes)
             return
-        step, floor = self._turn_of(shard)
-        with self._locked(deadline, f"room for shard {shard}"):
-            found = self._look()
+        step, current = self._step_of(shard)
+        with self._locked(deadline, f"space for shard {shard}"):
+            contents = self._scan()
             turn = step, shard
-            over = max(
-                self._over_limit(found, lock.path, num_bytes, turn), self._over_disk(found, lock.path, needed, turn)
+            excess = max(
+                self._over_limit(contents, lock.path, num_bytes, turn),
+                self._over_disk(contents, lock.path, staged, turn),
             )
             victims = []
-            if over > 0 and self._comes_before(step, shard, found):
-                raise self._no_room(step, floor)
-            if over > 0:
-                groups = self._groups(found, step, shard, but=shard)
-                while over > 0:
-                    victim = max(groups, key=self._rank, default=None)
-                    if victim is None or self._is_needed_before(victim, step, floor):
-                        raise self._no_room(step, floor)
-                    groups.remove(victim)
+            if excess > 0 and self._is_sooner_missing(step, shard, contents):
+                raise self._no_space(step, current)
+            if excess > 0:
+                candidates = self._candidates(contents, step, shard, but=shard)
+                while excess > 0:
+                    victim = max(candidates, key=self._eviction_rank, default=None)
+                    if victim is None or self._is_needed_until(victim, step, current):
+                        raise self._no_space(step, current)
+                    candidates.remove(victim)
                     victims.append(victim)
-                    over -= sum(victim.files.values())
+                    excess -= sum(victim.files.values())
             for victim in victims:
                 self._evict(victim)
             lock.reserve(num_bytes)
 
     @contextmanager
     def publishing(self, shard: int, num_bytes: int, lock: FileLock | None, deadline: Deadline) -> Iterator[None]:
-        """While files of a shard get their names: no copy goes meanwhile, and all of them are within the bound."""
+        """Evict down to the limit, and keep other processes from evicting while files of a shard are published."""
         if self.limit is None:
             yield
             return
-        step, after = self._now(shard)
-        with self._locked(deadline, f"room for shard {shard}"):
-            found = self._look()
-            over = sum(each.kept for each in found) + num_bytes - self.limit
-            if over > 0:
-                self._free(self._groups(found, step, after, but=shard), over)
+        step, after = self._current_turn(shard)
+        with self._locked(deadline, f"space for shard {shard}"):
+            contents = self._scan()
+            excess = sum(each.kept_bytes for each in contents) + num_bytes - self.limit
+            if excess > 0:
+                self._evict_bytes(self._candidates(contents, step, after, but=shard), excess)
             if lock is not None:
                 lock.reserve(0)
             yield
 
-    def relieve(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
-        """Let so many bytes go because the disk is full, for a shard that is needed now; return how many went."""
-        self.is_tight = True
-        step, floor = self._turn_of(shard)
-        with self._locked(deadline, f"room for shard {shard}"):
-            groups = self._groups(self._look(), floor, -1, but=shard)
-            return self._free([group for group in groups if group.use > step], num_bytes)
+    def free_disk(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
+        """Evict so many bytes on a full disk, for a shard that is needed now; return how many were evicted."""
+        self.is_disk_tight = True
+        step, current = self._step_of(shard)
+        with self._locked(deadline, f"space for shard {shard}"):
+            candidates = self._candidates(self._scan(), current, -1, but=shard)
+            return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)
 
-    def refused(self, shard: int) -> NoRoom:
-        """Return the error for a fetch ahead that found the disk full: it waits for the next step."""
-        self.is_tight = True
-        return self._no_room(*self._turn_of(shard))
+    def defer(self, shard: int) -> NoSpaceYet:
+        """Return the error for a fetch ahead that found the disk full: it is retried at a later step."""
+        self.is_disk_tight = True
+        return self._no_space(*self._step_of(shard))
 
-    def others_fetch(self, shard: int) -> bool:
-        """Whether something else is being fetched into these folders now."""
-        owners = self._places.owners()
-        locks = [lock for root in self._places.roots() for lock in scan(root).locks]
-        return any(shard not in owners_in(target_of(lock), owners) and is_held(lock) for lock in locks)
+    def are_others_fetched(self, shard: int) -> bool:
+        """Return whether any other shard is being fetched into these folders, by any process."""
+        tables = self._sources.tables()
+        locks = [lock for root in self._sources.roots() for lock in scan(root).locks]
+        return any(shard not in shards_of_file(target_of(lock), tables) and is_held(lock) for lock in locks)
 
-    def used(self, shard: int) -> None:
-        """A shard was opened: where no order is known, what was opened last goes last."""
-        self._order += 1
-        self._last_used[shard] = self._order
+    def record_use(self, shard: int) -> None:
+        """Record that a shard was opened: where no order is known, the least recently opened is evicted first."""
+        self._num_uses += 1
+        self._last_used[shard] = self._num_uses
 
-    def renew(self, shards: list[int], files: Callable[[int], Iterable[Path]]) -> None:
-        """Tells the other processes which shards this one needs soon."""
-        if not self.is_bounded or not shards:
+    def renew_leases(self, shards: list[int]) -> None:
+        """Announce to other processes the shards that this one will read soon."""
+        if not self.is_evicting or not shards:
             return
-        uses = self.agenda.next_use(np.array(shards, np.int64))
-        self._soon = {shard: tuple(files(shard)) for shard in shards}  # the roots are known after that
-        needed: dict[Path, dict[str, int]] = {root: {} for root in self._places.roots()}
+        uses = self.upcoming.next_use(np.array(shards, np.int64))
+        self._announced = {shard: self._sources.copies(shard) for shard in shards}  # creates the folders
+        next_use: dict[Path, dict[str, int]] = {root: {} for root in self._sources.roots()}
         for shard, use in zip(shards, uses.tolist(), strict=True):
-            for path in self._soon[shard]:
-                for root, names in needed.items():
+            for path in self._announced[shard]:
+                for root, names in next_use.items():
                     if path.is_relative_to(root):
-                        names[str(path.relative_to(root))] = self.agenda.floor if use == NEVER else use
-        with self._turn:
-            for root, names in needed.items():
-                needs = Needs(self.agenda.order, self.agenda.floor, names)
-                self._leases.setdefault(root, Lease(root)).renew(needs)
+                        names[str(path.relative_to(root))] = self.upcoming.current_step if use == NEVER else use
+        with self._lock:
+            for root, names in next_use.items():
+                contents = LeaseContents(self.upcoming.order, self.upcoming.current_step, names)
+                self._leases.setdefault(root, Lease(root)).renew(contents)
 
-    def reached(self, step: int) -> None:
-        """Every step before this one is over."""
-        self.agenda.reached(step)
+    def advance(self, step: int) -> None:
+        """Record that every step before this one is over."""
+        self.upcoming.advance(step)
         for lease in list(self._leases.values()):
-            lease.reached(step)
+            lease.advance(step)
 
     def close(self) -> None:
-        """Needs nothing any more."""
-        with self._turn:
+        """Release all leases."""
+        with self._lock:
             for lease in self._leases.values():
-                lease.close()
+                lease.release()
             self._leases.clear()
 
-    def _no_room(self, step: int, floor: int) -> NoRoom:
-        # Halfway, and halfway again: asking at every step would keep the folder's lock busy.
-        self.full_until = floor + max(1, (step - floor) // 2)
-        return NoRoom()
+    def _no_space(self, step: int, current: int) -> NoSpaceYet:
+        # Half of the way to the shard's step: a retry at every step would keep the folder's lock busy.
+        self.retry_step = current + max(1, (step - current) // 2)
+        return NoSpaceYet()
 
-    def _over_limit(self, found: list[Contents], own: Path, num_bytes: int, turn: tuple[int, int]) -> int:
-        """Bytes by which the limit is passed with so many more; not above 0 if there is none."""
+    def _over_limit(self, contents: list[Contents], own: Path, num_bytes: int, turn: tuple[int, int]) -> int:
+        """Return the bytes by which `num_bytes` more would exceed the limit; not above 0 if there is none."""
         if self.limit is None:
             return 0
-        return sum(each.kept for each in found) + self._coming(found, own, *turn) + num_bytes - self.limit
+        kept = sum(each.kept_bytes for each in contents)
+        return kept + self._incoming_bytes(contents, own, *turn) + num_bytes - self.limit
 
-    def _over_disk(self, found: list[Contents], own: Path, needed: int, turn: tuple[int, int]) -> int:
-        """Bytes that are missing on the disk for a fetch, for what is fetched already, and for one more."""
-        owners, to_come = self._places.owners(), 0
-        for each in found:
+    def _over_disk(self, contents: list[Contents], own: Path, staged: int, turn: tuple[int, int]) -> int:
+        """Return the bytes that the disk lacks for a fetch, for the fetches that are under way, and for one more."""
+        tables, outstanding = self._sources.tables(), 0
+        for each in contents:
             for lock, reserved in each.locks.items():
-                ids = owners_in(target_of(lock), owners) if lock != own else []
+                ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if ids and (reserved or self._is_due_before(ids, turn)):
-                    to_come += max(0, self._places.fetched(ids[0]) - each.brought.get(lock, 0))
-        over = 2 * needed + to_come - self._free_bytes(own.parent)
-        self.is_tight |= over > 0
-        return over
+                    outstanding += max(0, self._sources.staged_bytes(ids[0]) - each.partial_bytes.get(lock, 0))
+        excess = 2 * staged + outstanding - self.free_bytes(own.parent)
+        self.is_disk_tight |= excess > 0
+        return excess
 
-    def _coming(self, found: list[Contents], own: Path, step: int, shard: int) -> int:
-        """Bytes of what is being fetched into the folders, beside what has the lock `own`.
+    def _incoming_bytes(self, contents: list[Contents], own: Path, step: int, shard: int) -> int:
+        """Return the bytes of what is being fetched into the folders, except under the lock `own`.
 
-        A fetch that has not asked for room yet, or never will, takes what its shard takes; unless it is ahead of its
-        turn, and will be asked to wait for this one.
+        A fetch without a reservation counts with the bytes of its shard, as it may have none yet or never make one;
+        unless its turn is later, so that it will be refused until this one is done.
         """
-        owners, total = self._places.owners(), 0
-        here = {path for each in found for path in each.copies}
-        for each in found:
-            for lock, size in each.coming.items():
-                ids = owners_in(target_of(lock), owners) if lock != own else []
-                if each.locks.get(lock) == 0 and ids and target_of(lock) not in here:
+        tables, total = self._sources.tables(), 0
+        present = {path for each in contents for path in each.copies}
+        for each in contents:
+            for lock, size in each.incoming_bytes.items():
+                ids = shards_of_file(target_of(lock), tables) if lock != own else []
+                if each.locks.get(lock) == 0 and ids and target_of(lock) not in present:
                     is_due = self._is_due_before(ids, (step, shard))
-                    total += max(size, self._places.held(ids[0])) if is_due else size
+                    total += max(size, self._sources.kept_bytes(ids[0])) if is_due else size
                 elif lock != own:
                     total += size
         return total
 
     def _is_due_before(self, shards: list[int], turn: tuple[int, int]) -> bool:
-        """Whether a fetch that has not asked for room yet may take it all the same; one of a later turn will wait."""
-        use = int(self.agenda.next_use(np.array(shards, np.int64)).min())
+        """Return whether a fetch without a reservation may take space before this turn; a later one will wait."""
+        use = int(self.upcoming.next_use(np.array(shards, np.int64)).min())
         return use == NEVER or (use, shards[0]) < turn
 
-    def _comes_before(self, step: int, shard: int, found: list[Contents]) -> bool:
-        """Whether something that is needed sooner is neither here nor on its way: the room is for that."""
-        soon = dict(self._soon)
-        if not soon:
+    def _is_sooner_missing(self, step: int, shard: int, contents: list[Contents]) -> bool:
+        """Return whether an announced shard is needed sooner and neither present nor fetched: it has precedence."""
+        announced = dict(self._announced)
+        if not announced:
             return False
-        here = {path for each in found for path in each.copies}
-        coming = {lock for each in found for lock in each.locks}
-        for other, use in zip(soon, self.agenda.next_use(np.array(list(soon), np.int64)).tolist(), strict=True):
-            files = soon[other]
-            if (use, other) < (step, shard) and files and not (here.issuperset(files) or lock_of(files[0]) in coming):
+        present = {path for each in contents for path in each.copies}
+        fetched = {lock for each in contents for lock in each.locks}
+        uses = self.upcoming.next_use(np.array(list(announced), np.int64)).tolist()
+        for (other, files), use in zip(announced.items(), uses, strict=True):
+            is_sooner = (use, other) < (step, shard)
+            if is_sooner and files and not (present.issuperset(files) or lock_of(files[0]) in fetched):
                 return True
         return False
 
-    def _now(self, shard: int) -> tuple[int, int]:
-        """The step at hand, and the shard whose turn it is in it: this one, or nobody knows which."""
-        step, floor = self._turn_of(shard)
-        return floor, shard if step == floor and not self.agenda.is_of_many else -1
+    def _current_turn(self, shard: int) -> tuple[int, int]:
+        """Return the current step, and the shard within it that is read now: -1 unless it is known to be this one."""
+        step, current = self._step_of(shard)
+        return current, shard if step == current and not self.upcoming.is_of_many else -1
 
-    def _turn_of(self, shard: int) -> tuple[int, int]:
-        """The step that needs a shard, and the one at hand; they are the same where nobody knows."""
-        floor = self.agenda.floor
-        use = int(self.agenda.next_use(np.array([shard]))[0]) if self.agenda.is_known else NEVER
-        return (floor if use == NEVER else use), floor
+    def _step_of(self, shard: int) -> tuple[int, int]:
+        """Return the step that needs a shard, and the current one; they are the same if its next use is unknown."""
+        current = self.upcoming.current_step
+        use = int(self.upcoming.next_use(np.array([shard]))[0]) if self.upcoming.is_known else NEVER
+        return (current if use == NEVER else use), current
 
     @contextmanager
     def _locked(self, deadline: Deadline, what: str) -> Iterator[None]:
-        if not self._turn.acquire(timeout=max(0.001, deadline.left())):
-            raise StoreTimeout(f"{what}: other threads were making room for more than {deadline.seconds:.0f} s")
+        if not self._lock.acquire(timeout=max(0.001, deadline.left())):
+            raise StoreTimeout(f"{what}: other threads were freeing space for more than {deadline.seconds:.0f} s")
         try:
             with ExitStack() as locks:
-                for root in sorted(self._places.roots()):
+                for root in sorted(self._sources.roots()):
                     if not root.is_dir():
                         root.mkdir(mode=0o700, parents=True, exist_ok=True)
                     lock = FileLock(root / BUDGET_LOCK, deadline, what, longest_pause=_LONGEST_PAUSE)
                     locks.enter_context(lock)
                 yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
-    def _look(self) -> list[Contents]:
-        found = [scan(root, self._known.setdefault(root, {})) for root in self._places.roots()]
+    def _scan(self) -> list[Contents]:
+        """Return the contents of all folders, after removing what dead processes left there."""
+        found = [scan(root, self._seen.setdefault(root, {})) for root in self._sources.roots()]
         for contents in found:
-            reap(contents)
+            remove_stale(contents)
         return found
 
-    def _free(self, groups: list[_Group], num_bytes: int) -> int:
-        """Lets so many bytes go, or all there are; how many went."""
-        went = 0
-        while groups and went < num_bytes:
-            victim = max(groups, key=self._rank)
-            groups.remove(victim)
-            went += self._evict(victim)
-        return went
-
-    def _groups(self, found: list[Contents], step: int, shard: int, *, but: int) -> list[_Group]:
-        """What could go, all `but` one, each with the step that needs it after the turn of `shard` at `step`."""
-        owners = self._places.owners()
-        groups: dict[object, _Group] = {}
-        for root, contents in zip(self._places.roots(), found, strict=True):
+    def _candidates(self, contents: list[Contents], step: int, shard: int, *, but: int) -> list[_Candidate]:
+        """Return what can be evicted, all `but` one shard, with its next use after that of `shard` at `step`."""
+        tables = self._sources.tables()
+        candidates: dict[object, _Candidate] = {}
+        for root, found in zip(self._sources.roots(), contents, strict=True):
             lease = self._leases.get(root)
-            others = needed_by_others(root, lease.name if lease else None)
-            soonest, inside = self._soonest(others), len(f"{root}/")
-            for path, size in {**contents.copies, **contents.bad}.items():
-                ids = owners_in(path, owners)
+            next_use = self._next_use_by_others(read_leases(root, lease.name if lease else None))
+            prefix = len(f"{root}/")
+            for path, size in {**found.copies, **found.bad}.items():
+                ids = shards_of_file(path, tables)
                 if but in ids:
                     continue
-                group = groups.setdefault(tuple(ids) or path, _Group(ids, {}))
-                group.files[path] = size
-                group.soonest = min(group.soonest, soonest.get(str(path)[inside:], NEVER))
-        known = [(group, shard_id) for group in groups.values() for shard_id in group.shards]
-        if known and self.agenda.is_known:
-            uses = self.agenda.use_from(np.array([shard_id for _, shard_id in known], np.int64), step, shard)
-            for (group, _), use in zip(known, uses.tolist(), strict=True):
-                group.own_use = min(group.own_use, use)
-        return list(groups.values())
+                candidate = candidates.setdefault(tuple(ids) or path, _Candidate(ids, {}))
+                candidate.files[path] = size
+                by_others = next_use.get(str(path)[prefix:], NEVER)
+                candidate.next_use_by_others = min(candidate.next_use_by_others, by_others)
+        known = [(candidate, shard_id) for candidate in candidates.values() for shard_id in candidate.shards]
+        if known and self.upcoming.is_known:
+            uses = self.upcoming.next_use_after(np.array([shard_id for _, shard_id in known], np.int64), step, shard)
+            for (candidate, _), use in zip(known, uses.tolist(), strict=True):
+                candidate.own_next_use = min(candidate.own_next_use, use)
+        return list(candidates.values())
 
-    def _soonest(self, others: list[Needs]) -> dict[str, int]:
-        """The step, counted as here, at which any of the others needs a file."""
+    def _next_use_by_others(self, leases: list[LeaseContents]) -> dict[str, int]:
+        """Return by file name the step of its next use in any other process, counted as in this process."""
         soonest: dict[str, int] = {}
-        for needs in others:
-            behind = 0 if needs.order == self.agenda.order else self.agenda.floor - needs.floor
-            for name, step in needs.soon.items():
-                if step >= needs.floor:
-                    soonest[name] = min(soonest.get(name, NEVER), step + behind)
+        for lease in leases:
+            is_same_order = lease.order == self.upcoming.order
+            shift = 0 if is_same_order else self.upcoming.current_step - lease.current_step
+            for name, step in lease.next_use.items():
+                if step >= lease.current_step:
+                    soonest[name] = min(soonest.get(name, NEVER), step + shift)
         return soonest
 
-    def _rank(self, group: _Group) -> tuple[int, bool, int]:
-        """The larger, the sooner it goes."""
-        if group.use != NEVER:  # within a step, shards have their turns by number
-            return group.use, False, min(group.shards, default=0)
-        return NEVER, not group.shards, -max((self._last_used.get(shard, 0) for shard in group.shards), default=0)
+    def _eviction_rank(self, candidate: _Candidate) -> tuple[int, bool, int]:
+        """Return a key that is larger for what is evicted sooner."""
+        if candidate.next_use != NEVER:  # within a step, shards are read by number
+            return candidate.next_use, False, min(candidate.shards, default=0)
+        last_used = max((self._last_used.get(shard, 0) for shard in candidate.shards), default=0)
+        return NEVER, not candidate.shards, -last_used
 
-    def _is_needed_before(self, group: _Group, step: int, floor: int) -> bool:
-        """Whether something that may go at a later step is needed until then, or there is a doubt."""
-        if group.soonest <= step:
+    def _is_needed_until(self, candidate: _Candidate, step: int, current: int) -> bool:
+        """Return whether a candidate whose next use is after `step` may also be needed from now until then."""
+        if candidate.next_use_by_others <= step:
             return True
-        if not group.shards:
+        if not candidate.shards:
             return False
-        if not self.agenda.is_known:
+        if not self.upcoming.is_known:
             return True
-        return bool(self.agenda.use_from(np.array(group.shards, np.int64), floor, -1).min() != group.own_use)
+        uses = self.upcoming.next_use_after(np.array(candidate.shards, np.int64), current, -1)
+        return bool(uses.min() != candidate.own_next_use)
 
-    def _evict(self, group: _Group) -> int:
-        went = 0
-        for path, size in group.files.items():
-            with suppress(FileNotFoundError):  # somebody cleaned up
+    def _evict_bytes(self, candidates: list[_Candidate], num_bytes: int) -> int:
+        """Evict so many bytes, or all there are; return how many were evicted."""
+        evicted = 0
+        while candidates and evicted < num_bytes:
+            victim = max(candidates, key=self._eviction_rank)
+            candidates.remove(victim)
+            evicted += self._evict(victim)
+        return evicted
+
+    def _evict(self, candidate: _Candidate) -> int:
+        evicted = 0
+        for path, size in candidate.files.items():
+            with suppress(FileNotFoundError):  # removed by others
                 path.unlink()
-                went += size
-        self._drop(group.shards)
-        self._counters.add(evictions=1, bytes_evicted=went)
-        return went
+                evicted += size
+        self._opened.drop(candidate.shards)
+        self._counters.add(evictions=1, bytes_evicted=evicted)
+        return evicted

@@ -1,44 +1,84 @@
-"""What lies in the folder of one data set's copies, told by names, sizes and locks: nothing that is remembered.
+"""The folder of one data set's copies: its files by name, size and lock, and creating them safely.
 
-A killed process leaves temporaries and a lock file that nobody holds; both are told from live ones by the kernel's
-lock, so that no account of bytes can ever be wrong after it.
+The state of the cache is what lies on disk; nothing is remembered. A killed process leaves temporaries and a lock file
+that is no longer locked. The kernel releases locks, which distinguishes stale files from those of living processes.
 
-Private folders and files of the cache: mode 0700, owned by this user, never through a planted link.
-
-What kind of file system a folder lies on: over a network, locks are weak.
-
-Which files were verified in this run, known to this process and to its forks. No files are read here.
+Folders and files are private: mode 0700, owned by this user, and never opened through a planted link.
 """
 
 import errno
 import fcntl
-import mmap
+import hashlib
 import os
 import re
 import stat
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import xxhash
-
-from smalti.cache.locking import NO_LOCKS, FileLock
+from smalti.cache.locking import NOT_A_FILE, FileLock
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
 from smalti.storage.retry import Deadline
 
 PART_SUFFIX = ".part"
 BAD_PREFIX = ".bad-"
+LOCK_SUFFIX = ".lock"
+LEASES = ".leases"
+BUDGET_LOCK = ".budget.lock"
+NETWORK = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.sshfs",
+    "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.mountpoint-s3", "fuse.goofys", "fuse.rclone", "fuse.glusterfs",
+}  # fmt: skip
+"""File systems over a network, where locks of one host do not hold for others."""
+_PART = re.compile(r"\.(.+)\.\d+\.[0-9a-f]+(?:\.raw)?\.part")
+_FOLDER = re.compile(r"[0-9a-f]{32,128}(?:\.[0-9a-f]{16})?(?:\.uid\d+)?")
+_warned_folders: set[str] = set()
+
+
+def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
+    """Return the name of the folder of a data set's copies."""
+    if has_hash:
+        return digest
+    # Names and sizes alone do not distinguish two sets, such as two runs of one writer over rows of fixed size: their
+    # digests are equal, and only the address identifies the copies.
+    return f"{digest}.{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+
+def folders_of(local: Path, digest: str = "") -> list[Path]:
+    """Return the folders of copies below `local`, of data sets whose digests begin so, that belong to this user.
+
+    The superuser gets those of all users.
+
+    Raises:
+        StoreAuthError: `local` itself cannot be listed.
+    """
+    try:
+        return sorted(
+            path
+            for path in local.iterdir()
+            if _FOLDER.fullmatch(path.name)
+            and path.name.startswith(digest)
+            and path.is_dir()
+            and not path.is_symlink()
+            and os.geteuid() in {0, path.lstat().st_uid}
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except PermissionError as error:
+        raise StoreAuthError(
+            f"no permission to look into the cache folder {local}; run this as its owner, or give another --local",
+            path=str(local),
+        ) from error
 
 
 def open_root(local: Path, digest: str) -> Path:
-    """The folder for one data set, made with mode 0700; a variant with the user's number when another user owns it.
+    """Create the folder for one data set with mode 0700; if another user owns it, a variant with this user's number.
 
     Raises:
-        StoreError: the folder cannot be made, or something else stands in its place.
+        StoreError: the folder cannot be created, or something else has its name.
     """
     mine = local / digest
     for candidate in (mine, local / f"{digest}.uid{os.geteuid()}"):
@@ -70,10 +110,14 @@ def open_root(local: Path, digest: str) -> Path:
 
 
 def make_parent(root: Path, target: Path) -> None:
-    """The folders between the root and a file in it, each 0700 and none of them a link."""
+    """Create the folders between the root and a file in it, each with mode 0700 and none of them a link.
+
+    Raises:
+        StoreError: something else has the name of a folder.
+    """
     folder = root
     if not root.is_dir():
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody cleaned up while we run
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)  # removed by others while this process runs
     for part in target.parent.relative_to(root).parts:
         folder = folder / part
         try:
@@ -86,32 +130,30 @@ def make_parent(root: Path, target: Path) -> None:
 
 
 def part_of(target: Path, token: str) -> Path:
-    """A temporary name beside the target; `token` makes it unique."""
+    """Return a temporary path beside the target; `token` makes it unique."""
     return target.with_name(f".{target.name}.{os.getpid()}.{token}{PART_SUFFIX}")
 
 
 def remove_parts(target: Path) -> None:
     """Remove temporaries that killed processes left; only for the holder of the target's lock."""
-    for left in target.parent.glob(f".{_escape(target.name)}.*{PART_SUFFIX}"):
+    for left in target.parent.glob(f".{escape(target.name)}.*{PART_SUFFIX}"):
         left.unlink(missing_ok=True)
 
 
 def quarantine(target: Path) -> None:
-    """Put a file that does not verify aside, one per shard, so that it is never served and can be looked at."""
+    """Rename a file that does not verify, so that it is never read and can be examined; one is kept per shard."""
     try:
         target.replace(target.with_name(f"{BAD_PREFIX}{target.name}"))
     except FileNotFoundError:
         return
 
 
-def _escape(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
-
-
-LOCK_SUFFIX = ".lock"
-LEASES = ".leases"
-BUDGET_LOCK = ".budget.lock"
-_PART = re.compile(r"\.(.+)\.\d+\.[0-9a-f]+(?:\.raw)?\.part")
+def is_quarantined(target: Path, inode: int) -> bool:
+    """Return whether the file that had this name and inode was quarantined."""
+    try:
+        return target.with_name(f"{BAD_PREFIX}{target.name}").stat().st_ino == inode
+    except OSError:
+        return False
 
 
 @dataclass
@@ -119,74 +161,75 @@ class Contents:
     """The files below one folder, by path; sizes in bytes."""
 
     copies: dict[Path, int] = field(default_factory=dict)
-    """Whole shards, and whatever else has a plain name."""
+    """Whole shards, and any other file without a special name."""
     bad: dict[Path, int] = field(default_factory=dict)
-    """Files that did not verify, put aside."""
+    """Quarantined files, which did not verify."""
     parts: dict[Path, int] = field(default_factory=dict)
     """Temporaries of fetches."""
     locks: dict[Path, int] = field(default_factory=dict)
-    """Locks of fetches; their size is what the fetch has asked room for."""
+    """Lock files of fetches; their size is the number of bytes that the fetch has reserved."""
 
     @property
-    def kept(self) -> int:
-        """Bytes that stay: copies, and what was put aside."""
+    def kept_bytes(self) -> int:
+        """Bytes that count towards the limit: copies and quarantined files."""
         return sum(self.copies.values()) + sum(self.bad.values())
 
     @property
-    def coming(self) -> dict[Path, int]:
-        """By the locks of fetches, the bytes that they asked room for; of those that asked for none, what they have.
+    def incoming_bytes(self) -> dict[Path, int]:
+        """By lock of a fetch, the bytes that it has reserved; without a reservation, those of its temporaries.
 
-        A compressed file and what it is unpacked to are both there for a moment, of which one stays.
+        A compressed file and what it is unpacked to exist together for a moment, and one of them stays: a reservation
+        counts that one.
         """
-        coming = dict(self.locks)
-        for lock, size in self.brought.items():
-            coming[lock] = coming.get(lock, 0) or size
-        return coming
+        incoming = dict(self.locks)
+        for lock, size in self.partial_bytes.items():
+            incoming[lock] = incoming.get(lock, 0) or size
+        return incoming
 
     @property
-    def brought(self) -> dict[Path, int]:
-        """Bytes of temporaries, by the lock of the fetch that they belong to."""
-        brought: dict[Path, int] = {}
+    def partial_bytes(self) -> dict[Path, int]:
+        """Bytes of temporaries, by the lock of their fetch."""
+        partial: dict[Path, int] = {}
         for part, size in self.parts.items():
             lock = lock_of_part(part)
-            brought[lock] = brought.get(lock, 0) + size
-        return brought
+            partial[lock] = partial.get(lock, 0) + size
+        return partial
 
 
-Known = dict[str, tuple[int, Path, int]]
-"""Copies that were seen before: inode, path and size by name. What has a name here never changes its size."""
+SeenFiles = dict[str, tuple[int, Path, int]]
+"""Copies of an earlier scan: inode, path and size by name. A published file never changes its size."""
 
 
-def scan(root: Path, known: Known | None = None) -> Contents:
-    """What is there now; files that come or go meanwhile may be missed. A folder that is not there is empty.
+def scan(root: Path, seen: SeenFiles | None = None) -> Contents:
+    """Return the files below a folder; those that come or go during the scan may be missed.
 
     Args:
-        root: The folder.
-        known: What the last look saw, which is brought up to date: for whoever looks again and again.
+        root: The folder; one that does not exist is empty.
+        seen: Result of the last scan, which is updated: repeated scans then need no size of a known file.
     """
-    found, fresh = Contents(), Known()
-    before = {} if known is None else known
+    found, fresh = Contents(), SeenFiles()
+    before = {} if seen is None else seen
     for entry in _walk(root):
         name = entry.name
-        seen = before.get(entry.path)
-        if seen is None or seen[0] != entry.inode():
+        facts = before.get(entry.path)
+        if facts is None or facts[0] != entry.inode():
             try:
-                seen = entry.inode(), Path(entry.path), entry.stat(follow_symlinks=False).st_size
+                facts = entry.inode(), Path(entry.path), entry.stat(follow_symlinks=False).st_size
             except FileNotFoundError:
                 continue
         if not name.startswith("."):
-            fresh[entry.path] = seen
-            found.copies[seen[1]] = seen[2]
+            fresh[entry.path] = facts
+            found.copies[facts[1]] = facts[2]
         elif name.endswith(LOCK_SUFFIX):
             if name != BUDGET_LOCK:
-                found.locks[seen[1]] = seen[2]
+                found.locks[facts[1]] = facts[2]
         elif name.endswith(PART_SUFFIX):
-            found.parts[seen[1]] = seen[2]
+            found.parts[facts[1]] = facts[2]
         else:
-            (found.bad if name.startswith(BAD_PREFIX) else found.copies)[seen[1]] = seen[2]
-    if known is not None:
-        known.clear()
-        known.update(fresh)
+            (found.bad if name.startswith(BAD_PREFIX) else found.copies)[facts[1]] = facts[2]
+    if seen is not None:
+        seen.clear()
+        seen.update(fresh)
     return found
 
 
@@ -204,17 +247,17 @@ def _walk(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 
 def lock_of(target: Path) -> Path:
-    """The lock of whoever fetches this file."""
+    """Return the lock file under which a copy is fetched."""
     return target.with_name(f".{target.name}{LOCK_SUFFIX}")
 
 
 def target_of(lock: Path) -> Path:
-    """The file whose lock this is."""
+    """Return the copy that is fetched under a lock file."""
     return lock.with_name(lock.name[1 : -len(LOCK_SUFFIX)])
 
 
 def lock_of_part(part: Path) -> Path:
-    """The lock under which a temporary was made; a text shard's second file is brought under the first one's."""
+    """Return the lock file of a temporary; a text shard's second file is fetched under the lock of the first."""
     match = _PART.fullmatch(part.name)
     own = part.with_name(f".{match[1] if match else part.name}{LOCK_SUFFIX}")
     data = part.with_name(f".{match[1].removesuffix('.meta')}{LOCK_SUFFIX}") if match else own
@@ -222,14 +265,14 @@ def lock_of_part(part: Path) -> Path:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that lives holds the lock on this file."""
+    """Return whether a living process holds the lock on this file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError as error:
-        if error.errno in NO_LOCKS or error.errno == errno.EISDIR:
-            return False  # nobody of ours made it
+        if error.errno in NOT_A_FILE or error.errno == errno.EISDIR:
+            return False  # not a lock file of the cache
         raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,27 +283,20 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def reap(found: Contents) -> int:
-    """Removes what processes left that died in a fetch, here and from `found`; how many bytes it were."""
+def remove_stale(contents: Contents) -> int:
+    """Remove temporaries and locks of dead processes, on disk and from `contents`; return their bytes."""
     freed = 0
-    for lock in {*found.locks, *map(lock_of_part, found.parts)}:
+    for lock in {*contents.locks, *map(lock_of_part, contents.parts)}:
         with suppress(StoreTimeout, FileNotFoundError), FileLock(lock, Deadline(0.0), lock.name):
-            for part in [part for part in found.parts if lock_of_part(part) == lock]:
+            for part in [part for part in contents.parts if lock_of_part(part) == lock]:
                 part.unlink(missing_ok=True)
-                freed += found.parts.pop(part)
-            found.locks.pop(lock, None)
+                freed += contents.parts.pop(part)
+            contents.locks.pop(lock, None)
     return freed
 
 
-NETWORK = {
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.sshfs",
-    "fuse.s3fs", "fuse.gcsfuse", "fuse.blobfuse2", "fuse.mountpoint-s3", "fuse.goofys", "fuse.rclone", "fuse.glusterfs",
-}  # fmt: skip
-_told: set[str] = set()
-
-
 def filesystem_of(folder: Path) -> str:
-    """The type of the file system, such as `ext4` or `nfs4`; nothing where the system does not say."""
+    """Return the type of a folder's file system, such as `ext4` or `nfs4`; "" where it is unknown."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -276,10 +312,10 @@ def filesystem_of(folder: Path) -> str:
 
 
 def check_filesystem(folder: Path, limit: int | None, detect: Callable[[Path], str] = filesystem_of) -> None:
-    """Return if locks can be relied on; warn once where they cannot.
+    """Return if locks are reliable in a folder; warn once for a folder where they are not.
 
     Raises:
-        StoreError: they cannot, and a limit was asked for, which nobody could keep.
+        StoreError: they are not, and there is a limit, which could not be kept.
     """
     kind = detect(folder)
     if kind not in NETWORK:
@@ -291,50 +327,8 @@ def check_filesystem(folder: Path, limit: int | None, detect: Callable[[Path], s
             path=str(folder),
             filesystem=kind,
         )
-    if str(folder) not in _told:
-        _told.add(str(folder))
+    if str(folder) not in _warned_folders:
+        _warned_folders.add(str(folder))
         warnings.warn(
             f"{where}: hosts may fetch a shard more than once; give a folder of a local disk as `local`", stacklevel=2
         )
-
-
-class Verified:
-    """The state in which each shard's files were when they were verified; one fork's work is known to all.
-
-    A loader's worker processes would otherwise hash the whole set once each, and once more in every epoch. The memory
-    is anonymous and shared: a fork has it too, nothing is left behind, and what nobody wrote takes no space. Eight
-    aligned bytes are written at once, so that a reader sees a whole entry or none.
-    """
-
-    def __init__(self, num_shards: int) -> None:
-        memory = mmap.mmap(-1, max(1, num_shards) * 8)
-        self._marks = np.frombuffer(memory, np.uint64)
-
-    def add(self, shard_id: int, paths: Sequence[Path]) -> None:
-        """Remembers that these files, as they are now, hold the shard."""
-        self._marks[shard_id] = _mark(paths)
-
-    def knows(self, shard_id: int, paths: Sequence[Path]) -> bool:
-        """Whether these files were verified, and have not changed since.
-
-        Raises:
-            OSError: a file cannot be looked at.
-        """
-        return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths))
-
-    def is_changed(self, shard_id: int, paths: Sequence[Path]) -> bool:
-        """Return whether files were verified as this shard, and are not those, or not as they were, any more.
-
-        Raises:
-            OSError: a file cannot be looked at.
-        """
-        return bool(self._marks[shard_id]) and not self.knows(shard_id, paths)
-
-
-def _mark(paths: Sequence[Path]) -> Any:
-    """Device, inode, size and modification time of the files, as one number that is not 0."""
-    facts = []
-    for path in paths:
-        found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        facts.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
-    return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)

@@ -1,4 +1,4 @@
-"""One process per host at a time: a lock file with `flock`, which the kernel frees when its holder dies."""
+"""Lock files with `flock`: one process of a host at a time; the kernel releases a lock when its holder dies."""
 
 import errno
 import fcntl
@@ -11,37 +11,45 @@ from types import TracebackType
 from smalti.errors import StoreError, StoreTimeout
 from smalti.storage.retry import Deadline, jitter
 
-NO_LOCKS = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
-"""What opening a link, a socket or the like in the place of a lock gives."""
-_held: set[int] = set()
+NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
+"""Errors of opening a lock file in whose place a link, a socket or the like was put."""
+_FIRST_PAUSE = 0.002  # seconds between two attempts at a lock; grows by half each time
+_locked: set[int] = set()
+"""Descriptors of the locks that this process holds."""
 
 
 def _close_inherited() -> None:
-    # A forked child shares the parent's open lock: were it to keep it, the lock would outlive a killed parent.
-    for descriptor in list(_held):
+    # A forked child shares the parent's open lock: if it kept it, the lock would outlive a killed parent.
+    for descriptor in list(_locked):
         with suppress(OSError):
             os.close(descriptor)
-    _held.clear()
+    _locked.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited)
 
 
-def hold(descriptor: int) -> None:
-    """Sees to it that a fork does not keep this lock, too."""
-    _held.add(descriptor)
+def register_lock(descriptor: int) -> None:
+    """Have forks of this process close the descriptor of a lock, so that they do not keep it."""
+    _locked.add(descriptor)
 
 
-def forget_held(descriptor: int) -> None:
-    """The lock is given back."""
-    _held.discard(descriptor)
+def unregister_lock(descriptor: int) -> None:
+    """Record that a lock is about to be released."""
+    _locked.discard(descriptor)
 
 
 class FileLock:
-    """An exclusive lock on a path, for processes and threads alike; the file is removed again on release.
+    """An exclusive lock on a path, between processes and threads; a context manager that removes the file on release.
+
+    Args:
+        path: The lock file.
+        deadline: For waiting for another holder.
+        what: The thing that is locked, for messages.
+        longest_pause: Seconds between two attempts at most.
 
     Raises:
-        StoreTimeout: somebody else held it until the deadline.
+        StoreTimeout: another process or thread held it until the deadline.
     """
 
     def __init__(self, path: Path, deadline: Deadline, what: str, *, longest_pause: float = 0.05) -> None:
@@ -51,10 +59,10 @@ class FileLock:
         self._descriptor = -1
         self._longest_pause = longest_pause
         self.is_new = False
-        """Whether this holder made the file: nobody was killed who had it."""
+        """True if this holder created the file, so that no process was killed while it held the lock."""
 
     def __enter__(self) -> "FileLock":
-        pause = 0.002
+        pause = _FIRST_PAUSE
         while True:
             if self._try():
                 return self
@@ -74,22 +82,22 @@ class FileLock:
         return self._path
 
     def reserve(self, num_bytes: int) -> None:
-        """Says in the lock file's size how much room its holder needs; it takes none."""
+        """Reserve bytes for the holder: they are the size of the lock file, which is sparse and takes no space."""
         os.ftruncate(self._descriptor, num_bytes)
 
-    def say(self, name: str) -> None:
-        """Writes into the lock file which file its holder writes now, for those who wait for it (`early.py`)."""
-        with suppress(OSError):  # on a full disk: then nobody reads that file before it is whole
+    def announce(self, name: str) -> None:
+        """Write into the lock file the name of the file that the holder writes now, for `EarlyReader`. Best effort."""
+        with suppress(OSError):  # on a full disk: the file is then read when it is complete
             os.pwrite(self._descriptor, name.encode() + b"\0", 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        forget_held(descriptor)
-        # Removed while still held: whoever waits on this file notices that the name is gone and starts over.
+        unregister_lock(descriptor)
+        # Removed while still locked: a waiting process notices that the name is gone and starts over.
         self._path.unlink(missing_ok=True)
-        # Explicitly, for a child forked meanwhile shares the open file and closing would not free it.
+        # Explicitly: a child that was forked in between shares the open file, and closing would not unlock it.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -101,7 +109,7 @@ class FileLock:
             except FileExistsError:
                 descriptor, is_new = os.open(self._path, flags, 0o600), False
         except OSError as error:
-            if error.errno in NO_LOCKS:  # a link or the like, in a folder that is ours alone
+            if error.errno in NOT_A_FILE:  # a link or the like, in a folder of this user alone
                 self._path.unlink(missing_ok=True)
             elif error.errno != errno.EISDIR:
                 raise
@@ -119,12 +127,12 @@ class FileLock:
         if not self._is_current(descriptor):
             os.close(descriptor)
             return False
-        hold(descriptor)
+        register_lock(descriptor)
         self._descriptor, self.is_new = descriptor, is_new
         return True
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether the locked file is still the one under the name."""
+        """Return whether the locked file is still the one under the name."""
         try:
             there = self._path.stat()
         except FileNotFoundError:

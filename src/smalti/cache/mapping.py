@@ -1,49 +1,68 @@
-"""Mapping one shard's files so that they stay what was verified; knows no stores, locks or limits.
+"""Shards that this process has mapped: opened after verification, unmapped when their files change, bounded in number.
 
-Noticing that a mapped file was changed by others, by its inode, size and modification time. Reads no contents.
+A file that is truncated while it is mapped ends the process by SIGBUS when a page behind its new end is read, and one
+that is rewritten in place gives samples of both contents. So mapped files are compared before each batch, by inode,
+size and times. What remains is a file that is truncated or rewritten while a batch is gathered from it: a
+window of about a millisecond for each batch.
 
-A file that is cut short under a map ends the process by SIGBUS when a page behind its new end is read, and one that is
-rewritten in place gives samples of both contents. So files are compared before each batch. What remains is a file that
-is cut short, or rewritten, while a batch is gathered from it: a window of about a millisecond for each batch.
+Every map holds a file descriptor. A process that has none left gets `EMFILE` at any call that opens something, its own
+code included. So all caches together take at most half of the files that it may open; when one of them gets the error
+all the same, they unmap half of their shards, and the call is repeated.
 """
 
+import errno
 import math
+import mmap
 import os
+import resource
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
-from smalti.cache.files import Verified, quarantine
-from smalti.cache.wanted import Wanted
-from smalti.errors import ChecksumMismatch
+import numpy as np
+import xxhash
+
+from smalti.cache.files import is_quarantined, quarantine
+from smalti.cache.options import detect_open_limit
+from smalti.cache.sources import ShardToFetch, Source
+from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import AnyShard
 
 CHECKS_PER_SECOND = 2_000.0
 """Files that are compared per second at most: about one percent of a core, at some microseconds each."""
 _SAVED_SECONDS = 2.0
-"""Time whose comparisons may be made at once, at the start and after a pause."""
+"""Seconds whose comparisons may be made at once, at the start and after a pause."""
 _SKIPPED_CALLS = 63
-"""Samples read one by one before the clock is looked at again: looking takes a tenth of the time of such a read."""
+"""Samples read one by one between two looks at the clock: a look takes a tenth of the time of such a read."""
+_OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells that a file was changed."""
+    """The facts by which a change of a file is noticed."""
 
     path: str
     device: int
     inode: int
     num_bytes: int
-    time: int
-    """Of the last modification, nanoseconds."""
+    modified: int
+    """Time of the last modification, nanoseconds."""
+    status_changed: int
+    """Time of the last change of contents or status, nanoseconds; unlike `modified`, programs cannot set it."""
 
 
 States = tuple[FileState, ...]
 
 
 def states_of(paths: Sequence[Path]) -> States:
-    """Return the states in which the files are now.
+    """Return the present states of the files.
 
     Raises:
         OSError: a file cannot be looked at.
@@ -51,37 +70,48 @@ def states_of(paths: Sequence[Path]) -> States:
     states = []
     for path in map(os.fspath, paths):
         found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     return tuple(states)
 
 
 def are_changed(states: States) -> bool:
-    """Return whether any of the files is not as it was. One that was unlinked is: its map stays good."""
+    """Return whether any of the files differs from its state. An unlinked file does not: its map stays good.
+
+    A file that another process has quarantined was changed; that process may not have fetched it again yet.
+    """
     for state in states:
         try:
             found = os.stat(state.path)  # noqa: PTH116
         except FileNotFoundError:
+            if is_quarantined(Path(state.path), state.inode):
+                return True
             continue
         except OSError:
-            return True  # whoever opens it again says why
-        if found.st_mtime_ns != state.time or found.st_size != state.num_bytes or found.st_ino != state.inode:
+            return True  # opening it again reports why
+        if found.st_mtime_ns != state.modified or found.st_size != state.num_bytes or found.st_ino != state.inode:
+            return True
+        if found.st_ctime_ns != state.status_changed:
             return True
     return False
 
 
 def is_rewritten(before: States, now: States) -> bool:
-    """Return whether any file is still the same one and has other contents, not replaced by another file."""
+    """Return whether any file is still the same one with other contents, not replaced by another file."""
     return any(
         was != each and (was.device, was.inode) == (each.device, each.inode)
         for was, each in zip(before, now, strict=True)
     )
 
 
-class CheckBudget:
-    """How many files may be compared now, so that it costs a percent of the time at most.
+def _without_status(states: States) -> Sequence[FileState]:
+    return [replace(state, status_changed=0) for state in states]
 
-    A loop that does nothing but read compares only some of its files. One that takes its time, as any training does,
-    compares all of them. Not exact where several threads ask at once.
+
+class CheckBudget:
+    """A rate limit for comparing files, so that comparisons take at most a percent of the time.
+
+    A loop that does nothing but read compares only some of its files. A loop with other work, as in any training,
+    compares all of them. Not exact when several threads use it.
 
     Args:
         clock: Seconds from any fixed point.
@@ -89,7 +119,7 @@ class CheckBudget:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._due, self._skipped = clock, -math.inf, 0
-        """`due`: when so much time has passed that another comparison may be made."""
+        """`due`: the time from which another comparison may be made."""
 
     def allows(self, count: int) -> bool:
         """Return whether so many files may be compared, and count them."""
@@ -100,7 +130,7 @@ class CheckBudget:
         return True
 
     def allows_one(self) -> bool:
-        """Return whether one file may be compared; while none may, it looks at the clock every few calls only."""
+        """Return whether one file may be compared; while none may, the clock is read every few calls only."""
         if self._skipped:
             self._skipped -= 1
             return False
@@ -110,89 +140,262 @@ class CheckBudget:
         return False
 
 
-class Known:
-    """What this process knows of the files of the shards that it has opened.
+class VerifiedFiles:
+    """The state of each shard's files when they were verified, shared with all forks of this process.
 
-    Args:
-        num_shards: Of the cache.
+    Otherwise each worker process of a loader would hash the whole set once, and again in every epoch. The memory is
+    anonymous and shared: a fork has it too, nothing is left behind, and untouched pages take no memory. Eight aligned
+    bytes are written at once, so that a reader sees a whole entry or none.
     """
 
     def __init__(self, num_shards: int) -> None:
-        self.verified = Verified(num_shards)
-        self._states: dict[int, States] = {}
+        memory = mmap.mmap(-1, max(1, num_shards) * 8)
+        self._marks = np.frombuffer(memory, np.uint64)
 
-    def states(self, shard_id: int) -> States:
-        """Return the states in which the files of a shard were mapped; none for a shard that was not opened here."""
-        return self._states.get(shard_id, ())
+    def add(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> None:
+        """Record that these files, in their present state, hold the shard."""
+        self._marks[shard_id] = _mark(paths, with_status=with_status)
 
-    def is_changed(self, shard_id: int) -> bool:
-        """Return whether a file of an open shard was changed since it was mapped."""
-        return are_changed(self._states.get(shard_id, ()))
-
-    def add(self, shard_id: int, paths: Sequence[Path], states: States) -> None:
-        """Record that these files hold the shard."""
-        self.verified.add(shard_id, paths)
-        self._states[shard_id] = states
-
-
-class Opening:
-    """The opening of one shard.
-
-    Args:
-        wanted: The shard.
-        known: Of its cache; told of the files once they are mapped.
-        open_files: Maps them, as `open_shard`.
-        is_copied: Whether its files are copies, which are fetched again when they are wrong.
-    """
-
-    def __init__(
-        self, wanted: Wanted, known: Known, open_files: Callable[[Sequence[Path]], AnyShard], *, is_copied: bool
-    ) -> None:
-        self._wanted, self._known = wanted, known
-        self._open_files, self._is_copied = open_files, is_copied
-        self._before: States = ()
-
-    def trusted(self, paths: tuple[Path, ...]) -> bool:
-        """Return whether these files were verified as the shard in this run, and did not change since.
+    def contains(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
+        """Return whether these files were verified as this shard and have not changed since.
 
         Raises:
-            ChecksumMismatch: they are no copies, did change, and have no checksum by which to tell what they hold now.
             OSError: a file cannot be looked at.
         """
-        number, verified = self._wanted.number, self._known.verified
+        return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths, with_status=with_status))
+
+    def is_changed(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
+        """Return whether files were verified as this shard, and these are others or have changed since.
+
+        Raises:
+            OSError: a file cannot be looked at.
+        """
+        return bool(self._marks[shard_id]) and not self.contains(shard_id, paths, with_status=with_status)
+
+
+def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
+    """Return device, inode, size and times of the files as one number that is not 0."""
+    states = states_of(paths) if with_status else _without_status(states_of(paths))
+    facts = [(each.device, each.inode, each.num_bytes, each.modified, each.status_changed) for each in states]
+    return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)
+
+
+class OpenShards:
+    """The shards that this process has mapped, and the states in which their files were verified and mapped.
+
+    Args:
+        num_shards: Shards of the cache.
+    """
+
+    def __init__(self, num_shards: int) -> None:
+        self.verified = VerifiedFiles(num_shards)
+        # A fork copies the rest: maps are read-only and stay valid in the child.
+        self.states: dict[int, States] = {}
+        """By shard id, the states of its files when they were mapped."""
+        self._shards: dict[int, AnyShard] = {}
+        self._were_used: dict[int, bool] = {}
+        _register(self)
+
+    @cached_property
+    def max_open(self) -> int:
+        """Number of shards that are kept mapped; each holds a file descriptor."""
+        return detect_open_limit()
+
+    def get(self, shard_id: int) -> AnyShard | None:
+        """Return a shard if it is mapped, and record that it was used."""
+        found = self._shards.get(shard_id)
+        if found is not None:
+            self._were_used[shard_id] = True
+        return found
+
+    def peek(self, shard_id: int) -> AnyShard | None:
+        """Return a shard if it is mapped."""
+        return self._shards.get(shard_id)
+
+    def missing(self, shard_ids: Iterable[int]) -> list[int]:
+        """Return those of the shards that are not mapped."""
+        return [shard_id for shard_id in shard_ids if shard_id not in self._shards]
+
+    def add(self, shard_id: int, shard: AnyShard) -> None:
+        """Keep a mapped shard, in place of others where too many are mapped."""
+        self._unmap_excess()
+        self._shards[shard_id] = shard
+
+    def drop(self, shard_ids: Iterable[int]) -> None:
+        """Unmap shards; readers that hold one keep it."""
+        for shard_id in shard_ids:
+            self._shards.pop(shard_id, None)
+
+    def drop_changed(self, shard_ids: Sequence[int]) -> None:
+        """Unmap those of the shards whose files have changed: pages may be missing, or have other contents."""
+        open_ids = (shard_id for shard_id in shard_ids if shard_id in self._shards)
+        self.drop([shard_id for shard_id in open_ids if are_changed(self.states.get(shard_id, ()))])
+
+    def drop_unlinked(self) -> None:
+        """Unmap shards whose files were removed: these take space on the disk for as long as they are mapped."""
+        for shard_id in list(self._shards):
+            if not all(map(os.path.exists, (state.path for state in self.states.get(shard_id, ())))):
+                self.drop([shard_id])
+
+    def drop_half(self) -> int:
+        """Unmap half of the shards and return how many: another cache has no descriptor left."""
+        oldest = self._oldest(-(-len(self._shards) // 2))
+        self.drop(oldest)
+        return len(oldest)
+
+    def close(self) -> None:
+        """Unmap all shards."""
+        self._shards.clear()
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def with_descriptors(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns; while no descriptor is left, unmap shards and call again.
+
+        Other caches unmap first, then this one, which keeps no more shards mapped from then on.
+
+        Raises:
+            StoreError: what `call` raised, once nothing is left to unmap.
+        """
+        while True:
+            try:
+                return call()
+            except StoreError as error:  # noqa: PERF203 -- locks and temporaries are files, too
+                if not is_out_of_descriptors(error) or not (_drop_half_of_each(but=self) or self._halve()):
+                    raise
+
+    def _halve(self) -> int:
+        before = len(self._shards)
+        self.max_open = max(1, before // 2)
+        self._unmap_excess()
+        return before - len(self._shards)
+
+    def _unmap_excess(self) -> None:
+        """Make place for one more map."""
+        excess = len(self._shards) + 1 - self.max_open
+        if excess > 0:
+            self.drop(self._oldest(excess))
+        if _num_mapped() >= _detect_max_mapped():
+            _drop_half_of_each(but=self)
+
+    def _oldest(self, count: int) -> list[int]:
+        # A stable sort: those not used since the last look first, and within each the ones opened first.
+        return sorted(self._shards, key=lambda shard_id: self._were_used.pop(shard_id, False))[:count]
+
+
+_caches: dict[int, "weakref.ref[OpenShards]"] = {}
+"""The open shards of all caches of this process, by identity."""
+
+
+def _register(shards: OpenShards) -> None:
+    number = id(shards)
+    _caches[number] = weakref.ref(shards, lambda _: _caches.pop(number, None))
+
+
+def _living() -> list[OpenShards]:
+    return [found for reference in list(_caches.values()) if (found := reference()) is not None]
+
+
+def _detect_max_mapped() -> int:
+    """Return how many shards all caches may map: half of the files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
+
+
+def _num_mapped() -> int:
+    return sum(map(len, _living()))
+
+
+def _drop_half_of_each(*, but: OpenShards | None = None) -> int:
+    """Have all caches except `but` unmap half of their shards; return how many were unmapped."""
+    return sum(shards.drop_half() for shards in _living() if shards is not but)
+
+
+def is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, is that no descriptor is left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS:
+            return True
+        error = error.__cause__
+    return False
+
+
+def with_descriptors(call: Callable[[], T]) -> T:
+    """Return what `call` returns; while no descriptor is left, have all caches unmap shards, and call again.
+
+    Raises:
+        BaseException: what `call` raised, once nothing is left to unmap.
+    """
+    while True:
+        try:
+            return call()
+        except OSError as error:  # noqa: PERF203 -- at most a few rounds
+            if not is_out_of_descriptors(error) or not _drop_half_of_each():
+                raise
+
+
+class ShardOpener:
+    """The opening of one shard: whether its files have to be verified, and mapping them.
+
+    Args:
+        shard: The shard.
+        source: Its source.
+        known: The open shards of its cache; the files are recorded there when they are mapped.
+        is_copied: Whether the files are copies, which are fetched again when they are wrong.
+    """
+
+    def __init__(self, shard: ShardToFetch, source: Source, known: OpenShards, *, is_copied: bool) -> None:
+        self._shard, self._source, self._known, self._is_copied = shard, source, known, is_copied
+        self._before: States = ()
+        # `chmod`, hard links and backups change only the status: without hashes and copies, such a file is still read.
+        self._with_status = is_copied or bool(shard.info.raw.hashes)
+
+    def is_verified(self, paths: tuple[Path, ...]) -> bool:
+        """Return whether these files were verified as the shard in this run and have not changed since.
+
+        Raises:
+            ChecksumMismatch: they are not copies, did change, and have no checksum to verify the new contents by.
+            OSError: a file cannot be looked at.
+        """
+        shard_id, verified = self._shard.shard_id, self._known.verified
         if not self._is_copied:
             self._before = states_of(paths)
-        if not self._wanted.info.raw.hashes and verified.is_changed(number, paths):
-            self._refuse_rewritten(paths)
-        return verified.knows(number, paths)
+        if not self._shard.info.raw.hashes and verified.is_changed(shard_id, paths, with_status=self._with_status):
+            self._reject_rewritten(paths)
+        return verified.contains(shard_id, paths, with_status=self._with_status)
 
-    def use(self, paths: tuple[Path, ...]) -> AnyShard:
+    def open(self, paths: tuple[Path, ...]) -> AnyShard:
         """Map the files.
 
         Raises:
-            ChecksumMismatch: they were changed while they were verified.
+            ChecksumMismatch: they were changed while they were verified or mapped.
             FormatError: they are not the shard.
             OSError: a file cannot be opened.
         """
-        shard = self._open_files(paths)
+        before = self._before or states_of(paths)
+        shard = self._source.open(self._shard.info, paths)
         states = states_of(paths)
-        if self._before and states != self._before:
-            raise self._changed(self._wanted.what)
-        self._known.add(self._wanted.number, paths, states)
+        if _without_status(states) != _without_status(before):
+            raise self._changed(self._shard.name)
+        if states == before:
+            self._known.verified.add(self._shard.shard_id, paths, with_status=self._with_status)
+        # The states before mapping: a change since then is noticed before the first batch.
+        self._known.states[self._shard.shard_id] = before
         return shard
 
-    def explained(self, error: ChecksumMismatch) -> ChecksumMismatch:
-        """Return the error to raise for files that do not verify: whether they did before, they were changed."""
-        if self._is_copied or not self._known.states(self._wanted.number):
+    def explain(self, error: ChecksumMismatch) -> ChecksumMismatch:
+        """Return the error to raise for files that do not verify: if they did before, they were changed since."""
+        if self._is_copied or not self._known.states.get(self._shard.shard_id):
             return error
         return self._changed(error.message)
 
-    def _refuse_rewritten(self, paths: tuple[Path, ...]) -> None:
-        """Refuse a set that was changed; put a copy aside that was rewritten in place, so that it is fetched again."""
+    def _reject_rewritten(self, paths: tuple[Path, ...]) -> None:
+        """Refuse a set that was changed; quarantine a copy that was rewritten in place, so that it is fetched again."""
         if not self._is_copied:
-            raise self._changed(f"{self._wanted.what}: it has no checksum")
-        before = self._known.states(self._wanted.number)
-        if before and is_rewritten(before, states_of(paths)):  # another file was fetched, by another process
+            raise self._changed(f"{self._shard.name}: it has no checksum")
+        before = self._known.states.get(self._shard.shard_id, ())
+        if before and is_rewritten(before, states_of(paths)):  # otherwise another process has fetched it again
             for path in paths:
                 quarantine(path)
 
@@ -200,6 +403,6 @@ class Opening:
         return ChecksumMismatch(
             f"{message}; the file was changed after this dataset had begun to read it. Do not write to a data set that "
             "is being read: publish a new version, and open a new dataset to read that",
-            shard=self._wanted.number,
-            key=self._wanted.info.raw.basename,
+            shard=self._shard.shard_id,
+            key=self._shard.info.raw.basename,
         )

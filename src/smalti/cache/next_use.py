@@ -1,15 +1,16 @@
-"""Which shard is needed when: the order that a reader is going through, as far as anybody has had to look. Pure.
+"""The order in which shards are needed, so that the one needed last is evicted; and the bytes that this costs. Pure.
 
 Intended behaviour; anything else is a bug:
-1. A place is a step and, within it, a shard: a batch asks for its shards by number, the lowest first.
-2. Steps are looked up when somebody asks for a shard whose next use is not known yet, and `MOST_AHEAD` uses ahead at
-   most; a shard that is not among them is needed last of all.
-3. What was passed is forgotten. There is no clock in here: what is near and far is counted in steps.
+1. A turn is a step and, within it, a shard: a batch requests its shards by number, the lowest first.
+2. Steps are looked up when the next use of a shard is requested and not known yet, `MAX_LOOKAHEAD` uses ahead at most;
+   a shard that is not among them counts as needed last.
+3. Past uses are dropped. No clock is involved: distances are counted in steps.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,86 +18,96 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
-"""The step of a shard that is not needed again, as far as anybody knows."""
-MOST_AHEAD = 1 << 22
-"""Samples that are looked up ahead at most: 60 MB and about a second, spread over as many samples read."""
+"""The step of a shard that has no further use, as far as is known."""
+MAX_LOOKAHEAD = 1 << 22
+"""Uses that are looked up ahead at most: 60 MB and about a second, spread over as many samples read."""
 _STEP_BITS = 40  # 10^12 steps; 8 million shards
 
 
 @dataclass(frozen=True)
 class Uses:
-    """A stretch of the order to come."""
+    """A section of the order to come."""
 
     shards: Ints
-    """Shards that are needed, in the order of their steps; any may come often."""
+    """Shards that are needed, in the order of their steps; any may occur often."""
     steps: Ints
     """The step that needs each."""
     end: int
     """The first step after them."""
 
 
-class Agenda:
+class UpcomingUses:
     """The uses to come of one reader; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._floor = 0
+        self._current_step = 0
         self.order = ""
-        """Names what is read; readers of the same order count the same steps."""
+        """Identifies the order that is read; readers of the same order count the same steps."""
         self.is_of_many = False
-        """Whether several readers go through it side by side, each at a shard of its own within a step."""
+        """True if several readers share each step, each at a shard of its own within it."""
         self._set(None)
 
     def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
-        """What will be read from now on, from step 0; None where nobody knows."""
+        """Set what will be read from step 0 on; None where it is unknown."""
         with self._lock:
-            self._floor, self.order, self.is_of_many = 0, order, is_of_many
+            self._current_step, self.order, self.is_of_many = 0, order, is_of_many
             self._set(future)
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an order."""
+        """True if there is an order."""
         return self._future is not None or bool(self._keys.size)
 
-    def reached(self, step: int) -> None:
-        """Every step before this one is over."""
-        self._floor = step
+    def advance(self, step: int) -> None:
+        """Record that every step before this one is over."""
+        self._current_step = step
 
     @property
-    def floor(self) -> int:
+    def current_step(self) -> int:
         """The first step that is not over."""
-        return self._floor
+        return self._current_step
 
     def next_use(self, shards: Ints) -> Ints:
-        """For each shard the first step that is not over and needs it, NEVER where none is known; int64."""
-        return self.use_from(shards, self._floor, -1)
+        """Return for each shard the first step from the current one on that needs it, or NEVER.
 
-    def use_from(self, shards: Ints, step: int, shard: int) -> Ints:
-        """For each shard its first use after that of `shard` at `step`; int64, the shape of `shards`."""
+        Returns:
+            int64, the shape of `shards`.
+        """
+        return self.next_use_after(shards, self._current_step, -1)
+
+    def next_use_after(self, shards: Ints, step: int, shard: int) -> Ints:
+        """Return for each shard the step of its first use after the turn of `shard` at `step`, or NEVER.
+
+        Returns:
+            int64, the shape of `shards`.
+        """
         with self._lock:
             begin = np.where(shards > shard, step, step + 1)
             found = self._lookup(shards, begin)
-            while self._future is not None and (found == NEVER).any() and self._more():
+            while self._future is not None and (found == NEVER).any() and self._extend():
                 found = self._lookup(shards, begin)
             return found
 
     def _set(self, future: Iterator[Uses] | None) -> None:
-        self._future, self._keys, self._num_ahead = future, np.zeros(0, np.int64), 0
+        self._future, self._num_ahead = future, 0
+        self._keys = np.zeros(0, np.int64)
+        """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
 
     def _lookup(self, shards: Ints, begin: Ints) -> Ints:
-        wanted = (shards << _STEP_BITS) + begin
-        at = np.searchsorted(self._keys, wanted)
+        keys = (shards << _STEP_BITS) + begin
+        at = np.searchsorted(self._keys, keys)
         found = self._keys[np.minimum(at, self._keys.size - 1)] if self._keys.size else np.full(shards.shape, -1)
-        is_its = (at < self._keys.size) & (found >> _STEP_BITS == shards)
-        return np.where(is_its, found & ((1 << _STEP_BITS) - 1), NEVER)
+        is_of_shard = (at < self._keys.size) & (found >> _STEP_BITS == shards)
+        return np.where(is_of_shard, found & ((1 << _STEP_BITS) - 1), NEVER)
 
-    def _more(self) -> bool:
-        """Looks up another stretch; False where there is no more to know, or enough is known."""
-        if self._num_ahead > MOST_AHEAD:
-            passed = (self._keys & ((1 << _STEP_BITS) - 1)) < self._floor
-            self._keys = self._keys[~passed]
+    def _extend(self) -> bool:
+        """Look up another section; return False at the end of the order, or when enough is known."""
+        if self._num_ahead > MAX_LOOKAHEAD:
+            is_past = (self._keys & ((1 << _STEP_BITS) - 1)) < self._current_step
+            self._keys = self._keys[~is_past]
             self._num_ahead = int(self._keys.size)
-            if self._num_ahead > MOST_AHEAD:
+            if self._num_ahead > MAX_LOOKAHEAD:
                 return False
         future = self._future
         uses = None if future is None else next(future, None)
@@ -108,3 +119,49 @@ class Agenda:
         self._keys.sort(kind="stable")
         self._num_ahead += int(new.size)
         return True
+
+
+def least_bytes(
+    needed: Sequence[int], held: Sequence[int], costs: Sequence[int], limit: int | None, *, is_warm: bool = False
+) -> int:
+    """Return the bytes that are fetched when what is needed last is evicted each time (Belady's algorithm).
+
+    Exact for shards of one size. Where sizes differ, computing the least is intractable, and this is the usual measure.
+
+    Args:
+        needed: Shards, in the order in which they are needed.
+        held: By shard, the bytes of its copies.
+        costs: By shard, the bytes that are fetched.
+        limit: Bytes that copies may take; a single shard may exceed it. None for no limit.
+        is_warm: Whether the cache is filled at the start, with what is needed first; otherwise it is empty.
+    """
+    if limit is None and is_warm:
+        return 0
+    if limit is None:
+        return sum(costs[shard] for shard in set(needed))
+    following = [NEVER] * len(needed)
+    seen: dict[int, int] = {}
+    for place in range(len(needed) - 1, -1, -1):
+        following[place] = seen.get(needed[place], NEVER)
+        seen[needed[place]] = place
+    next_use: dict[int, int] = {}
+    latest: list[tuple[int, int]] = []
+    used = total = 0
+    for shard, place in reversed(seen.items()) if is_warm else ():
+        if used + held[shard] > limit:
+            break
+        next_use[shard] = place
+        heappush(latest, (-place, shard))
+        used += held[shard]
+    for place, shard in enumerate(needed):
+        if shard not in next_use:
+            total += costs[shard]
+            while next_use and used + held[shard] > limit:
+                use, victim = heappop(latest)
+                if next_use.get(victim) == -use:
+                    del next_use[victim]
+                    used -= held[victim]
+            used += held[shard]
+        next_use[shard] = following[place]
+        heappush(latest, (-following[place], shard))
+    return total

@@ -1,6 +1,7 @@
-"""What reading has cost, as numbers for people and programs.
+"""Figures about reading: counters that a process and its workers share, and their presentation as `CacheStats`.
 
-Numbers that a process and its workers count together, however the workers were started.
+A new figure needs its name in `COUNTED`, a field of the same name in `CacheStats` with its line in `to_prometheus`, and
+`Counters.add` where it happens.
 """
 
 import fcntl
@@ -19,32 +20,33 @@ from typing import Any
 
 import numpy as np
 
-from smalti.cache.weak import weakly
 from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 
 STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
-"""Upper ends of the classes that waits are counted in; the last class has none."""
+"""Upper ends of the classes in which waits are counted; the last class has none."""
 FAILURES = ("timeout", "auth", "gone", "damaged", "store", "disk")
+"""Kinds of failed attempts; `store` is any other answer of a store."""
 COUNTED = (
     "hits", "fetches", "bytes_fetched", "bytes_received", "bytes_from_disk", "evictions", "bytes_evicted",
     "retries", *(f"failed_{each}" for each in FAILURES), "wait_microseconds", "busy_milliseconds",
     "steps", "step_microseconds", "step_last", "step_most", *(f"step_class_{n}" for n in range(len(STEP_SECONDS) + 1)),
     "reached",
 )  # fmt: skip
+"""Names of the counters, in the order in which they are stored."""
 _PLACE = {name: at for at, name in enumerate(COUNTED)}
 _LARGEST = {"reached", "step_most"}
 _SLOTS = 4096  # milliseconds that are remembered one by one
-_TOLD_EVERY = 0.05  # seconds
+_REPORT_SECONDS = 0.05  # between two reports of received bytes
 _NUM_BYTES = 8 * (len(COUNTED) + _SLOTS)
 
 
 def class_of_wait(seconds: float) -> str:
-    """The name of the number that counts waits of this length."""
+    """Return the name of the counter of waits of this length."""
     return f"step_class_{bisect_left(STEP_SECONDS, seconds)}"
 
 
 def class_of_failure(error: BaseException) -> str:
-    """What kind of failure this is, one of FAILURES."""
+    """Return the kind of a failure, one of FAILURES."""
     for kind, name in (
         (StoreTimeout, "timeout"),
         (StoreAuthError, "auth"),
@@ -58,142 +60,157 @@ def class_of_failure(error: BaseException) -> str:
     return "store"
 
 
-class Counters:
-    """Numbers that a process and its workers add to: pages of a file without a name, however workers are started.
+class _SharedNumbers:
+    """Numbers in pages of an unnamed file, shared with worker processes; a lock on the pages serializes additions.
 
-    Adding takes the kernel's lock on the pages, which a killed process lets go of. Every number is written whole.
+    The kernel releases the lock of a killed process. Every number is written whole.
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = _unnamed_file() if descriptor is None else descriptor
-        words = np.frombuffer(mmap.mmap(self._descriptor, _NUM_BYTES), np.int64)
-        self._numbers, self._slots = words[: len(COUNTED)], words[len(COUNTED) :]
-        self._lock, self._link, self._pid = threading.Lock(), _Link(weakly(self._arrived)), os.getpid()
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        words = np.frombuffer(mmap.mmap(descriptor, _NUM_BYTES), np.int64)
+        self.values = words[: len(COUNTED)]
+        """By place in COUNTED."""
+        self._slots = words[len(COUNTED) :]
+        """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
+        self._lock, self._pid = threading.Lock(), os.getpid()
 
-    def add(self, **numbers: int) -> None:
-        """Adds to the numbers of these names; `reached` and `step_most` become the largest one told."""
-        self._own()
-        with self._alone() as is_counted:
-            if is_counted:
+    def add(self, numbers: Mapping[str, int]) -> None:
+        with self._locked() as is_open:
+            if is_open:
                 self._add(numbers)
 
-    def failed(self, error: BaseException) -> None:
-        """Counts an attempt that failed, by the kind of its error."""
-        self.add(**{f"failed_{class_of_failure(error)}": 1})
-
-    @contextmanager
-    def arriving(self) -> Iterator[Callable[[int], None]]:
-        """While bytes of a file are awaited; what it gives is called with how many came, as often as some did.
-
-        Time is counted once however many files are under way, in threads and processes.
-        """
-        self._own()
-        link = self._link
-        link.begin()
-        try:
-            yield link.arrived
-        finally:
-            link.end()
-
-    def waited(self, seconds: float) -> None:
-        """Counts the time that a step waited for its shards."""
-        took = int(seconds * 1e6)
-        self.add(steps=1, step_microseconds=took, step_last=took, step_most=took, **{class_of_wait(seconds): 1})
-
-    def restart(self) -> None:
-        """Begins to count anew how far readers are."""
-        self._numbers[_PLACE["reached"]] = 0
-
-    def get(self, name: str) -> int:
-        """One of the numbers."""
-        return int(self._numbers[_PLACE[name]])
-
-    def all(self) -> dict[str, int]:
-        """All numbers as they are now."""
-        return dict(zip(COUNTED, self._numbers.tolist(), strict=True))
-
-    def _own(self) -> None:
-        if self._pid != os.getpid():  # a fork may have copied the locks while they were held
-            self._lock, self._link, self._pid = threading.Lock(), _Link(weakly(self._arrived)), os.getpid()
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        with self._lock:
-            if self._descriptor < 0:  # collected together with a reader that ends only now: nobody will look
-                yield False
-                return
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-            try:
-                yield True
-            finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-
-    def _add(self, numbers: dict[str, int]) -> None:
-        for name, number in numbers.items():
-            at = _PLACE[name]
-            if name in _LARGEST:
-                self._numbers[at] = max(self._numbers[at], number)
-            elif name == "step_last":
-                self._numbers[at] = number
-            else:
-                self._numbers[at] += number
-
-    def _arrived(self, begin: int, end: int, num_bytes: int) -> None:
-        """Counts the milliseconds [begin, end) of the monotonic clock that nobody else has counted."""
+    def add_received(self, begin: int, end: int, num_bytes: int) -> None:
+        """Add received bytes, and those milliseconds [begin, end) that no transfer has counted yet."""
         slots = np.arange(max(begin, end - _SLOTS), end)
-        with self._alone() as is_counted:
-            if is_counted:
+        with self._locked() as is_open:
+            if is_open:
                 new = slots[self._slots[slots % _SLOTS] != slots]
                 self._slots[new % _SLOTS] = new
                 self._add({"bytes_received": num_bytes, "busy_milliseconds": int(new.size)})
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if context.get_spawning_popen() is None:
-            return Counters, ()  # a copy for somebody else counts for itself
-        return _attached, (reduction.DupFd(self._descriptor),)  # a worker of ours
+    def _add(self, numbers: Mapping[str, int]) -> None:
+        for name, number in numbers.items():
+            at = _PLACE[name]
+            if name in _LARGEST:
+                self.values[at] = max(self.values[at], number)
+            elif name == "step_last":
+                self.values[at] = number
+            else:
+                self.values[at] += number
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        with self._lock:
+            if self.descriptor < 0:  # closed by the garbage collector before a reader that still counts
+                yield False
+                return
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+            try:
+                yield True
+            finally:
+                fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     def __del__(self) -> None:
-        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
+        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class _Link:
-    """What is under way in this process; told now and then. `tell`: first and last millisecond, bytes."""
+    """The transfers that run in this process; received bytes and busy time are reported every now and then."""
 
-    def __init__(self, tell: Callable[[int, int, int], None]) -> None:
-        self._tell, self._lock = tell, threading.Lock()
-        self._under_way = self._num_bytes = 0
+    def __init__(self, numbers: _SharedNumbers) -> None:
+        self._numbers, self._lock, self.pid = numbers, threading.Lock(), os.getpid()
+        self._num_running = self._num_bytes = 0
         self._since = 0.0
 
     def begin(self) -> None:
         with self._lock:
-            if not self._under_way:
+            if not self._num_running:
                 self._since = time.monotonic()
-            self._under_way += 1
+            self._num_running += 1
 
-    def arrived(self, num_bytes: int) -> None:
+    def add_bytes(self, num_bytes: int) -> None:
         with self._lock:
             self._num_bytes += num_bytes
-            if time.monotonic() - self._since > _TOLD_EVERY:
-                self._flush()
+            if time.monotonic() - self._since > _REPORT_SECONDS:
+                self._report()
 
     def end(self) -> None:
         with self._lock:
-            self._under_way -= 1
-            self._flush()
+            self._num_running -= 1
+            self._report()
 
-    def _flush(self) -> None:
+    def _report(self) -> None:
         now, num_bytes = time.monotonic(), self._num_bytes
-        self._tell(int(self._since * 1000), int(now * 1000) + 1, num_bytes)
+        self._numbers.add_received(int(self._since * 1000), int(now * 1000) + 1, num_bytes)
         self._since, self._num_bytes = now, 0
 
 
-def _attached(duplicate: Any) -> Counters:
+class Counters:
+    """Counters of a process and its workers, however these are started; thread-safe.
+
+    A copy that is pickled for another purpose counts from 0.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._numbers = _SharedNumbers(_create_unnamed_file() if descriptor is None else descriptor)
+        self._link = _Link(self._numbers)
+
+    def add(self, **numbers: int) -> None:
+        """Add to the counters of these names; `reached` and `step_most` become the largest number given."""
+        self._numbers.add(numbers)
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failed attempt, by the kind of its error."""
+        self.add(**{f"failed_{class_of_failure(error)}": 1})
+
+    @contextmanager
+    def receiving(self) -> Iterator[Callable[[int], None]]:
+        """Count the time of a transfer, and yield a function to call with the number of each received chunk's bytes.
+
+        Time is counted once however many transfers run, over threads and processes.
+        """
+        if self._link.pid != os.getpid():  # a fork may have copied the lock while it was held
+            self._link = _Link(self._numbers)
+        link = self._link
+        link.begin()
+        try:
+            yield link.add_bytes
+        finally:
+            link.end()
+
+    def waited(self, seconds: float) -> None:
+        """Count the time that a step waited for its shards."""
+        took = int(seconds * 1e6)
+        self.add(steps=1, step_microseconds=took, step_last=took, step_most=took, **{class_of_wait(seconds): 1})
+
+    def restart(self) -> None:
+        """Reset the step that readers have reached."""
+        self._numbers.values[_PLACE["reached"]] = 0
+
+    def get(self, name: str) -> int:
+        """Return one counter."""
+        return int(self._numbers.values[_PLACE[name]])
+
+    def all(self) -> dict[str, int]:
+        """Return all counters by name."""
+        return dict(zip(COUNTED, self._numbers.values.tolist(), strict=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if context.get_spawning_popen() is None:
+            return Counters, ()
+        return _attach, (reduction.DupFd(self._numbers.descriptor),)  # for a worker of this process
+
+
+def _attach(duplicate: Any) -> Counters:
     return Counters(duplicate.detach())
 
 
-def _unnamed_file() -> int:
+def _create_unnamed_file() -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("smalti-counters", os.MFD_CLOEXEC)
     else:
@@ -203,78 +220,75 @@ def _unnamed_file() -> int:
     return descriptor
 
 
-__all__ = ["CacheStats", "Counters", "StepWaits", "stats_of"]
-
-
 @dataclass(frozen=True)
 class StepWaits:
-    """How long steps waited for their shards; a step that finds all of them open waits 0."""
+    """Waits of steps for their shards; a step that finds all of them open waits 0."""
 
     steps: int = 0
     total_seconds: float = 0.0
     last_seconds: float = 0.0
     most_seconds: float = 0.0
     classes: tuple[int, ...] = (0,) * (len(STEP_SECONDS) + 1)
-    """How many waited up to 1 ms, 10 ms, 100 ms, 1 s, 10 s, and longer; each step is in one of them."""
+    """Steps that waited up to 1 ms, 10 ms, 100 ms, 1 s, 10 s, and longer; each step is in one of them."""
 
     @property
     def mean_seconds(self) -> float | None:
-        """Of all steps; None before the first."""
+        """Mean wait of a step; None before the first."""
         return self.total_seconds / self.steps if self.steps else None
 
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What the shards of a dataset cost so far: of this process, and of the worker processes that it began."""
+    """The cost of a dataset's shards so far, over this process and the workers that it started."""
 
     hits: int
-    """Shards that were here when a batch asked for them."""
+    """Shards that were in the cache when a batch requested them."""
     fetches: int
     """Files of shards that were downloaded."""
     bytes_fetched: int
-    """Bytes of them."""
+    """Bytes of these files, as they lie in the store."""
     evictions: int
-    """Shards that were removed to make room."""
+    """Shards that were evicted."""
     bytes_evicted: int
-    """Bytes that were removed to make room."""
+    """Bytes that were evicted."""
     wait_seconds: float
-    """Time in which readers waited for shards, all of them together."""
+    """Time in which readers waited for shards, summed over readers."""
     least_bytes: int | None = None
-    """The fewest bytes that these batches can cost with this limit, from an empty cache: each time, what is needed
-    last goes (Belady). Of all ranks of this host together, for they share its folder. None where nobody counted."""
+    """The fewest bytes that these batches can cost with this limit, from an empty cache, if each time what is needed
+    last is evicted (Belady). Over all ranks of this host, which share its folder. None where it was not computed."""
     bytes_before: int = 0
-    """Bytes of `bytes_fetched` that were fetched before the passes that `least_bytes` is about: the latest ones."""
+    """Part of `bytes_fetched` from before the latest epochs, which `least_bytes` is about."""
     bytes_received: int = 0
-    """Bytes that came over the link, those of failed attempts included."""
+    """Bytes that were received, failed attempts included."""
     link_seconds: float = 0.0
-    """Time in which at least one file was under way, over all workers."""
+    """Time in which at least one file was being received, over all workers."""
     bytes_from_disk: int = 0
-    """Bytes of shards that were opened without a fetch: copies that were here, and data that are read in place."""
+    """Bytes of shards that were opened without a fetch: existing copies, and data that are read in place."""
     retries: int = 0
     """Attempts to fetch a file beyond its first."""
     failures: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
-    """Attempts that failed, by kind: timeout, auth, gone, damaged, store (any other answer), disk."""
+    """Failed attempts by kind: timeout, auth, gone, damaged, store (any other answer), disk."""
     step_waits: StepWaits = StepWaits()
     ranks: int = 1
-    """Ranks of this host whose reading `least_bytes` is about."""
+    """Ranks of this host that `least_bytes` is about."""
     ranks_added: int = 1
-    """Ranks whose numbers are in here."""
+    """Ranks that these figures are about."""
 
     @property
     def ratio(self) -> float | None:
-        """Bytes fetched to the least possible; of several ranks on a host, when the numbers of all were added."""
+        """Bytes fetched, relative to the fewest possible; None until the figures of all ranks of a host are added."""
         if not self.least_bytes or self.ranks_added != self.ranks:
             return None
         return (self.bytes_fetched - self.bytes_before) / self.least_bytes
 
     @property
     def link_bytes_per_second(self) -> float | None:
-        """Speed of the link while it was in use; of several ranks, the mean of theirs. None before the first byte."""
+        """Speed of the link while it was in use; of several ranks, their mean. None before the first byte."""
         return self.bytes_received / self.link_seconds if self.link_seconds else None
 
     @classmethod
     def of_host(cls, each: Sequence["CacheStats"]) -> "CacheStats":
-        """The numbers of several ranks of one host in one: sums, but for the longest wait, and the least that all need.
+        """Return the figures of several ranks of one host: sums, except the longest wait and `least_bytes`.
 
         Raises:
             ValueError: there are none.
@@ -303,13 +317,13 @@ class CacheStats:
         )
 
     def to_json(self) -> str:
-        """All of it as one JSON object."""
-        told = asdict(self) | {"ratio": self.ratio, "link_bytes_per_second": self.link_bytes_per_second}
-        told["step_waits"] |= {"mean_seconds": self.step_waits.mean_seconds}
-        return json.dumps(told)
+        """Return all figures as one JSON object."""
+        figures = asdict(self) | {"ratio": self.ratio, "link_bytes_per_second": self.link_bytes_per_second}
+        figures["step_waits"] |= {"mean_seconds": self.step_waits.mean_seconds}
+        return json.dumps(figures)
 
     def to_prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """All of it in Prometheus' text format.
+        """Return all figures in Prometheus' text format.
 
         Args:
             labels: put on every line, such as the rank.
@@ -362,17 +376,14 @@ class _Text:
 
 
 def stats_of(counters: Counters, least_bytes: int | None = None, bytes_before: int = 0, ranks: int = 1) -> CacheStats:
-    """What was counted up to now."""
+    """Return the figures up to now; the other arguments are the fields of these names."""
     now = counters.all()
     return CacheStats(
-        **{name: now[name] for name in ("hits", "fetches", "bytes_fetched", "evictions", "bytes_evicted")},
+        **{each.name: now[each.name] for each in fields(CacheStats) if each.name in now},
         wait_seconds=now["wait_microseconds"] / 1e6,
         least_bytes=least_bytes,
         bytes_before=bytes_before,
-        bytes_received=now["bytes_received"],
         link_seconds=now["busy_milliseconds"] / 1e3,
-        bytes_from_disk=now["bytes_from_disk"],
-        retries=now["retries"],
         failures={kind: now[f"failed_{kind}"] for kind in FAILURES},
         step_waits=StepWaits(
             now["steps"],

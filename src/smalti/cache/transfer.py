@@ -1,32 +1,131 @@
-"""Reading an object in chunks with a deadline that holds for every store, also one whose own calls never return."""
+"""Transfers: the bytes of one object, from the store to a temporary file, verified as they arrive.
 
+Here: how many transfers run at once, reading an object whole or in parts with a deadline that holds also for stores
+whose calls never return, the file that checks what is written to it, and reading the first bytes of that file before
+it is complete.
+"""
+
+import os
 import queue
 import threading
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from smalti.errors import SmaltiError, StoreError, StoreTimeout
+from smalti.cache.files import PART_SUFFIX, lock_of
+from smalti.cache.sources import Source
+from smalti.errors import ChecksumMismatch, FormatError, SmaltiError, StoreError, StoreTimeout
+from smalti.format import FIRST_BYTES, FileInfo, Shard, ShardInfo, new_hash
 from smalti.storage import Store
 from smalti.storage.deadline import TransferDeadline
 
+MIN_TRANSFERS = 4
+"""Transfers at once from the start: enough for large shards, where a round trip is short compared with the bytes."""
+MAX_TRANSFERS = 32
+"""Transfers at once at most: each holds a thread, a temporary file and some chunks."""
+TRIAL_SECONDS = 0.5
+"""Duration of one measurement of a number of transfers."""
+MIN_GAIN = 1.1
+"""The factor in bytes per second that more transfers must bring to be kept."""
+TRIALS_ON_HOLD = 25
+"""Measurements between two attempts at a larger number: links change, but not every second."""
 QUEUED_CHUNKS = 8
-"""Chunks between the network and the disk: some are written while the next arrive, and memory stays small."""
+"""Chunks between network and disk: some are written while the next arrive, and memory stays small."""
 PART_BYTES = 16 << 20
-"""One ranged request: a shard of usual size comes in one round trip, and memory stays small."""
+"""Size of a ranged request: a shard of usual size takes one round trip, and memory stays small."""
+_POLL_SECONDS = 0.25
+"""Time after which a transfer with a full queue notices that it was abandoned."""
+_MAX_NAME_BYTES = 512
+_SIZE_SPREAD = 2.0
+"""Samples differ in size: one that ends here by the average may still lie in the first bytes."""
+
+
+class ConcurrencyTuner:
+    """The number of transfers that run at once, raised while that makes them faster together.
+
+    Many small shards far away need many requests in flight, a few large ones need few, and the link is not known
+    beforehand. Only times count in which all threads were busy and more was queued. Thread-safe; belongs to one
+    process.
+
+    Args:
+        clock: Seconds from any fixed point.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_transfers = MIN_TRANSFERS
+        """Prefetches that may run at once."""
+        self._clock, self._lock = clock, threading.Lock()
+        self._num_running, self._has_finished_one = 0, False
+        self._num_bytes, self._begin = 0, clock()
+        self._before: tuple[int, float] | None = None
+        """Number of transfers and bytes per second before the number was last raised, while that is on trial."""
+        self._hold = 0
+
+    @contextmanager
+    def transfer(self) -> Iterator[int]:
+        """Count a transfer, and yield in how many parts at once it may come.
+
+        A first shard comes in parts, to use the link that it has to itself. Later ones come whole: parts wait in
+        memory, which costs half as much time again as reading them.
+        """
+        with self._lock:
+            self._num_running += 1
+            parts = 1 if self._has_finished_one else MIN_TRANSFERS // self._num_running
+        try:
+            yield max(1, parts)
+        finally:
+            with self._lock:
+                self._num_running -= 1
+                self._has_finished_one = True
+
+    def add_bytes(self, num_bytes: int) -> None:
+        """Count bytes that have arrived."""
+        with self._lock:
+            self._num_bytes += num_bytes
+
+    def adjust(self, *, is_saturated: bool) -> None:
+        """Measure and perhaps change the number after a transfer.
+
+        Args:
+            is_saturated: Whether all threads are busy and more is queued; otherwise the measurement starts anew.
+        """
+        with self._lock:
+            now = self._clock()
+            if not is_saturated:
+                self._num_bytes, self._begin = 0, now
+                return
+            seconds = now - self._begin
+            if seconds < TRIAL_SECONDS:
+                return
+            self._decide(self._num_bytes / seconds)
+            self._num_bytes, self._begin = 0, now
+
+    def _decide(self, rate: float) -> None:
+        if self._before is not None and rate < self._before[1] * MIN_GAIN:
+            self.max_transfers, self._before, self._hold = self._before[0], None, TRIALS_ON_HOLD
+        elif self._before is None and self._hold:
+            self._hold -= 1
+        elif self.max_transfers < MAX_TRANSFERS:
+            self._before = self.max_transfers, rate
+            self.max_transfers = min(MAX_TRANSFERS, self.max_transfers + self.max_transfers // 2)
+        else:
+            self._before, self._hold = None, TRIALS_ON_HOLD
 
 
 class PartsTimeout(StoreTimeout):
-    """A part did not arrive in time: nobody sees the progress within a part, so the object is to be read as a whole."""
+    """A part did not arrive in time. Progress within a part is not seen, so the object should be read whole."""
 
 
-class _Abandoned(Exception):  # noqa: N818 -- a signal between two threads of ours
-    """The reader has given up; the transfer ends at its next chunk."""
+class _Abandoned(Exception):  # noqa: N818 -- a signal between two of our threads
+    """The reader no longer needs the object; the transfer ends at its next chunk."""
 
 
 class _Pipe:
-    """The writing end, in the thread that runs the store's call."""
+    """The writing end of a transfer, in the thread that runs the store's call."""
 
     def __init__(self) -> None:
         self.chunks: queue.Queue[bytes | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
@@ -51,7 +150,7 @@ class _Pipe:
     def _put(self, item: Any) -> None:
         while not self.abandoned.is_set():
             try:
-                self.chunks.put(item, timeout=0.25)
+                self.chunks.put(item, timeout=_POLL_SECONDS)
             except queue.Full:
                 continue
             return
@@ -59,18 +158,18 @@ class _Pipe:
 
 
 def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
-    """The object's chunks, in order.
+    """Yield the chunks of an object in order.
 
     Args:
         store: Where it lies.
-        key: Its name.
-        deadline: Of the transfer; told of each chunk.
-        stall: Seconds without a byte after which this attempt is given up.
+        key: Its key.
+        deadline: Of the transfer; each chunk is reported to it.
+        stall: Seconds without a byte after which this attempt fails.
 
     Raises:
-        StoreTimeout: the deadline passed, or nothing arrived for `stall` seconds. The store's call may go on in its
-            own thread; it ends at its next chunk and touches nothing of ours.
-        StoreError: what the store raised.
+        StoreTimeout: the deadline passed, or nothing arrived for `stall` seconds. The store's call may still run in
+            its own thread; it ends at its next chunk and has no effect.
+        StoreError: the store's own error.
     """
     pipe = _Pipe()
     received = 0
@@ -92,21 +191,44 @@ def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) 
         pipe.abandoned.set()
 
 
-class _Parts:
-    """The parts of an object, asked for by some threads, not far ahead of the one that takes them."""
+@dataclass(frozen=True)
+class Parts:
+    """The parts in which an object is requested."""
 
-    def __init__(self, spans: list[tuple[int, int]], at_once: int) -> None:
-        self.count = len(spans)
-        self._spans, self._at_once = spans, at_once
+    spans: list[tuple[int, int]]
+    """Begin and end of each part, in order."""
+    at_once: int
+    """Requests that run at once, and parts in memory."""
+
+
+def divide(num_bytes: int, first: int, at_once: int) -> Parts:
+    """Divide an object of so many bytes; the `first` ones into a small part for each request, so that they come soon.
+
+    Args:
+        num_bytes: Size of the object.
+        first: Bytes at its begin that are needed first; 0 for none.
+        at_once: Requests that run at once.
+    """
+    small = -(-first // at_once) if first else PART_BYTES
+    ends = [*range(small, first, small), *range(first or PART_BYTES, num_bytes, PART_BYTES), num_bytes]
+    return Parts(list(pairwise([0, *ends])), at_once)
+
+
+class _PartRequests:
+    """Parts of an object, requested by some threads and taken by one, not far ahead of it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.count = len(parts.spans)
+        self._parts = parts
         self._changed = threading.Condition()
-        self._here: dict[int, bytes | BaseException] = {}
-        self._asked = self._taken = 0
-        self._is_over = False
+        self._arrived: dict[int, bytes | BaseException] = {}
+        self._num_requested = self._num_taken = 0
+        self._is_closed = False
 
     def serve(self, store: Store, key: str) -> None:
         while (number := self._next()) is not None:
-            begin, end = self._spans[number]
-            # One byte more than the last: an object that is longer than it should be is noticed.
+            begin, end = self._parts.spans[number]
+            # One byte more than the last: an object that is longer than declared is noticed.
             end += number == self.count - 1
             part: bytes | BaseException
             try:
@@ -114,75 +236,60 @@ class _Parts:
             except BaseException as error:  # noqa: BLE001 -- handed to the reader, which raises it
                 part = error
             with self._changed:
-                self._here[number] = part
+                self._arrived[number] = part
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or self._asked < self._taken + self._at_once)
-            if self._is_over or self._asked == self.count:
+            self._changed.wait_for(
+                lambda: self._is_closed or self._num_requested < self._num_taken + self._parts.at_once
+            )
+            if self._is_closed or self._num_requested == self.count:
                 return None
-            self._asked += 1
-            return self._asked - 1
+            self._num_requested += 1
+            return self._num_requested - 1
 
     def take(self, seconds: float) -> bytes | BaseException | None:
-        """The next part; None when it did not come in time."""
+        """Return the next part; None when it does not come in time."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._taken in self._here, seconds):
+            if not self._changed.wait_for(lambda: self._num_taken in self._arrived, seconds):
                 return None
-            part = self._here.pop(self._taken)
-            self._taken += 1
+            part = self._arrived.pop(self._num_taken)
+            self._num_taken += 1
             self._changed.notify_all()
             return part
 
     def close(self) -> None:
         with self._changed:
-            self._is_over = True
-            self._here.clear()
+            self._is_closed = True
+            self._arrived.clear()
             self._changed.notify_all()
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How an object is cut into parts."""
+def stream_parts(store: Store, key: str, parts: Parts, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
+    """Yield an object by several ranged requests at once, which use a link better than one connection.
 
-    spans: list[tuple[int, int]]
-    """Begin and end of each part, in order."""
-    at_once: int
-    """Requests under way at once, and parts in memory."""
-
-
-def cut(num_bytes: int, first: int, at_once: int) -> Cut:
-    """An object of so many bytes; the first ones in a small part for each request, so that all fetch these together."""
-    small = -(-first // at_once) if first else PART_BYTES
-    ends = [*range(small, first, small), *range(first or PART_BYTES, num_bytes, PART_BYTES), num_bytes]
-    return Cut(list(pairwise([0, *ends])), at_once)
-
-
-def stream_parts(store: Store, key: str, parts: Cut, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
-    """As `stream`, by several ranged requests at once: what one connection cannot do for a large object.
-
-    Nothing compares the parts to each other: for objects whose hash is known.
+    Parts of different objects under one key would go unnoticed: only for objects whose hash is known.
 
     Args:
         store: Where it lies.
-        key: Its name.
-        parts: What to ask for.
-        deadline: Of the transfer; told of each part.
-        stall: Seconds without a whole part after which this attempt is given up.
+        key: Its key.
+        parts: The ranges to request.
+        deadline: Of the transfer; each part is reported to it.
+        stall: Seconds without a whole part after which this attempt fails.
 
     Raises:
         PartsTimeout: no part arrived for `stall` seconds; a slow link can still bring the object by `stream`.
         StoreTimeout: the deadline passed.
-        StoreError: what the store raised.
+        StoreError: the store's own error.
     """
-    coming = _Parts(parts.spans, parts.at_once)
+    requests = _PartRequests(parts)
     received = 0
     try:
-        for _ in range(min(parts.at_once, coming.count)):
-            _start(coming.serve, store, key)
-        for _ in range(coming.count):
-            part = coming.take(min(stall, deadline.remaining()))
+        for _ in range(min(parts.at_once, requests.count)):
+            _start(requests.serve, store, key)
+        for _ in range(requests.count):
+            part = requests.take(min(stall, deadline.remaining()))
             if part is None:
                 deadline.progress(0)
                 raise _stalled(PartsTimeout, store, key, received, stall)
@@ -193,16 +300,16 @@ def stream_parts(store: Store, key: str, parts: Cut, *, deadline: TransferDeadli
             received += len(chunk)
             yield chunk
     finally:
-        coming.close()
+        requests.close()
 
 
 def _start(work: Callable[[Store, str], None], store: Store, key: str) -> None:
     try:
         threading.Thread(target=work, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
-    except RuntimeError as error:  # Python's "can't start new thread" tells neither what for nor why
+    except RuntimeError as error:  # Python's "can't start new thread" names neither purpose nor cause
         raise StoreError(
             f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
-            "processes of this user; take fewer loader workers",
+            "processes of this user; use fewer loader workers",
             key=key,
         ) from error
 
@@ -225,3 +332,113 @@ def _stalled(kind: type[StoreTimeout], store: Store, key: str, received: int, st
         key=key,
         received=received,
     )
+
+
+class CheckedFile:
+    """A new file whose size and hashes are checked as it is written; on disk when `finish` returns."""
+
+    def __init__(self, path: Path, expected: FileInfo, name: str) -> None:
+        self._expected = expected
+        self._name = name
+        self._hashes = {name: new_hash(name) for name in expected.hashes}
+        self._num_bytes = 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+
+    def __enter__(self) -> "CheckedFile":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._file.close()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Count, hash and write the bytes.
+
+        Raises:
+            ChecksumMismatch: they are more than declared.
+        """
+        size = len(data)
+        self._num_bytes += size
+        if self._num_bytes > self._expected.num_bytes:
+            raise self._mismatch(f"{self._expected.num_bytes} bytes", f"at least {self._num_bytes}")
+        for digest in self._hashes.values():
+            digest.update(data)
+        self._file.write(data)
+        return size
+
+    def finish(self) -> None:
+        """Compare size and hashes with the declared ones, and sync the file to disk.
+
+        Raises:
+            ChecksumMismatch: size or a hash differs.
+        """
+        if self._num_bytes != self._expected.num_bytes:
+            raise self._mismatch(f"{self._expected.num_bytes} bytes", f"{self._num_bytes}")
+        for name, digest in self._hashes.items():
+            if digest.hexdigest() != self._expected.hashes[name]:
+                raise self._mismatch(f"{name} {self._expected.hashes[name]}", digest.hexdigest())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _mismatch(self, expected: str, found: str) -> ChecksumMismatch:
+        return ChecksumMismatch(f"{self._name}: expected {expected}, found {found}", expected=expected, found=found)
+
+
+def is_readable_early(raw: FileInfo, zipped: FileInfo | None) -> bool:
+    """Return whether a file's first bytes can be verified before the rest has arrived."""
+    return zipped is None and raw.first_hash is not None
+
+
+def may_be_early(info: ShardInfo, last: int) -> bool:
+    """Return whether sample `last` may lie in first bytes that are readable early."""
+    if not is_readable_early(info.raw, info.zip):
+        return False
+    return (last + 1) / info.samples * info.raw.num_bytes <= _SIZE_SPREAD * FIRST_BYTES
+
+
+class EarlyReader:
+    """The first bytes of one shard while it is fetched, by this process or by another one of the host.
+
+    The fetching process writes the name of its temporary file into the lock file. A waiting process finds it there,
+    and uses the bytes if they have the hash that the manifest declares for them.
+
+    Args:
+        target: Path of the shard's copy.
+        source: Source of the shard.
+        info: The shard.
+        last: The last of its samples that is needed.
+    """
+
+    def __init__(self, target: Path, source: Source, info: ShardInfo, last: int) -> None:
+        self._target, self._source, self._info, self._last = target, source, info, last
+        self._tried: Path | None = None
+
+    def poll(self) -> Shard | None:
+        """Return the shard, good for samples up to `last`; None while they have not arrived, or do not come early."""
+        part = self._part()
+        if part is None or part == self._tried:
+            return None
+        try:
+            if part.stat().st_size < FIRST_BYTES:
+                return None
+            self._tried = part  # once: wrong bytes stay wrong, and the whole file is verified anyway
+            return self._source.open_first(self._info, part, self._last)
+        except (OSError, FormatError):
+            return None  # published or removed in the meantime: the full fetch reports the outcome
+
+    def _part(self) -> Path | None:
+        """Return the temporary file that is written now, by its name in the lock file."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(lock_of(self._target), flags)
+        except OSError:
+            return None  # the fetch has not begun, or is over
+        try:
+            announced = os.pread(descriptor, _MAX_NAME_BYTES, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        name = announced.partition(b"\0")[0].decode(errors="replace")
+        is_part = name.startswith(f".{self._target.name}.") and name.endswith(PART_SUFFIX) and "/" not in name
+        return self._target.with_name(name) if is_part else None

@@ -1,7 +1,8 @@
-"""Versions of a shard set: publish all at once, read any version, roll back, verify; merge index files.
+"""Versions of a shard set: publish, open, compare, verify, roll back, tag and vacuum them; merge index files.
 
-Here: manifests, their objects below `_versions/`, the commit by put-if-absent, the index files for stock readers. Not
-here: bytes of shards (`smalti.format`), local copies (`smalti.cache`), who reads what (`smalti.order`).
+Here are manifests, the objects below `_versions/`, the commit by put-if-absent, and the index files for other readers.
+The bytes of shards are in `smalti.format`, local copies in `smalti.cache`, the order of samples in `smalti.order`.
+Read `manifest` first, then `publishing/publish`, and `reading` for how a version is found.
 """
 
 from smalti.catalog.diff import VersionDiff, diff

@@ -1,47 +1,64 @@
-"""Puts of the catalog's own objects, looked at afterwards: some stores acknowledge a body and keep nothing of it."""
+"""Puts that are checked afterwards: some stores acknowledge an object and keep nothing, or only a part, of it."""
 
-from smalti.errors import CatalogError
+from collections.abc import Callable
+
+from smalti.errors import CatalogError, SmaltiError
 from smalti.storage import Store
 
 ATTEMPTS = 2
 
 
-def put_checked(store: Store, key: str, data: bytes, *, is_shared: bool = False) -> None:
-    """Replace the object, and see that the store has all of it.
+def put_and_check(
+    put: Callable[[], object],
+    store: Store,
+    key: str,
+    num_bytes: int,
+    *,
+    is_shared: bool = False,
+    attempts: int = ATTEMPTS,
+    error: type[SmaltiError] = CatalogError,
+) -> None:
+    """Put an object, and check that the store has all of it.
 
     Args:
-        store: Where it goes.
-        key: Its name.
-        data: Its bytes.
-        is_shared: Whether somebody else may have replaced it since, so that any content is good.
+        put: Puts the object; called once per attempt.
+        store: The store that it goes to.
+        key: The key of the object.
+        num_bytes: The size of the object.
+        is_shared: Whether other publishers may have replaced the object since, so that any content will do.
+        attempts: Number of puts before it fails.
+        error: The class of the error to raise.
 
     Raises:
-        CatalogError: the store says that it took the object, and holds another number of bytes.
+        CatalogError: the store acknowledged the object and has another number of bytes; or `error`.
     """
-    for _ in range(ATTEMPTS):
-        store.put(key, data)
+    for _ in range(attempts):
+        put()
         found = store.size(key)
-        if found == len(data) or (is_shared and found):
+        if found == num_bytes or (is_shared and found):
             return
-    raise CatalogError(_text(store, key, found, len(data)), key=key)
+    raise _lost_write(error, store, key, found, num_bytes)
 
 
 def check_created(store: Store, key: str, data: bytes) -> None:
-    """See that the store has the object that was just created; what is empty is removed, or it would block the name.
+    """Check that the store has the object that was just created. An empty one is removed: it would block the key.
 
     Raises:
-        CatalogError: it holds something else.
+        CatalogError: the store has something else.
     """
     found = store.get_range(key, 0, len(data) + 1)
     if found == data:
         return
     if not found:
         store.delete(key)
-    raise CatalogError(_text(store, key, len(found), len(data)), key=key)
+    raise _lost_write(CatalogError, store, key, len(found), len(data))
 
 
-def _text(store: Store, key: str, found: int, expected: int) -> str:
-    return (
-        f"{store.locate(key)}: the store took {expected} bytes without an error, and holds {found}; publish again, and "
-        "check the store's own log: it loses what is written"
+def _lost_write(error: type[SmaltiError], store: Store, key: str, found: int, expected: int) -> SmaltiError:
+    return error(
+        f"{store.locate(key)}: put {expected} bytes, and the store has {found}; it did not take the whole object. Try "
+        "again; if it happens again, check the store's own log: it loses what is written",
+        key=key,
+        expected=expected,
+        found=found,
     )

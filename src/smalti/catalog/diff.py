@@ -1,4 +1,4 @@
-"""What one version has that another has not. Shards are immutable: the same name and sums are the same samples."""
+"""The difference between two versions. Shards are immutable: equal names and hashes mean equal samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from smalti.storage import Place, Store, open_store
 
 @dataclass(frozen=True)
 class VersionDiff:
-    """What changed from version `a` to version `b`."""
+    """The changes from version `a` to version `b`."""
 
     a: int
     b: int
     added: tuple[ShardInfo, ...]
-    """Shards that only `b` has, in its order."""
+    """Shards in `b` only, in its order."""
     removed: tuple[ShardInfo, ...]
-    """Shards that only `a` has, in its order."""
+    """Shards in `a` only, in its order."""
     num_kept: int
-    """Shards that both have."""
+    """Number of shards in both."""
     rows: tuple[int, int]
     """Samples of `a` and of `b`."""
     num_bytes: tuple[int, int]
@@ -36,9 +36,9 @@ class VersionDiff:
     columns_changed: Mapping[str, tuple[str, str]]
     """Name to both encodings."""
     lineage: tuple[Mapping[str, Any], Mapping[str, Any]]
-    """Where the data of `a` and of `b` came from."""
+    """Lineage of `a` and of `b`."""
     same_rows: bool | None
-    """Whether both have the same samples, in whatever order and shards; None where a version does not say."""
+    """True if both have the same samples, in any order and shards; None if a version has no row hash."""
 
     @property
     def rows_added(self) -> int:
@@ -52,11 +52,11 @@ class VersionDiff:
 
     @property
     def bytes_added(self) -> int:
-        """Bytes of the added shards as stored: what a reader of `a` has to fetch for `b`."""
+        """Bytes of the added shards as stored, which a reader of `a` has to fetch for `b`."""
         return sum(map(stored_bytes, self.added))
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return a one-line summary."""
         rows = {True: "the same samples", False: "other samples", None: "row hashes unknown"}[self.same_rows]
         return (
             f"version {self.a} to {self.b}: {len(self.added):,} shards ({self.rows_added:,} samples) added, "
@@ -65,12 +65,12 @@ class VersionDiff:
 
 
 def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
-    """What changed from one version to another.
+    """Compare two versions.
 
     Args:
         place: The root of the set: a URL, folder or store.
-        a: The one version, by number or tag.
-        b: The other one; the newest by default.
+        a: The first version, by number or tag.
+        b: The second one; the newest by default.
 
     Raises:
         StoreNotFound: there is no set.
@@ -101,18 +101,18 @@ def _load(store: Store, which: int | str | None) -> Manifest:
 
 
 def _columns(manifest: Manifest) -> dict[str, str]:
-    """Name to encoding, of the columns beside the shards too."""
-    beside = [sidecar.get("columns") for sidecar in manifest.sidecars]
+    """Return name to encoding, including added columns."""
     found = manifest.schema.columns()
-    for columns in beside:
+    for columns in (sidecar.get("columns") for sidecar in manifest.sidecars):
         found |= columns if isinstance(columns, dict) else {}
     return found
 
 
 def _only(shards: Sequence[ShardInfo], others: Sequence[ShardInfo]) -> tuple[ShardInfo, ...]:
-    """The shards that the others have not."""
+    """Return the shards that are not among the others."""
     if isinstance(shards, ShardTable) and isinstance(others, ShardTable):
-        rows = np.flatnonzero(~np.isin(shards.marks(), others.marks()))  # a million rows as objects are a gigabyte
+        # Compared by hash: as objects, a million rows take a gigabyte.
+        rows = np.flatnonzero(~np.isin(shards.content_hashes(), others.content_hashes()))
         return tuple(shards[row] for row in rows.tolist())
     known = {shard.raw.basename: shard for shard in others}
     return tuple(shard for shard in shards if known.get(shard.raw.basename) != shard)

@@ -1,114 +1,115 @@
-"""The small JSON header of a version, `_versions/<n>.json`: immutable, created by put-if-absent, the only truth."""
+"""The header of a version, `_versions/<n>.json`: a small JSON object, immutable, created by put-if-absent.
+
+A version exists if and only if its header does; everything else (index files, tags) can be derived or rebuilt.
+"""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.catalog.manifest import ROW_HASH, Manifest, VersionInfo
-from smalti.catalog.table.arrow import map_table, parse_table
+from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, VersionInfo, shared_fields
+from smalti.catalog.table.arrow import load_table
 from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.shard_table import ShardTable, sizes_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
 
-_SHA256 = re.compile("[0-9a-f]{64}")
 FOLDER = "_versions"
 INDEX = "index.json"
 HEADER_FORMAT = 1
 MAX_HEADER_BYTES = 16 << 20
-"""Far above any honest header: shards are in the table beside it."""
-MAX_TABLE_BYTES = 1 << 30
-"""About five million shards."""
+"""Far above any real header: the shards are in a table of their own."""
 MAX_REMEMBERED_WRITES = 256
-"""How many earlier write ids a header carries, so that a repeated publish is recognised by one read."""
+"""Number of earlier write ids that a header carries, so that a repeated publish is recognised by one read."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class Header:
-    """A version without its shards; see `Manifest` for the fields of the same names."""
+@dataclass(frozen=True, kw_only=True)
+class Header(Annotations, VersionFacts):
+    """A version without its shards; the other fields are those of `Manifest`."""
 
-    version: int
-    parent: int | None
-    write_id: str
-    operation: str
-    digest: str
-    rows: int
     num_shards: int
     num_bytes: int
     partitions: tuple[str, ...]
     columns: Mapping[str, str]
     table_key: str
     table_sha256: str
-    created: str
-    lineage: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
     """Write id -> version, of this and earlier versions."""
-    logical: Mapping[str, Any] = field(default_factory=dict)
-    row_hash: str = ""
-    sidecars: Sequence[Mapping[str, Any]] = ()
     fenced: tuple[str, ...] = ()
-    """Write ids of which a vacuum removes what they left: nothing of them may be published any more."""
+    """Write ids whose leftovers a vacuum removes, and digests of removed tables: they must not be published again."""
     expired: tuple[int, ...] = ()
-    """Versions whose shards a vacuum removes: nothing may be built on them any more."""
+    """Versions whose shards a vacuum removes: no version may be built on them."""
 
     def emit(self) -> bytes:
-        """The header as JSON bytes; a field that says nothing is left out where older headers do not have it."""
-        fields = {name: getattr(self, name) for name in _FIELDS}
-        fields |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
-        return json.dumps({"smalti": HEADER_FORMAT, **fields}, indent=1, sort_keys=True, allow_nan=False).encode()
+        """Return the header as JSON bytes; optional fields are left out where they are empty."""
+        values = {name: getattr(self, name) for name in _CODEC}
+        kept = {name: value for name, value in values.items() if value or not _CODEC[name].is_optional}
+        return json.dumps({"smalti": HEADER_FORMAT, **kept}, indent=1, sort_keys=True, allow_nan=False).encode()
 
     def info(self, *, is_expired: bool = False) -> VersionInfo:
-        """The line of the history."""
-        names = VersionInfo.__dataclass_fields__.keys() - {"is_expired"}
-        return VersionInfo(**{name: getattr(self, name) for name in names}, is_expired=is_expired)
+        """Return the entry of the history."""
+        return VersionInfo(**shared_fields(self, VersionInfo), is_expired=is_expired)
 
 
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "version": int,
-    "parent": (int, type(None)),
-    "write_id": str,
-    "operation": str,
-    "digest": str,
-    "rows": int,
-    "num_shards": int,
-    "num_bytes": int,
-    "partitions": (list, tuple),
-    "columns": dict,
-    "table_key": str,
-    "table_sha256": str,
-    "created": str,
-    "lineage": dict,
-    "metadata": dict,
-    "writes": dict,
+@dataclass(frozen=True)
+class _JsonField:
+    """The form of a header field in JSON."""
+
+    kinds: type | tuple[type, ...]
+    member: type | None = None
+    """Type of the members of a list, where it is checked."""
+    is_optional: bool = False
+    """True if the field is left out when it is empty, as in headers that are older than the field."""
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a parsed value has this form."""
+        fits = isinstance(value, self.kinds) and not isinstance(value, bool)
+        return fits and (self.member is None or all(type(each) is self.member for each in value))
+
+
+_CODEC = {
+    "version": _JsonField(int),
+    "parent": _JsonField((int, type(None))),
+    "write_id": _JsonField(str),
+    "operation": _JsonField(str),
+    "digest": _JsonField(str),
+    "rows": _JsonField(int),
+    "num_shards": _JsonField(int),
+    "num_bytes": _JsonField(int),
+    "partitions": _JsonField((list, tuple)),
+    "columns": _JsonField(dict),
+    "table_key": _JsonField(str),
+    "table_sha256": _JsonField(str),
+    "created": _JsonField(str),
+    "lineage": _JsonField(dict),
+    "metadata": _JsonField(dict),
+    "writes": _JsonField(dict),
+    "logical": _JsonField(dict, is_optional=True),
+    "row_hash": _JsonField(str, is_optional=True),
+    "sidecars": _JsonField(list, member=dict, is_optional=True),
+    "fenced": _JsonField(list, member=str, is_optional=True),
+    "expired": _JsonField(list, member=int, is_optional=True),
 }
-_OPTIONAL: dict[str, tuple[type, ...]] = {
-    "logical": (dict,),
-    "row_hash": (str,),
-    "sidecars": (list,),
-    "fenced": (list,),
-    "expired": (list,),
-}
-_MEMBERS: dict[str, type] = {"sidecars": dict, "fenced": str, "expired": int}
-"""What the members of lists are."""
+"""Every field of `Header`, by name."""
+_ABSENT = object()
 
 
 def header_key(version: int) -> str:
-    """Where the header of a version lies."""
+    """Return the key of a version's header."""
     return f"{FOLDER}/{version:08d}.json"
 
 
 def table_key(sha256: str) -> str:
-    """Where a shard table lies; named by its content, so that writing it twice is harmless."""
+    """Return the key of a shard table. It is named by its content, so writing it twice is harmless."""
     return f"{FOLDER}/{sha256}.arrow"
 
 
 def parse_header(data: bytes, *, where: str) -> Header:
-    """A header, strictly.
+    """Parse a header strictly.
 
     Raises:
         IndexFileError: not JSON, a field is missing or of the wrong type, or it is from a newer Smalti.
@@ -121,35 +122,17 @@ def parse_header(data: bytes, *, where: str) -> Header:
             key=where,
         )
     values: dict[str, Any] = {}
-    for name, kind in _FIELDS.items():
-        value: Any = found.get(name, _ABSENT)
-        if value is _ABSENT or not isinstance(value, kind) or isinstance(value, bool):
-            raise IndexFileError(
-                f"version header {where}: field {name!r} is missing or of the wrong type ({value!r:.80})", key=where
-            )
-        values[name] = value
-    values["partitions"] = tuple(values["partitions"])
-    header = Header(**values, **_optional(found, where))
+    for name, form in _CODEC.items():
+        value = found.get(name, _ABSENT)
+        if value is _ABSENT and form.is_optional:
+            continue
+        if value is _ABSENT or not form.accepts(value) or (name == "row_hash" and not ROW_HASH.fullmatch(value)):
+            fault = "is of the wrong type" if form.is_optional else "is missing or of the wrong type"
+            raise IndexFileError(f"version header {where}: field {name!r} {fault} ({value!r:.80})", key=where)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    header = Header(**values)
     _check_numbers(header, where)
     return header
-
-
-def _optional(found: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields that older headers do not have, and that are left out where they say nothing."""
-    values: dict[str, Any] = {}
-    for name, kinds in _OPTIONAL.items():
-        value: Any = found.get(name, _ABSENT)
-        if value is _ABSENT:
-            continue
-        member = _MEMBERS.get(name)
-        fits = isinstance(value, kinds)
-        fits = fits and (member is None or all(type(each) is member for each in value))
-        if not fits or (name == "row_hash" and not ROW_HASH.fullmatch(value)):
-            raise IndexFileError(
-                f"version header {where}: field {name!r} is of the wrong type ({value!r:.80})", key=where
-            )
-        values[name] = tuple(value) if member else value
-    return values
 
 
 def _check_numbers(header: Header, where: str) -> None:
@@ -169,11 +152,12 @@ def _check_numbers(header: Header, where: str) -> None:
             )
 
 
-_ABSENT = object()
-
-
 def parse_json(data: bytes, *, where: str) -> dict[str, Any]:
-    """A JSON object, or `IndexFileError`; nesting cannot exhaust the stack."""
+    """Parse a JSON object; deep nesting cannot exhaust the stack.
+
+    Raises:
+        IndexFileError: it is not JSON, or not an object.
+    """
     found = load_strict(data, where=where)
     if not isinstance(found, dict):
         raise IndexFileError(f"{where} holds a JSON {type(found).__name__}, expected an object", key=where)
@@ -181,7 +165,7 @@ def parse_json(data: bytes, *, where: str) -> dict[str, Any]:
 
 
 def read_header(store: Store, version: int) -> Header:
-    """The header of a version.
+    """Read the header of a version.
 
     Raises:
         StoreNotFound: there is no such version.
@@ -200,20 +184,26 @@ def read_header(store: Store, version: int) -> Header:
 
 
 def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Manifest:
-    """The whole version that a header belongs to.
+    """Read the shard table that a header names, and return the complete version.
 
     Args:
         store: The root of the set.
-        header: Of the version.
-        recount: Recompute the digest of the content, which makes every shard of the table; publishers and `verify` do.
-            A reader believes the header, which was put only if absent, whole, by a publisher that recounted: the
-            SHA-256 beside the digest pins every byte of the table. A header that lies about its digest gains nothing:
-            cached files are verified by the hashes of the table that asks for them, or else lie apart by address.
+        header: The header of the version.
+        recount: Recompute the digest of the content, which creates every shard of the table; publishers and `verify`
+            do. Readers skip it: the SHA-256 in the header pins every byte of the table, and the publisher that created
+            the header computed the digest. A wrong digest in a header has no effect on what is read: cached files are
+            verified by the hashes in the table, or are kept apart by address.
 
     Raises:
-        IndexFileError: the shard table is gone, changed, or contradicts the header.
+        IndexFileError: the shard table is missing, was changed, or contradicts the header.
     """
-    shards = _read_table(store, header)
+    try:
+        shards = load_table(store, header.table_key, sha256=header.table_sha256)
+    except StoreNotFound as error:
+        raise IndexFileError(
+            f"version {header.version} names the shard table {store.locate(header.table_key)}, which is gone",
+            key=header.table_key,
+        ) from error
     rows = int(sizes_of(shards).sum())
     digest = digest_of(shards) if recount else header.digest
     if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):
@@ -226,46 +216,17 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
     return make_manifest(header, shards)
 
 
-def _read_table(store: Store, header: Header) -> ShardTable:
-    """The table of a version: mapped where it is a file of this machine, else fetched."""
-    where = store.locate(header.table_key)
-    try:
-        num_bytes = store.size(header.table_key)
-        if num_bytes > MAX_TABLE_BYTES:
-            raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=where)
-        path = store.local_path(header.table_key)
-        if path is not None:
-            with suppress(OSError):  # some network disks map nothing; `get` says what else it is
-                return map_table(path, sha256=header.table_sha256, where=where)
-        data = store.get(header.table_key)
-    except StoreNotFound as error:
-        raise IndexFileError(
-            f"version {header.version} names the shard table {where}, which is gone", key=header.table_key
-        ) from error
-    return parse_table(data, sha256=header.table_sha256, where=where)
-
-
 def make_manifest(header: Header, shards: Sequence[ShardInfo]) -> Manifest:
-    """The whole version: a header, and shards whose digest was compared with its."""
+    """Combine a header with its shards, whose digest the caller has compared with the header's."""
     return Manifest(
-        version=header.version,
-        parent=header.parent,
-        write_id=header.write_id,
-        digest=header.digest,
-        schema=shards[0].schema if shards else _schema_of_nothing(header),
+        **shared_fields(header, Manifest),
+        schema=shards[0].schema if shards else _schema_without_shards(header),
         shards=shards if isinstance(shards, ShardTable) else tuple(shards),
-        rows=header.rows,
-        lineage=header.lineage,
-        metadata=header.metadata,
-        created=header.created,
-        logical=header.logical,
-        row_hash=header.row_hash,
-        sidecars=tuple(header.sidecars),
     )
 
 
-def _schema_of_nothing(header: Header) -> Schema:
-    """The columns of a version without shards, which nothing else tells."""
-    if "float" in header.columns.values():  # an encoding of text shards alone
+def _schema_without_shards(header: Header) -> Schema:
+    """Return the schema of a version without shards, from the columns in its header."""
+    if "float" in header.columns.values():  # only text shards have this encoding
         return text_schema(header.columns)
     return Schema.from_columns(header.columns, allow_unsafe_types=True)

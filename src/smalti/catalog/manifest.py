@@ -1,13 +1,15 @@
-"""What a version is: its shards, where they came from, and the digest of its content; values only, no I/O.
+"""The facts of a version, the draft of a new one, and row hashes. Values only; this module does no I/O.
 
-The row hash of a version: a multiset hash of its samples (`smalti.format.hashing`), as text in its header.
+A field that the history shows belongs in `VersionFacts`, a field that writers fill in belongs in `Annotations`.
+Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these classes by name.
+The only other place to change is the field's row in the JSON codec (`smalti.catalog.header`).
 """
 
 import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,49 +17,74 @@ from smalti.catalog.table.digest import check_shards
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import CatalogError, SchemaError
 from smalti.format import Schema, ShardInfo
-from smalti.format.hashing import MODULUS, hash_each, hash_rows
+from smalti.format.hashing import MODULUS
 
 _WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
 _NEW_WRITE_ID = re.compile(r"(?:\A|/)[0-9]{8}t[0-9]{6}-[0-9a-f]{16}/")
 ROW_HASH = re.compile("[0-9a-f]{32}|", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """One version of a shard set, complete: every shard that it names was in the store when it was published."""
+@dataclass(frozen=True, kw_only=True)
+class VersionFacts:
+    """The facts that the header, the manifest and the history entry of a version share."""
 
     version: int
     """1, 2, ...; 0 for a plain MDS set, which has no versions."""
-    parent: int | None
+    parent: int | None = None
     """The version that this one was built on; None for the first."""
-    write_id: str
-    """Names the write that published it; empty for a plain MDS set."""
+    write_id: str = ""
+    """Name of the write that published the version; empty for a plain MDS set."""
     digest: str
     """SHA-256, hex, over schema and shard table: equal content, equal digest."""
-    schema: Schema
-    shards: Sequence[ShardInfo]
-    """In order: sample ids run through them. Immutable; a tuple, or a table that makes them when they are asked for."""
     rows: int
     """Samples in all shards."""
-    lineage: Mapping[str, Any]
-    """Where the data came from, as its writer said it."""
-    metadata: Mapping[str, Any]
-    """Whatever else the writer wanted to keep."""
-    created: str
-    """When it was published by the writer's clock, ISO 8601 in UTC: for people; nothing is ordered by it."""
+    operation: str = ""
+    """create, overwrite, append, rollback, compact, vacuum or another one; empty for a plain MDS set."""
+    created: str = ""
+    """Time of publication by the writer's clock, ISO 8601 in UTC. For display; nothing is ordered by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """The statements of a writer about the samples of a version."""
+
+    lineage: Mapping[str, Any] = field(default_factory=dict)
+    """The origin of the data, as JSON."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Any other data of the writer, as JSON."""
     logical: Mapping[str, Any] = field(default_factory=dict)
-    """What stored values stand for, by column (see docs/types.md); empty where they stand for themselves."""
+    """Logical types of columns by name (docs/types.md); empty where the stored values are the values."""
     row_hash: str = ""
-    """Of all samples as stored, in whatever order and shards: 32 hex digits (`smalti.catalog.manifest`); empty where
-    a writer did not say it."""
+    """Multiset hash of the stored samples, independent of their order and shards (`smalti.format.hashing`): 32 hex
+    digits, or empty where it is not known."""
     sidecars: Sequence[Mapping[str, Any]] = ()
-    """Further columns and what else was laid beside the shards (docs/resharding.md)."""
+    """Entries for added columns and other data stored next to the shards (docs/resharding.md), as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionInfo(VersionFacts):
+    """One entry of the history."""
+
+    num_shards: int
+    num_bytes: int
+    """Bytes of all shards as stored."""
+    is_expired: bool = False
+    """True if a vacuum has removed the shards, so that the version cannot be opened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Annotations, VersionFacts):
+    """One version of a shard set, complete: every shard that it lists was in the store when it was published."""
+
+    schema: Schema
+    shards: Sequence[ShardInfo]
+    """In order of sample ids. Immutable: a tuple, or a table that creates shards on access."""
 
     def select(self, split: str | None) -> Sequence[ShardInfo]:
-        """The shards of one split, or all of them for None.
+        """Return the shards of one split, or all shards for None.
 
         Raises:
-            CatalogError: there is no such split; the message names those there are.
+            CatalogError: there is no such split; the message lists the splits.
         """
         if split is None:
             return self.shards
@@ -78,54 +105,27 @@ class Manifest:
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted; empty when the set has none."""
-        if isinstance(self.shards, ShardTable):
-            return self.shards.partitions
-        return tuple(sorted({shard.partition for shard in self.shards if shard.partition is not None}))
+        return partitions_of(self.shards)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        if isinstance(self.shards, ShardTable):
-            return self.shards.num_bytes
-        return sum(map(stored_bytes, self.shards))
+        return num_bytes_of(self.shards)
+
+    def redraft(self, write_id: str, **changes: Any) -> "Draft":
+        """Return a draft of this version's content under another write id, with some fields of `Draft` changed."""
+        return Draft(**{**shared_fields(self, Draft), "write_id": write_id, **changes})
 
 
 @dataclass(frozen=True)
-class VersionInfo:
-    """One line of the history."""
-
-    version: int
-    parent: int | None
-    write_id: str
-    digest: str
-    rows: int
-    num_shards: int
-    num_bytes: int
-    """Bytes of all shards as stored."""
-    operation: str
-    """create, overwrite, append, rollback, compact or vacuum."""
-    created: str
-    is_expired: bool = False
-    """Whether a vacuum has removed its shards, so that it cannot be opened."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """What a writer wants to publish: shards that lie in the store already."""
+class Draft(Annotations):
+    """A version to be published, whose shards are in the store already."""
 
     write_id: str
     """From `new_write_id`; publishing the same one again returns the same version."""
     schema: Schema
     shards: Sequence[ShardInfo]
     """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`, or of another format."""
-    lineage: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    logical: Mapping[str, Any] = field(default_factory=dict)
-    """What stored values stand for, by column; see `Manifest.logical`."""
-    row_hash: str = ""
-    """Of the samples of these shards alone; empty if it is not known."""
-    sidecars: Sequence[Mapping[str, Any]] = ()
-    """Kept with the version; JSON."""
 
     def __post_init__(self) -> None:
         if not _WRITE_ID.match(self.write_id):
@@ -142,18 +142,32 @@ class Draft:
         check_shards(self.shards, self.schema)
 
 
+def shared_fields(source: Any, target: type) -> dict[str, Any]:
+    """Return the fields of the dataclass instance `source` that the dataclass `target` has too, by name.
+
+    Mappings are copied, so that later changes by their owner have no effect.
+    """
+    names = {each.name for each in fields(target)}
+    values = {each.name: getattr(source, each.name) for each in fields(source) if each.name in names}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
 def has_write_id(name: str) -> bool:
-    """Return whether the name of a shard's file says that Smalti wrote it, also where the index file does not."""
+    """Return whether the file name of a shard contains a write id, which only Smalti's writers put there."""
     return _NEW_WRITE_ID.search(name) is not None
 
 
 def new_write_id() -> str:
-    """A name for a write that nobody else has: UTC time for people, 64 random bits for uniqueness."""
+    """Return a unique name for a write: the time in UTC, for readability, and 64 random bits."""
     return f"{datetime.now(timezone.utc):%Y%m%dt%H%M%S}-{secrets.token_hex(8)}"
 
 
 def check_json(name: str, value: Mapping[str, Any]) -> None:
-    """Refuse what JSON cannot hold exactly."""
+    """Check that JSON can hold the value exactly.
+
+    Raises:
+        SchemaError: it cannot; the message contains `name`.
+    """
     try:
         json.dumps(dict(value), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -162,23 +176,32 @@ def check_json(name: str, value: Mapping[str, Any]) -> None:
         ) from error
 
 
+def partitions_of(shards: Sequence[ShardInfo]) -> tuple[str, ...]:
+    """Return the names of the splits of these shards, sorted."""
+    if isinstance(shards, ShardTable):
+        return shards.partitions
+    return tuple(sorted({shard.partition for shard in shards if shard.partition is not None}))
+
+
+def num_bytes_of(shards: Sequence[ShardInfo]) -> int:
+    """Return the bytes of all these shards as stored."""
+    return shards.num_bytes if isinstance(shards, ShardTable) else sum(map(stored_bytes, shards))
+
+
 def stored_bytes(shard: ShardInfo) -> int:
-    """Bytes of all files of a shard as stored."""
+    """Return the bytes of all files of a shard as stored."""
     return sum(file.num_bytes for file in shard.stored_files)
 
 
-__all__ = ["add_row_hashes", "hash_each", "hash_rows", "row_hash_text"]
-
-
 def row_hash_text(total: int) -> str:
-    """The sum as it stands in headers: 32 hex digits."""
+    """Return a sum of sample hashes as headers contain it: 32 hex digits."""
     return f"{total % MODULUS:032x}"
 
 
 def add_row_hashes(parts: Iterable[tuple[str, int]]) -> str:
-    """The row hash of all parts together, each a (row hash, number of samples).
+    """Return the row hash of all parts together, each given as (row hash, number of samples).
 
-    Empty if that of a part with samples is not known.
+    It is empty if the row hash of a part with samples is not known.
     """
     known = [(text, rows) for text, rows in parts if rows]
     return "" if any(not text for text, _ in known) else row_hash_text(sum(int(text, 16) for text, _ in known))

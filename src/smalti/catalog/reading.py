@@ -1,4 +1,4 @@
-"""Finding and opening versions; nothing is listed, nothing is written."""
+"""Finding and opening versions. Reads single objects only: it never lists a store and never writes to it."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.index.first_hashes import with_firsts
-from smalti.catalog.index.peek import EXTRA, Peek, peek_index
+from smalti.catalog.index.first_hashes import decode_first_hashes
+from smalti.catalog.index.peek import EXTRA, IndexSummary, peek_index
 from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.shard_table import sizes_of
@@ -18,41 +18,42 @@ from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
-LOOK_SECONDS = 600.0
-"""More than any store takes to give up."""
+HEADER_TIMEOUT_SECONDS = 600.0
+"""For a header that a thread reads; more than any store takes until it raises."""
 
 
 @dataclass(frozen=True)
 class Newest:
-    """What a place holds now."""
+    """The state of a place: its newest version and its index file."""
 
     header: Header | None
     """The newest version; None when there is none."""
-    index: Peek | None
-    """What `index.json` says about itself; None when there is none."""
+    index: IndexSummary | None
+    """The summary of `index.json`; None when there is none."""
 
     @property
     def extra(self) -> dict[str, Any] | None:
-        """Smalti's key of `index.json`; None when it is absent or another writer's."""
+        """The value of Smalti's key in `index.json`; None when the file or the key is absent."""
         return None if self.index is None else self.index.extra
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the index file was written by something else than Smalti."""
+        """True if another program than Smalti wrote the index file."""
         return self.index is not None and self.extra is None and not self.index.is_empty
 
     @property
     def is_split_folder(self) -> bool:
-        """Whether this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
+        """True if this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
         return self.extra is not None and self.extra.get("split") is not None
 
 
 def find_newest(store: Store, *, lenient: bool = False) -> Newest:
-    """The newest version of the set at this place.
+    """Find the newest version of the set at this place.
 
-    `index.json` says where to start; a publisher that died before replacing it is found by looking for the versions
-    that follow. With `lenient`, a store that refuses to say whether a following version exists (S3 without the right
-    to list answers 403 for a missing key) is taken as "no", provided that the index file could be read.
+    The search starts at the version that `index.json` names, and continues with the following headers, because a
+    publisher may have died before it replaced the index file. With `lenient`, a refused access to a following header
+    counts as "does not exist" if the index file could be read: S3 without the right to list answers 403 for a missing
+    key.
     """
     index = peek_index(store)
     found = Newest(None, index)
@@ -63,7 +64,7 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
     header: Header | None = None
     version = max(start, 1)
     is_far = store.local_path(INDEX) is None
-    following = _looked_up_meanwhile(store, version + 1) if start and is_far else None
+    following = _read_header_in_thread(store, version + 1) if start and is_far else None
     while True:
         try:
             header = read_header(store, version) if following is None or version != start + 1 else following()
@@ -84,31 +85,31 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
     return Newest(header, index)
 
 
-def _looked_up_meanwhile(store: Store, version: int) -> Callable[[], Header]:
-    """The header of a version, asked for in a thread of its own: whoever starts to read waits for one answer less."""
+def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
+    """Start to read a header in a thread; return a function that waits for it. Saves opening a set one round trip."""
     answer: SimpleQueue[Header | BaseException] = SimpleQueue()
 
     def ask() -> None:
         try:
             answer.put(read_header(store, version))
-        except BaseException as error:  # noqa: BLE001 -- raised where the answer is wanted
+        except BaseException as error:  # noqa: BLE001 -- raised by `following`
             answer.put(error)
 
     def following() -> Header:
-        found = answer.get(timeout=LOOK_SECONDS)
+        found = answer.get(timeout=HEADER_TIMEOUT_SECONDS)
         try:
             if isinstance(found, BaseException):
                 raise found
             return found
         finally:
-            del found  # an error that its own frame holds would keep all callers' frames until garbage is collected
+            del found  # an error referenced by its own frame would keep all frames alive until garbage collection
 
     threading.Thread(target=ask, name="smalti-next-version", daemon=True).start()
     return following
 
 
 def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
-    """A version of the set at this place (a URL, folder or store), the newest by default.
+    """Load a version of the set at this place (a URL, folder or store), the newest by default.
 
     A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index.
 
@@ -121,7 +122,7 @@ def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
 
 
 def load_from_table(store: Store, version: int | None) -> Manifest:
-    """As `load_manifest`, but always with the shard table of the version, recounted, so that its damage is seen."""
+    """Load a version as `load_manifest` does, but always from its shard table, with the digest recomputed."""
     return _load(store, version, by_index=False)
 
 
@@ -130,8 +131,8 @@ def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
         return _load_numbered(store, version, recount=not by_index)
     newest = find_newest(store, lenient=True)
     if newest.header is not None and version is None:
-        shown = _shown_by(newest, store) if by_index else None
-        return shown if shown is not None else read_manifest(store, newest.header, recount=not by_index)
+        found = _from_index(newest, store) if by_index else None
+        return found if found is not None else read_manifest(store, newest.header, recount=not by_index)
     if newest.index is not None and newest.header is None:
         return _load_plain(store, newest)
     if newest.header is None:
@@ -142,7 +143,7 @@ def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
 
 
 def history(place: Place) -> list[VersionInfo]:
-    """All versions at this place (a URL, folder or store), oldest first, those removed by a vacuum too.
+    """Return all versions at this place (a URL, folder or store), oldest first, with expired ones.
 
     Empty for a plain MDS set.
 
@@ -161,7 +162,7 @@ def history(place: Place) -> list[VersionInfo]:
 
 
 def no_shard_set(store: Store) -> StoreNotFound:
-    """The error for a place at which `find_newest` found nothing; for the caller to raise."""
+    """Return the error for a place at which `find_newest` found nothing."""
     return StoreNotFound(
         f"{store.url} holds no shard set: neither {INDEX} nor {header_key(1)} is there; check the address",
         key=INDEX,
@@ -170,7 +171,7 @@ def no_shard_set(store: Store) -> StoreNotFound:
 
 
 def headers_before(store: Store, newest: Header) -> Iterator[Header]:
-    """Of the versions before this one, newest first, each read when it is asked for; not those a clean-up removed."""
+    """Yield the headers of the versions before this one, newest first, each read on demand; skip missing ones."""
     for version in range(newest.version - 1, 0, -1):
         with suppress(StoreNotFound):
             yield read_header(store, version)
@@ -204,11 +205,11 @@ def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
         raise
 
 
-def _shown_by(newest: Newest, store: Store) -> Manifest | None:
-    """The newest version out of the index file, which was read anyway; None if that does not show all of it.
+def _from_index(newest: Newest, store: Store) -> Manifest | None:
+    """Return the newest version from the index file, which was read already; None if the file is not sufficient.
 
-    The digest covers everything that a manifest says about its shards: where it fits, the shard table could say nothing
-    else. A small set opens so with two requests less, and without the time that importing Arrow takes.
+    The digest covers all information about shards, so an index file with the right digest is equivalent to the shard
+    table. Opening a small set this way saves two requests and the import of Arrow.
     """
     header, index = newest.header, newest.index
     if header is None or index is None or index.top is None or (newest.extra or {}).get("digest") != header.digest:
@@ -216,12 +217,12 @@ def _shown_by(newest: Newest, store: Store) -> Manifest | None:
     try:
         shards, _ = shards_of(index.top, where=store.locate(INDEX))
     except IndexFileError:
-        return None  # it is a copy for others; the truth is below `_versions/`
+        return None  # the index file is only a copy; the shard table decides
     found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
     is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
     if not is_whole or digest_of(found) != header.digest:
         return None
-    return make_manifest(header, with_firsts(found, newest.extra or {}))
+    return make_manifest(header, decode_first_hashes(found, newest.extra or {}))
 
 
 def _split_of(shard: ShardInfo, header: Header) -> str | None:
@@ -236,22 +237,17 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     if regular is not None:
         shards, digest = regular.shards, regular.digest
     else:
-        # What was too large to be read to look at it had its size looked at as well.
+        # A file that was too large for `peek_index` to parse had its size checked there.
         top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
-        shards = with_firsts(shards_of(top, where=where)[0], newest.extra or {})
+        shards = decode_first_hashes(shards_of(top, where=where)[0], newest.extra or {})
         digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(
         version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
-        parent=None,
-        write_id="",
         digest=digest,
+        rows=int(sizes_of(shards).sum()),
         schema=shards[0].schema if shards else Schema.from_columns({}),
         shards=shards,
-        rows=int(sizes_of(shards).sum()),
-        lineage={},
-        metadata={},
-        created="",
     )
 
 

@@ -1,7 +1,7 @@
-"""Names for versions: `best`, `2026-06`. A tag keeps its version from every vacuum.
+"""Tags: names for versions, such as `best` or `2026-06`. A tagged version is never removed by a vacuum.
 
-A tag is a small object below `_versions/tags/`. It is made only if there is none of that name, and moved only on
-purpose, by a conditional put, so that of two who move it one is told.
+A tag is a small object below `_versions/tags/`, created by put-if-absent. It is moved only on request, by a conditional
+put, so that of two concurrent moves one fails.
 """
 
 import json
@@ -31,19 +31,19 @@ _MAX_BYTES = 1 << 16
 
 
 def tag(place: Place, name: str, version: int | None = None, *, move: bool = False) -> int:
-    """Name a version, the newest by default, and return its number. Again with the same version, it does nothing.
+    """Tag a version, the newest by default, and return its number. Idempotent.
 
     Args:
         place: The root of the set: a URL, folder or store.
         name: 1 to 128 letters, digits and . _ -, not digits alone.
-        version: Which one.
-        move: Take the name away from another version that has it; needs a store that can replace conditionally.
+        version: The number of the version.
+        move: Move the tag if another version has it; needs a store with conditional puts.
 
     Raises:
-        CatalogError: the name cannot be used, or another version has it and `move` is not given.
+        CatalogError: the name is invalid, or another version has it and `move` is not given.
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
-        CommitConflict: somebody else moved the tag meanwhile.
+        CommitConflict: another process moved the tag during the call.
     """
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, whole_or_none("version", version))
@@ -63,16 +63,16 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
         is_ours = found != number
         if is_ours:
             _replace(store, key, data)
-    # A vacuum says first what it will remove, and then looks at the tags: so one of the two sees the other.
+    # A vacuum first publishes what it will remove, and then reads the tags: so at least one of the two sees the other.
     if _is_expired(store, number):
-        if is_ours:  # else whoever made it was told that his version stays, and the vacuum has seen his tag
+        if is_ours:  # an older tag was confirmed to its creator, and the vacuum has seen it
             untag(store, name)
         raise _vacuumed(store, number)
     return number
 
 
 def untag(place: Place, name: str) -> None:
-    """Take the name away; its version may then be removed by a vacuum.
+    """Remove a tag; its version may then be removed by a vacuum.
 
     Raises:
         VersionNotFound: there is no such tag.
@@ -84,7 +84,7 @@ def untag(place: Place, name: str) -> None:
 
 
 def tags(place: Place) -> dict[str, int]:
-    """Every tag and its version, by name; empty for a set that has none.
+    """Return all tags: name to version, sorted by name.
 
     Raises:
         IndexFileError: a tag cannot be read.
@@ -97,26 +97,26 @@ def tags(place: Place) -> dict[str, int]:
             try:
                 found[name] = _read(store, name)
             except StoreNotFound:
-                continue  # taken away since the listing
+                continue  # removed since the listing
     return dict(sorted(found.items()))
 
 
 def version_of_tag(store: Store, name: str) -> int:
-    """The number of the version that has this name.
+    """Return the number of the version that has this tag.
 
     Raises:
         StoreNotFound: there is no set.
-        VersionNotFound: none of its versions has this name; the message says which names there are.
+        VersionNotFound: there is no such tag; the message lists the tags.
         IndexFileError: the tag cannot be read.
     """
     try:
         return _read(store, name)
     except StoreNotFound as error:
-        # Only now: where the tag is there, nothing else need be asked for.
+        # Checked only now, so that reading an existing tag takes a single request.
         newest = find_newest(store, lenient=True)
         if newest.header is None and newest.index is None:
             raise no_shard_set(store) from error
-        raise VersionNotFound(f"{store.url} has no tag {name!r}{_those_there_are(store)}", tag=name) from error
+        raise VersionNotFound(f"{store.url} has no tag {name!r}{_list_for_message(store)}", tag=name) from error
 
 
 def _read(store: Store, name: str) -> int:
@@ -127,14 +127,14 @@ def _read(store: Store, name: str) -> int:
     return version
 
 
-def _those_there_are(store: Store) -> str:
-    with suppress(StoreError):  # who may read need not be allowed to list
+def _list_for_message(store: Store) -> str:
+    with suppress(StoreError):  # credentials that may read are not always allowed to list
         return f"; its tags: {', '.join(map(repr, tags(store))) or 'none'}"
     return ""
 
 
 def chosen_version(store: Store, version: int | None, tag: str | None) -> int | None:
-    """The number of the version that somebody asked for, by number or by tag; None for the newest.
+    """Return the number of a version that is given by number or by tag; None for the newest.
 
     Raises:
         ValueError: both are given.
@@ -148,10 +148,10 @@ def chosen_version(store: Store, version: int | None, tag: str | None) -> int | 
 
 
 def tag_key(name: str) -> str:
-    """Where a tag lies.
+    """Return the key of a tag.
 
     Raises:
-        CatalogError: the name cannot be used.
+        CatalogError: the name is invalid.
     """
     if not _is_name(name):
         raise CatalogError(
@@ -163,7 +163,7 @@ def tag_key(name: str) -> str:
 
 
 def tag_bytes(name: str, version: int) -> bytes:
-    """Return the object that gives a version a name."""
+    """Return the content of a tag."""
     return json.dumps({"smalti": 1, "tag": name, "version": version}).encode()
 
 
@@ -205,5 +205,5 @@ def _replace(store: Store, key: str, data: bytes) -> None:
     try:
         store.put_if_match(key, data, etag)
     except StoreConflict as error:
-        if store.get(key) != data:  # else it is our own put, whose reply was lost
-            raise CommitConflict(f"{store.locate(key)}: somebody else moved this tag; look at it again") from error
+        if store.get(key) != data:  # equal data: our own put took effect, but its reply was lost
+            raise CommitConflict(f"{store.locate(key)}: another process moved this tag; look at it again") from error

@@ -1,7 +1,4 @@
-"""Checking that a version is what it says: every object there, of its size, with its hashes, samples and row hash.
-
-Shards of a store, opened after every byte of them was compared with the manifest.
-"""
+"""Verification of a version: every object exists, with the size, hashes, samples and row hash of the manifest."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -20,12 +17,12 @@ from smalti.storage import Place, Store, open_store
 
 @contextmanager
 def open_checked(store: Store, shard: ShardInfo) -> Iterator[AnyShard]:
-    """The open shard: fetched unless it is a file of this machine, verified, unpacked; copies are gone at the end.
+    """Fetch a shard unless it is local, verify and unpack it, and yield it opened; copies are removed at the end.
 
     Raises:
-        ChecksumMismatch: bytes differ from what the manifest says.
+        ChecksumMismatch: bytes differ from the hashes in the manifest.
         FormatError: the shard is damaged or contradicts the manifest.
-        StoreNotFound: a file of it is gone.
+        StoreNotFound: a file of it is missing.
     """
     with tempfile.TemporaryDirectory(prefix="smalti-shard-") as folder:
         opened = open_shard(_raw_files(store, shard, Path(folder)), shard, allow_unsafe_types=True)
@@ -36,7 +33,7 @@ def open_checked(store: Store, shard: ShardInfo) -> Iterator[AnyShard]:
 
 
 def _raw_files(store: Store, shard: ShardInfo, folder: Path) -> list[Path]:
-    """The uncompressed files of a shard, verified."""
+    """Return the verified uncompressed files of a shard."""
     compression = parse_compression(shard.compression)
     paths = []
     for place, (stored, raw) in enumerate(zip(shard.stored_files, shard.raw_files, strict=True)):
@@ -64,10 +61,10 @@ def _raw_files(store: Store, shard: ShardInfo, folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong."""
+    """One problem that a verification found."""
 
     key: str
-    """The object; the address of the set for what is wrong with all shards together."""
+    """The object; the address of the set for problems of the whole version."""
     kind: str
     """missing, size, checksum, content or rows."""
     message: str
@@ -75,30 +72,30 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a verification saw."""
+    """The result of a verification."""
 
     version: int
     digest: str
     deep: bool
-    """Whether contents were read, or only sizes looked up."""
+    """True if contents were read; False if only sizes were looked up."""
     num_shards: int
-    """Shards that were looked at, those of added columns too."""
+    """Number of checked shards, including those of added columns."""
     num_bytes: int
-    """Bytes of the shards as stored, by the manifest."""
+    """Bytes of the shards as stored, from the manifest."""
     rows: int
     problems: tuple[Problem, ...]
     row_hash: str = ""
-    """Of all samples, as they were read just now; empty where not all of them were."""
+    """Row hash of the samples that were read; empty if not all of them were."""
     declared_row_hash: str = ""
-    """What the version says of it; empty where its writer said nothing."""
+    """Row hash in the manifest; empty if its writer did not record one."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return a one-line summary."""
         how = "contents" if self.deep else "sizes"
         found = "no problem" if self.ok else f"{len(self.problems)} problems, the first: {self.problems[0].message}"
         what = f"{how} of {self.num_shards} shards, {self.rows} samples checked"
@@ -113,13 +110,13 @@ def verify(
     deep: bool = True,
     on_shard: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """A report on one version, the newest by default; reads every byte when `deep`, changes nothing.
+    """Verify one version, the newest by default; reads every byte if `deep`, and changes nothing.
 
     Args:
         place: The root of the set: a URL, folder or store.
-        version: Which one, by number.
-        tag: Which one, by name.
-        deep: Read and hash every object, unpack compressed ones, open each shard, and sum up the row hash; else
+        version: The number of the version.
+        tag: Its tag, instead of the number.
+        deep: Read and hash every object, unpack compressed ones, open each shard, and compute the row hash; else
             compare sizes only.
         on_shard: Called with (done, total) after each shard.
 
@@ -127,18 +124,18 @@ def verify(
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version or tag.
         IndexFileError: the manifest itself cannot be trusted.
-        StoreAuthError: the credentials were refused: nothing can be said.
-        StoreTimeout: the store does not answer: nothing can be said.
+        StoreAuthError: the credentials were refused, so that there is no result.
+        StoreTimeout: the store does not answer, so that there is no result.
     """
     store = open_store(place)
     manifest = load_from_table(store, chosen_version(store, version, tag))
-    beside = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
-    run = _Run(store, deep, on_shard, len(manifest.shards) + sum(map(len, beside)))
+    added = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
+    run = _Verification(store, deep, on_shard, len(manifest.shards) + sum(map(len, added)))
     row_hash = run.check(manifest.shards)
-    for shards in beside:
+    for shards in added:
         run.check(shards)
     if deep and not run.problems and manifest.row_hash not in {"", row_hash}:
-        run.problems.append(_other_rows(store, manifest, row_hash))
+        run.problems.append(_row_hash_problem(store, manifest, row_hash))
     return VerifyReport(
         version=manifest.version,
         digest=manifest.digest,
@@ -152,8 +149,8 @@ def verify(
     )
 
 
-class _Run:
-    """One verification: what was seen so far."""
+class _Verification:
+    """A running verification, with the problems found so far."""
 
     def __init__(self, store: Store, deep: bool, on_shard: Callable[[int, int], None] | None, total: int) -> None:  # noqa: FBT001
         self.total = total
@@ -164,7 +161,7 @@ class _Run:
         self._done = 0
 
     def check(self, shards: Iterable[ShardInfo]) -> str:
-        """Look at these shards; the row hash of those that are good."""
+        """Check these shards, and return the row hash of those without a problem."""
         rows = 0
         for shard in shards:
             found = self._check(shard)
@@ -178,7 +175,7 @@ class _Run:
         return row_hash_text(rows)
 
     def _check(self, shard: ShardInfo) -> Problem | int:
-        """What is wrong, or the sum of the hashes of its samples (0 if they were not read)."""
+        """Return a problem, or the sum of the hashes of the samples (0 if they were not read)."""
         store, key = self._store, shard.stored.basename
         try:
             for file in shard.stored_files:
@@ -202,7 +199,7 @@ class _Run:
         return 0
 
 
-def _other_rows(store: Store, manifest: Manifest, row_hash: str) -> Problem:
+def _row_hash_problem(store: Store, manifest: Manifest, row_hash: str) -> Problem:
     return Problem(
         store.url,
         "rows",

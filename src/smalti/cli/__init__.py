@@ -1,4 +1,7 @@
-"""The command `smalti`: look at shard sets and their versions from a shell. A door: each line is a library call."""
+"""The command `smalti`: inspect and change shard sets and their versions from a shell.
+
+Here: arguments and output. Each command is one library call. Read `main.py` first.
+"""
 
 from smalti.cli.main import main
 

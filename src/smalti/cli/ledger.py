@@ -1,4 +1,4 @@
-"""`smalti ledger check FOLDER`: whether a run took every planned sample once."""
+"""`smalti ledger check FOLDER`: check that a run read every planned sample once."""
 
 import argparse
 import json
@@ -19,12 +19,12 @@ from smalti.ledger import LedgerReport, Plan, check_ledger
 
 
 def add_ledger_commands(commands: Any) -> None:
-    """Adds `ledger` and what follows it to the parser's commands."""
-    text = "the ledger of a run: which samples its ranks took"
+    """Add `ledger` and its subcommands to the parser."""
+    text = "the ledger of a run: the samples that its ranks read"
     checks = commands.add_parser("ledger", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
-    text = "prove that each planned sample was taken once, over all lives of the run"
+    text = "prove that each planned sample was read once, over all lives of the run"
     check = checks.add_parser("check", help=text, description=text)
-    check.add_argument("folder", help="folder of the ledger, as the loader was given it")
+    check.add_argument("folder", help="folder of the ledger, as given to the loader")
     check.add_argument(
         "--data",
         action="append",
@@ -40,11 +40,11 @@ def _check(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
-        _tell(report)
+        _print_report(report)
     return 0 if report.ok else 1
 
 
-def _tell(report: LedgerReport) -> None:
+def _print_report(report: LedgerReport) -> None:
     for life in report.lives:
         print(f"life {life['life']:<5} ranks {life['num_ranks']:,}, hosts {life['num_hosts']:,}")
     for epoch in report.epochs:
@@ -65,7 +65,7 @@ def _tell(report: LedgerReport) -> None:
 
 
 def _planner(urls: list[str]) -> Callable[[Cursor], Plan]:
-    """The order that a cursor stands in, from those versions of the shard sets that have the cursor's digests."""
+    """Return a function from a cursor to its order, using the versions of the shard sets with the cursor's digests."""
 
     @lru_cache(maxsize=256)
     def shard_sizes(digest: str, split: str | None) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ def _planner(urls: list[str]) -> Callable[[Cursor], Plan]:
             found.append(f"{url} (newest: {newest[:16]})")
         raise CursorError(
             f"the ledger's run read a data set with digest {digest[:16]}, and no version of {', '.join(found)} has it. "
-            "Name each data set that the run read with a `--data` of its own, or leave all out.",
+            "Give each data set that the run read by its own `--data`, or omit `--data`.",
             digest=digest,
             urls=urls,
         )

@@ -1,4 +1,4 @@
-"""Arguments in, library calls, lines out; a fault is one line to a person and exit status 1."""
+"""The parser, and the exit status: an error of the library is printed as one line, with exit status 1."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from smalti.errors import SmaltiError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status: 0 for success, 1 for a fault, 2 for a wrong call."""
+    """Run one command, and return the exit status: 0 for success, 1 for an error, 2 for wrong arguments."""
     chosen = _parser().parse_args(arguments)
     try:
         return int(chosen.run(chosen))

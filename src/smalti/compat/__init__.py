@@ -1,1 +1,5 @@
-"""Doors for people who come from elsewhere: the names and arguments that they know, in front of our own parts."""
+"""Interfaces of other libraries, implemented with Smalti.
+
+`petastorm` has the names and arguments of Petastorm. This package contains only adapters, which turn foreign arguments
+into options of the library. Read `petastorm/__init__.py` first.
+"""

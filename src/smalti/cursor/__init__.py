@@ -1,23 +1,24 @@
-"""Cursor: where a run stands in its data. Small, JSON, the same on every rank; it holds no order, only what fixes it.
+"""Cursor: the place that a run has reached in its data. Small, JSON-able, the same on every rank.
 
-A saved cursor is input: every field is checked before it is believed.
+It holds everything that determines the order, but not the order itself (`smalti.order`). A saved cursor is untrusted
+input: every field is checked when it is loaded. Read `place` first.
 """
 
-from smalti.cursor.mixture import MOST_WEIGHT, WEIGHT_NAMES, MixedStream, Mixture, Weights
+from smalti.cursor.mixture import MAX_WEIGHT, WEIGHT_NAMES, MixedStream, Mixture, Weights
 from smalti.cursor.place import (
-    MOST_BLOCK,
-    MOST_CANONICAL_NODES,
-    MOST_SEED,
+    MAX_BLOCK,
+    MAX_CANONICAL_NODES,
+    MAX_SEED,
     ORDER_VERSIONS,
     WINDOW,
     Cursor,
 )
 
 __all__ = [
-    "MOST_BLOCK",
-    "MOST_CANONICAL_NODES",
-    "MOST_SEED",
-    "MOST_WEIGHT",
+    "MAX_BLOCK",
+    "MAX_CANONICAL_NODES",
+    "MAX_SEED",
+    "MAX_WEIGHT",
     "ORDER_VERSIONS",
     "WEIGHT_NAMES",
     "WINDOW",

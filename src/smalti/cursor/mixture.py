@@ -1,4 +1,4 @@
-"""What fixes the order of a run over several streams, beside what fixes any: streams, weights and their changes."""
+"""The part of a cursor that describes a mixture of streams: streams, weights and their changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from smalti.cursor import fields
 from smalti.errors import CursorError
 
 WEIGHT_NAMES = ("proportion", "repeat", "choose")
-MOST_STREAMS = 1 << 16
-MOST_CHANGES = 1 << 16
-MOST_WEIGHT = 1e18
-"""A weight may be so large, in a state as where it is declared."""
+MAX_STREAMS = 1 << 16
+MAX_CHANGES = 1 << 16
+MAX_WEIGHT = 1e18
+"""The largest weight, both in a saved state and in a declared stream."""
 
 Weight = tuple[str, float] | None
 """Such as ("proportion", 0.7); None for a stream without a weight."""
@@ -20,13 +20,13 @@ Weight = tuple[str, float] | None
 
 @dataclass(frozen=True)
 class MixedStream:
-    """One stream, as the run found it."""
+    """One stream of a mixture, in the version that the run reads."""
 
     digest: str
-    """Digest of the manifest that is read."""
+    """Digest of the manifest."""
     split: str | None
     samples: int
-    """Samples it has."""
+    """Samples of the stream."""
 
 
 @dataclass(frozen=True)
@@ -35,66 +35,66 @@ class Weights:
 
     epoch: int
     samples: int
-    """Place in that epoch."""
+    """Samples of that epoch after which they apply."""
     values: tuple[Weight, ...]
     """One for each stream."""
     epoch_size: int | None
     """Samples of an epoch, if the user chose it."""
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return a JSON-able dict."""
         values = [None if value is None else dict([value]) for value in self.values]
         return {"epoch": self.epoch, "samples": self.samples, "weights": values, "epoch_size": self.epoch_size}
 
     @classmethod
     def from_state(cls, state: Any) -> "Weights":
-        """What `to_state` wrote; see `Mixture.from_state`."""
-        told = fields.mapping(state, "history")
-        values = tuple(map(_weight, fields.listed(told, "weights", most=MOST_STREAMS)))
-        size = fields.whole_or_none(told, "epoch_size", low=1)
-        return cls(fields.whole(told, "epoch", low=0), fields.whole(told, "samples", low=0), values, size)
+        """Return the weights that `to_state` wrote; raises as `Mixture.from_state`."""
+        saved = fields.mapping(state, "history")
+        values = tuple(map(_weight, fields.listed(saved, "weights", most=MAX_STREAMS)))
+        size = fields.whole_or_none(saved, "epoch_size", low=1)
+        return cls(fields.whole(saved, "epoch", low=0), fields.whole(saved, "samples", low=0), values, size)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Streams, how they are drawn from and batched, and their weights over the run."""
+    """The streams of a run, the methods of drawing and batching, and the weights over the run."""
 
     streams: tuple[MixedStream, ...]
     sampling_method: str
     sampling_granularity: int
     batching_method: str
     global_batch: int | None
-    """Samples of one step over all ranks with which the epoch was begun; None where the order does not depend on it."""
+    """Samples of one step over all ranks when the epoch began; None where the order does not depend on it."""
     local_batch: int | None
-    """The same of one rank."""
+    """Samples of one step on one rank when the epoch began."""
     history: tuple[Weights, ...]
-    """In the order of their places; the first at the start of epoch 0."""
+    """All weights in the order of their places; the first ones at the start of epoch 0."""
     version: int = 1
-    """Version of what an epoch takes of each stream, and of how batches are made."""
+    """Version of the algorithms of drawing and batching."""
 
     @property
     def weights(self) -> Weights:
-        """Those that hold at the run's newest place."""
+        """The weights at the run's newest place."""
         return self.history[-1]
 
     def changed(self, weights: Weights) -> "Mixture":
-        """With other weights from a place on; what was to hold from there on, or later, is forgotten.
+        """Return the mixture with other weights from a place on; weights from that place or later are dropped.
 
         Raises:
-            CursorError: weights changed so often that nobody would load the state.
+            CursorError: weights changed more often than a state can hold.
         """
         place = (weights.epoch, weights.samples)
         history = (*(each for each in self.history if (each.epoch, each.samples) < place), weights)
-        if len(history) > MOST_CHANGES:
+        if len(history) > MAX_CHANGES:
             raise CursorError(
-                f"weights may hold from {MOST_CHANGES} places of a run, and these would be one more: go on with those "
-                "of the state, or begin a new run.",
+                f"weights may hold from {MAX_CHANGES} places of a run, and these would be one more: continue with "
+                "those of the state, or begin a new run.",
                 key="history",
             )
         return replace(self, history=history)
 
     def is_followed_by(self, later: "Mixture", epoch: int, samples: int) -> bool:
-        """Whether a run with this mixture may go on with a later one from a place on: only weights changed, there."""
+        """Return whether a run with this mixture may continue with a later one: only weights changed, at this place."""
         place = (epoch, samples)
         kept = tuple(each for each in self.history if (each.epoch, each.samples) < place)
         newest = later.weights
@@ -103,28 +103,28 @@ class Mixture:
         return same and replace(later, history=self.history) == self
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("streams", "history")}
+        """Return a JSON-able dict."""
+        saved = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("streams", "history")}
         streams = [{"digest": one.digest, "split": one.split, "samples": one.samples} for one in self.streams]
-        return told | {"streams": streams, "history": [each.to_state() for each in self.history]}
+        return saved | {"streams": streams, "history": [each.to_state() for each in self.history]}
 
     @classmethod
     def from_state(cls, state: Any) -> "Mixture":
-        """What `to_state` wrote.
+        """Return the mixture that `to_state` wrote.
 
         Raises:
             CursorError: a field is missing, of another type, or out of range; the message names it.
         """
-        told = fields.mapping(state, "mixture")
+        saved = fields.mapping(state, "mixture")
         mixture = cls(
-            streams=tuple(map(_stream, fields.listed(told, "streams", most=MOST_STREAMS))),
-            sampling_method=fields.text(told, "sampling_method"),
-            sampling_granularity=fields.whole(told, "sampling_granularity", low=1),
-            batching_method=fields.text(told, "batching_method"),
-            global_batch=fields.whole_or_none(told, "global_batch", low=1, high=(1 << 62) - 1),
-            local_batch=fields.whole_or_none(told, "local_batch", low=1, high=(1 << 62) - 1),
-            history=tuple(map(Weights.from_state, fields.listed(told, "history", most=MOST_CHANGES))),
-            version=fields.whole(told, "version", low=1),
+            streams=tuple(map(_stream, fields.listed(saved, "streams", most=MAX_STREAMS))),
+            sampling_method=fields.text(saved, "sampling_method"),
+            sampling_granularity=fields.whole(saved, "sampling_granularity", low=1),
+            batching_method=fields.text(saved, "batching_method"),
+            global_batch=fields.whole_or_none(saved, "global_batch", low=1, high=(1 << 62) - 1),
+            local_batch=fields.whole_or_none(saved, "local_batch", low=1, high=(1 << 62) - 1),
+            history=tuple(map(Weights.from_state, fields.listed(saved, "history", most=MAX_CHANGES))),
+            version=fields.whole(saved, "version", low=1),
         )
         places = [(each.epoch, each.samples) for each in mixture.history]
         if places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
@@ -149,9 +149,9 @@ class Mixture:
 
 
 def _stream(state: Any) -> MixedStream:
-    told = fields.mapping(state, "streams")
-    samples = fields.whole(told, "samples", low=0)
-    return MixedStream(fields.text(told, "digest"), fields.text_or_none(told, "split"), samples)
+    saved = fields.mapping(state, "streams")
+    samples = fields.whole(saved, "samples", low=0)
+    return MixedStream(fields.text(saved, "digest"), fields.text_or_none(saved, "split"), samples)
 
 
 def _weight(state: Any) -> Weight:
@@ -160,7 +160,7 @@ def _weight(state: Any) -> Weight:
     if isinstance(state, Mapping) and len(state) == 1:
         ((name, value),) = state.items()
         kinds = (int,) if name == "choose" else (int, float)
-        if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= MOST_WEIGHT:
+        if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= MAX_WEIGHT:
             return name, value
     raise CursorError(
         f"saved state: a weight in 'history' is {fields.shown(state)}, expected one of {', '.join(WEIGHT_NAMES)} with "

@@ -1,88 +1,88 @@
-"""The cursor itself, as a value and as the dict that is saved."""
+"""Cursor: the place of a run as an immutable value, and as the dict that is saved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smalti.cursor.fields import MOST_NUMBER, flag, mapping, shown, text, text_or_none, whole
+from smalti.cursor.fields import MAX_NUMBER, flag, mapping, shown, text, text_or_none, whole
 from smalti.cursor.mixture import Mixture
 from smalti.errors import CursorError
 
 CURSOR_VERSION = 2
-"""The highest version that is read. A cursor of one stream is written as version 1, which older Smaltis read."""
+"""The highest version that can be read. A cursor of one stream is written as version 1, which older releases read."""
 WINDOW = "window"
-"""The name of our own order; every other one is MosaicML's."""
+"""The name of Smalti's own order; all other orders are MosaicML's."""
 ORDER_VERSIONS = {WINDOW: 2}
-"""Versions of the orders that are not 1."""
-MOST_CANONICAL_NODES = 1 << 20
-"""Planning takes memory for each, and a state is input."""
-MOST_SEED = MOST_NUMBER
-MOST_BLOCK = 1 << 62
-"""A quarter more is still a number of 64 bits: MosaicML's `py1e` draws up to there."""
+"""Versions of the orders; 1 for orders that are not listed."""
+MAX_CANONICAL_NODES = 1 << 20
+"""Limits the memory that planning takes for each, because a loaded state is untrusted."""
+MAX_SEED = MAX_NUMBER
+MAX_BLOCK = 1 << 62
+"""MosaicML's `py1e` draws numbers up to a quarter more, which must fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the global order of one epoch, and everything that fixes that order."""
+    """A place in the global order of one epoch, and everything that determines that order."""
 
     epoch: int
     """Epoch, counting from 0."""
     samples: int
-    """Samples of this epoch that all ranks together have consumed, padding not counted."""
+    """Samples of this epoch that all ranks together have consumed, without padding."""
     seed: int
     """Base seed of the run."""
     canonical_nodes: int
-    """Runs that the order is woven from; it has nothing to do with the number of machines."""
+    """Runs that the order is woven from; independent of the number of machines."""
     initial_hosts: int
-    """Hosts of the run that began the epoch. Not used by the order; MosaicML's own state has it."""
+    """Hosts that the run began with; part of MosaicML's state and used by its orders only."""
     digest: str
-    """Digest of the manifest that is read; of a mixture, of all of them."""
+    """Digest of the manifest; of a mixture, of all manifests."""
     split: str | None
-    """The split that is read, None for the whole set or a mixture."""
+    """The split; None for the whole set or a mixture."""
     epoch_size: int
     """Samples of one epoch."""
     shuffle: bool
-    """Whether the order is shuffled."""
+    """True if the order is shuffled."""
     block_size: int
     """Samples within which shuffling mixes."""
     algorithm: str = WINDOW
     """Name of the order's algorithm."""
     algorithm_version: int = ORDER_VERSIONS[WINDOW]
-    """Its version: another number may mean another order."""
+    """Version of the algorithm: the order may differ between versions."""
     mixture: Mixture | None = None
-    """Streams and weights, if there are several streams, or an epoch is not just every sample once."""
+    """Streams and weights; None if an epoch is every sample of one stream once."""
 
     @property
     def end(self) -> int:
-        """Samples after which all of the epoch were read; with MosaicML's batches of streams, the most it may be.
+        """Samples after which the epoch is complete; with MosaicML's batches of streams, an upper bound.
 
-        MosaicML's orders make their canonical nodes equally long, with repeats that stand before the last samples.
+        MosaicML's orders make their canonical nodes equally long by repeats, which precede the last samples.
         """
         if self.algorithm == WINDOW:
             return self.epoch_size
         end = -(-self.epoch_size // self.canonical_nodes) * self.canonical_nodes
-        return end + (self._most_filled(self.mixture) if self.mixture is not None else 0)
+        return end + (self._max_padding(self.mixture) if self.mixture is not None else 0)
 
-    def _most_filled(self, mixture: Mixture) -> int:
-        """Positions that MosaicML adds at most where it makes batches of streams: only its plan tells how many."""
+    def _max_padding(self, mixture: Mixture) -> int:
+        """Return an upper bound of the padding in MosaicML's batches of streams; the exact number requires its plan."""
         if mixture.batching_method == "random":
             return 0
         batch = mixture.global_batch or 0
         ranks = batch // (mixture.local_batch or max(1, batch))
-        # Each stream is dealt by itself, to canonical nodes or to hosts, and is filled up for all of their ranks.
+        # Each stream is partitioned by itself, over canonical nodes or hosts, and padded for all their ranks.
         return len(mixture.streams) * (self.canonical_nodes + 1) * (ranks + 1) + batch
 
     def advanced(self, samples: int) -> "Cursor":
-        """This cursor after `samples` more; at the epoch's end it is the start of the next epoch."""
+        """Return the cursor after `samples` more samples; at the epoch's end, the start of the next epoch."""
         place = self.samples + samples
         return self.next_epoch() if place >= self.end else replace(self, samples=place)
 
     def next_epoch(self) -> "Cursor":
-        """The start of the epoch after this one."""
+        """Return the start of the next epoch."""
         return replace(self, epoch=self.epoch + 1, samples=0)
 
     def to_state(self) -> dict[str, Any]:
-        """The cursor as a JSON-able dict: MosaicML's five keys, and one of ours that holds the rest."""
+        """Return the cursor as a JSON-able dict: MosaicML's five keys, and the key `smalti` with all other fields."""
         return {
             "epoch": self.epoch,
             "sample_in_epoch": self.samples,
@@ -104,7 +104,7 @@ class Cursor:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Cursor":
-        """The cursor that `to_state` wrote.
+        """Return the cursor that `to_state` wrote.
 
         Raises:
             CursorError: a field is missing, of another type, or out of range; the message names it.
@@ -123,13 +123,13 @@ class Cursor:
             epoch=whole(state, "epoch", low=0, high=1 << 62),
             samples=whole(state, "sample_in_epoch", low=0),
             seed=whole(state, "shuffle_seed", low=0),
-            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
+            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MAX_CANONICAL_NODES),
             initial_hosts=whole(state, "initial_physical_nodes", low=1),
             digest=text(own, "digest"),
             split=text_or_none(own, "split"),
             epoch_size=whole(own, "epoch_size", low=1),
             shuffle=flag(own, "shuffle"),
-            block_size=whole(own, "shuffle_block_size", low=1, high=MOST_BLOCK),
+            block_size=whole(own, "shuffle_block_size", low=1, high=MAX_BLOCK),
             algorithm=text(own, "algorithm"),
             algorithm_version=whole(own, "algorithm_version", low=1),
             mixture=None if own.get("mixture") is None else Mixture.from_state(own["mixture"]),
@@ -151,12 +151,12 @@ class Cursor:
 
     @classmethod
     def from_mosaic_state(cls, state: Mapping[str, Any], fresh: "Cursor", *, num_ranks: int) -> "Cursor":
-        """The cursor of a state that MosaicML Streaming wrote: five keys, or four in old checkpoints.
+        """Return the cursor of a state that MosaicML Streaming wrote: five keys, or four in old checkpoints.
 
         Args:
-            state: what its `state_dict` returned.
-            fresh: a cursor of the data set and the options with which the run goes on; the state knows neither.
-            num_ranks: ranks that read different samples here.
+            state: the return value of MosaicML's `state_dict`.
+            fresh: a cursor of this data set with this run's options, which the state does not hold.
+            num_ranks: ranks that read different samples in this run.
 
         Raises:
             CursorError: a field is missing, of another type, or out of range, or the order is not MosaicML's.
@@ -172,17 +172,17 @@ class Cursor:
             )
         epoch = whole(state, "epoch", low=-1, high=1 << 62)
         hosts = fresh.initial_hosts
-        if state.get("initial_physical_nodes") is not None:  # unknown to old checkpoints
+        if state.get("initial_physical_nodes") is not None:  # missing in old checkpoints
             hosts = whole(state, "initial_physical_nodes", low=1)
         cursor = replace(
             fresh,
-            epoch=max(epoch, 0),  # MosaicML calls the time before the first epoch -1
+            epoch=max(epoch, 0),  # -1 before the first epoch
             samples=0 if epoch < 0 else whole(state, "sample_in_epoch", low=0),
             seed=whole(state, "shuffle_seed", low=0),
-            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MOST_CANONICAL_NODES),
+            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MAX_CANONICAL_NODES),
             initial_hosts=hosts,
         )
-        # An epoch's last steps repeat samples, so that its end may count more than there are; not twice the ranks'.
+        # The last steps of an epoch repeat samples, so the count may exceed the epoch by less than twice the ranks.
         mixture = cursor.mixture and replace(cursor.mixture, global_batch=num_ranks, local_batch=1)
         if cursor.samples > replace(cursor, mixture=mixture).end + 2 * num_ranks:
             raise CursorError(

@@ -1,7 +1,11 @@
-"""Shard sets as datasets: samples by id, and epochs of batches in an elastic, resumable order. No torch in here."""
+"""Shard sets as datasets: samples by id, and epochs of batches in an elastic, resumable order.
 
-from smalti.dataset.opening import open_dataset
+`streaming` is the public class and the file to read first; `epoch_reader` does its work, `order` plans one rank's part
+of an epoch, `resume` compares saved states, `lookahead` plans and prefetches shards. Nothing here imports
+torch (`smalti.torch` makes a torch dataset of it), and neither stores nor shards are opened here (`smalti.stream`).
+"""
+
 from smalti.dataset.order import DEFAULT_SEED, Pass
-from smalti.dataset.streaming import StreamingDataset
+from smalti.dataset.streaming import StreamingDataset, open_dataset
 
 __all__ = ["DEFAULT_SEED", "Pass", "StreamingDataset", "open_dataset"]

@@ -1,11 +1,11 @@
-"""What the wide constructor is given, checked: numbers, choices, abbreviated sizes."""
+"""Checks of StreamingDataset's arguments: numbers, choices, abbreviated sizes, streams and world."""
 
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset.resume import ALGORITHMS
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
@@ -17,11 +17,10 @@ from smalti.world import World
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _RANGES: dict[str, tuple[int, int | None]] = {
     "batch_size": (1, None),
-    "num_canonical_nodes": (1, MOST_CANONICAL_NODES),
-    "shuffle_block_size": (1, MOST_BLOCK),
+    "num_canonical_nodes": (1, MAX_CANONICAL_NODES),
+    "shuffle_block_size": (1, MAX_BLOCK),
     "predownload": (0, None),
-    "download_retry": (1, None),
-    "shuffle_seed": (0, MOST_SEED),
+    "shuffle_seed": (0, MAX_SEED),
     "replication": (1, None),
     "rank": (0, None),
     "num_ranks": (1, None),
@@ -38,17 +37,17 @@ _CHOICES: dict[str, Sequence[str]] = {
 _ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
 
 
-def checked(**given: Any) -> Any:
-    """Return the values as they are used: whole numbers as Python's, choices as they are, None for nothing.
+def checked(**arguments: Any) -> Any:
+    """Return the arguments checked: whole numbers as Python integers, choices unchanged, None as None.
 
     Returns:
         A tuple in the order of the arguments, or the value itself where there is one.
 
     Raises:
-        ValueError: a number is out of its range, or a choice is not one of those there are.
+        ValueError: a number is out of its range, or a choice is not among the allowed ones.
     """
     found = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in _CHOICES:
             check_choice(name, value, _CHOICES[name])
             found.append(value)
@@ -58,7 +57,7 @@ def checked(**given: Any) -> Any:
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Return only if the value is one of those allowed.
+    """Check that the value of an argument is one of those allowed.
 
     Raises:
         ValueError: it is not.
@@ -68,10 +67,10 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
 
 
 def number_of_samples(name: str, value: int | str | None) -> int | None:
-    """The number that the user wrote: 64000, "64000", "64k", "1.5M", "2b", "1t"; decimal, as MosaicML has it.
+    """Parse a number such as 64000, "64000", "64k", "1.5M", "2b" or "1t"; units are decimal, as in MosaicML Streaming.
 
     Raises:
-        ValueError: it is none, or not a whole number from 1.
+        ValueError: it is not a number, or not a whole number from 1.
     """
     if isinstance(value, str):
         match = _ABBREVIATED.fullmatch(value.strip())
@@ -83,10 +82,10 @@ def number_of_samples(name: str, value: int | str | None) -> int | None:
 
 
 def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:
-    """The world that the user chose, in one of two ways; None for neither.
+    """Return the world that the user chose, by rank and number of ranks or as a whole; None without a choice.
 
     Raises:
-        ValueError: both, or half of one.
+        ValueError: both are given, or one of `rank` and `num_ranks`.
         WorldMismatch: there is no such rank.
     """
     if rank is None and num_ranks is None:
@@ -99,11 +98,11 @@ def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -
 def declared_streams(
     streams: Sequence[Stream] | None, *, remote: Any, local: Any, version: int | None, tag: str | None
 ) -> tuple[Stream, ...]:
-    """The streams that the user gave, or the one that `remote` and `local` are.
+    """Return the streams that the user gave, or the single stream at `remote` or `local`.
 
     Raises:
-        ValueError: both, or nothing; or a version and a tag.
-        TypeError: something else than streams.
+        ValueError: both are given, or neither, or an empty list; or both a version and a tag.
+        TypeError: `streams` holds something other than streams.
     """
     if streams is None:
         return (Stream(remote=remote, local=local, version=version, tag=tag),)
@@ -111,9 +110,9 @@ def declared_streams(
         raise ValueError(
             "give either `streams`, each with its `remote`, `local` and `version` or `tag`, or these for one set."
         )
-    given: object = streams
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise TypeError(f"`streams` must be a list of smalti.Stream objects, found {type(given).__name__}.")
+    value: object = streams
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise TypeError(f"`streams` must be a list of smalti.Stream objects, found {type(value).__name__}.")
     chosen = tuple(streams)
     for stream in chosen:
         if not isinstance(stream, Stream):

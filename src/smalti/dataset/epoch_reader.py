@@ -1,10 +1,8 @@
-"""EpochReader: what a StreamingDataset does, for the library's own use.
+"""EpochReader: the implementation of StreamingDataset, for the library's own use.
 
-A user's subclass may replace any public name of StreamingDataset. So the dataset keeps one of these, which nobody
-subclasses, and the library's code calls it instead of the dataset. Of the dataset itself only `__getitem__` is called,
-which is handed in as `get`.
-
-The columns that `include_ids=True` adds; a data set or a transform must have none of their names.
+A user's subclass may replace any public name of StreamingDataset. So the dataset holds an EpochReader, which users do
+not subclass, and the library calls that instead of the dataset. Of the dataset itself only `__getitem__` is called; it
+is passed in as `get`.
 """
 
 import copy
@@ -19,23 +17,21 @@ from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.arguments import checked
-from smalti.dataset.lookahead import History, planned_ahead
+from smalti.dataset.lookahead import planned_ahead
 from smalti.dataset.order import (
     MixingOptions,
-    Opened,
     OrderOptions,
     Pass,
-    Place,
     Planned,
-    Progress,
     Reading,
     Sizes,
-    begun,
     check_next_epoch,
     cursor_after,
     reading_world,
+    with_batch_sizes,
 )
-from smalti.dataset.resume import as_saved, at_epoch, changes_weights, first_cursor, saved_cursor
+from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, open_saved_versions, saved_cursor
+from smalti.dataset.run import OpenedOnce, PassHistory, RunPlace, RunTracker
 from smalti.errors import SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
@@ -43,54 +39,13 @@ from smalti.whole import whole_number
 from smalti.world import World, detect_world
 
 MARKS = ("_sample_id", "_position", "_stream")
-"""Sample id, place in the epoch's order, and number of the stream."""
-
-
-def check_names(sets: Sequence[ShardSet]) -> None:
-    """Return only if no stream has a column with the name of a mark.
-
-    Raises:
-        SchemaError: one has.
-    """
-    for number, each in enumerate(sets):
-        taken = [name for name in MARKS if name in each.columns]
-        if taken:
-            raise SchemaError(
-                f"stream {number} ({each.options.root}) has a column {taken[0]!r}, and `include_ids=True` adds columns "
-                f"{', '.join(MARKS)}: one would overwrite the other. Leave `include_ids` out, or write the data set "
-                "with another name for the column.",
-                column=taken[0],
-                stream=number,
-            )
-
-
-def with_marks(samples: Sequence[Any], marks: Mapping[str, NDArray[np.int64]]) -> list[Any]:
-    """Return samples with the marks of each added.
-
-    Raises:
-        SchemaError: a sample has a field of that name already, from a transform or an overridden `__getitem__`.
-    """
-    values = {name: column.tolist() for name, column in marks.items()}
-    marked = []
-    for at, sample in enumerate(samples):
-        taken = [name for name in values if name in sample]
-        if taken:
-            raise SchemaError(
-                f"sample {values['_sample_id'][at]} has a field {taken[0]!r} after its transform, and "
-                "`include_ids=True` adds one of that name. Leave `include_ids` out, or give the field another name.",
-                column=taken[0],
-            )
-        marked.append(sample | {name: column[at] for name, column in values.items()})
-    return marked
-
+"""The columns that `include_ids=True` adds: sample id, position in the epoch's order, number of the stream."""
+MAX_EPOCH = 1 << 62  # the largest that a saved state can hold
+_MAX_IDS_IN_ERROR = 64
 
 _Reader = TypeVar("_Reader", bound="EpochReader")
 Get = Callable[[int], Any]
-"""Returns the sample with an id: the `__getitem__` of the user's dataset."""
-
-MOST_EPOCH = 1 << 62
-"""As far as a saved state goes."""
-_MOST_TOLD = 64  # sample ids in a message
+"""The `__getitem__` of the user's dataset: sample id to sample."""
 
 
 @dataclass(eq=False)
@@ -105,34 +60,34 @@ class EpochReader:
     batch_size: int | None = None
     predownload: int | None = None
     transform: Callable[[Any], Any] | None = None
-    """The constructor's argument; of each sample, or of each batch if it has an attribute `on_batches`."""
+    """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`."""
     include_ids: bool = False
     cache_limit: int | None = None
     chosen_world: World | None = None
-    progress: Progress = field(default_factory=Progress)
-    opened: Opened = field(default_factory=Opened)
-    history: History = field(default_factory=History)
+    tracker: RunTracker = field(default_factory=RunTracker)
+    opened: OpenedOnce = field(default_factory=OpenedOnce)
+    history: PassHistory = field(default_factory=PassHistory)
     reweighted: Cursor | None = None
     """The loaded state, if its weights were changed when it was loaded."""
-    # Of the latest two passes, such as the one that is read and the next one, whose length a loader is asked for:
-    # with batches of streams in MosaicML's orders, only planning the epoch tells it.
+    # Divisions of two passes, usually the current one and the next, whose length a loader asks for: with batches of
+    # streams in MosaicML's orders, computing a length requires planning the epoch.
     known_divisions: tuple[tuple[Any, Division], ...] = ()
 
     def view(self: _Reader) -> _Reader:
-        """Return a copy that shares what was opened and the progress, for a loader to change."""
+        """Return a copy that shares the opened streams and the run's place; a loader may change its options."""
         return copy.copy(self)
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ streams and world
 
     @property
     def stream(self) -> OpenStreams:
         """The opened shard sets, as one run of samples; the first use opens them."""
         stream = self.opened.stream
         if stream is None:
-            known = self.progress.get().versions
+            known = self.tracker.get().versions
             stream = open_streams(self.stream_options, known, cache_limit=self.cache_limit)
-            agreed = self.progress.agree(stream.versions)
-            if agreed != stream.versions:  # another worker opened them first, before a new version was published
+            agreed = self.tracker.agree(stream.versions)
+            if agreed != stream.versions:  # another worker opened them first, and a new version was published since
                 stream.close()
                 stream = open_streams(self.stream_options, agreed, cache_limit=self.cache_limit)
             self.opened.stream = stream
@@ -145,12 +100,12 @@ class EpochReader:
 
     @property
     def world(self) -> World:
-        """Ranks and hosts that share the epoch, those included that read the same samples."""
+        """All ranks and hosts, including ranks that read the same samples."""
         return self.chosen_world if self.chosen_world is not None else detect_world()
 
     @property
     def readers(self) -> World:
-        """The world of those who read different samples."""
+        """The world of ranks that read different samples."""
         return reading_world(self.world, self.order)
 
     @property
@@ -160,7 +115,7 @@ class EpochReader:
 
     @property
     def transforms_samples(self) -> bool:
-        """Whether there is a transform that is called with each sample."""
+        """True if there is a transform that is called with each sample."""
         return self.transform is not None and not getattr(self.transform, "on_batches", False)
 
     def sample(self, sample_id: int) -> Any:
@@ -176,11 +131,11 @@ class EpochReader:
         return self.transform(sample) if self.transform is not None and self.transforms_samples else sample
 
     def stats(self, *, least: bool = True) -> CacheStats:
-        """Return what reading has cost, here and in loader workers."""
+        """Return the cost of reading, in this process and in loader workers."""
         return self.history.stats(self.stream, least=least)
 
     def close(self) -> None:
-        """Let go of open shards and fetching threads; the next use opens the same versions."""
+        """Close open shards and end fetching threads; the next use opens the same versions."""
         if self.opened.stream is not None:
             self.opened.stream.close()
             self.opened.stream = None
@@ -190,35 +145,35 @@ class EpochReader:
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration reads."""
-        place = self.progress.get()
+        place = self.tracker.get()
         return place.next_epoch if place.resume is None else place.resume.epoch
 
     def set_epoch(self, epoch: Any) -> None:
         """Make the next iteration read `epoch` from its start."""
-        self.progress.set(self.progress.get().at_epoch(whole_number("epoch", epoch, 0, MOST_EPOCH)))
+        self.tracker.set(self.tracker.get().at_epoch(whole_number("epoch", epoch, 0, MAX_EPOCH)))
 
     def cursor(self) -> Cursor:
-        """Return where the next iteration begins."""
-        return self._cursor_at(self.progress.get())
+        """Return the start of the next iteration."""
+        return self._cursor_at(self.tracker.get())
 
     def cursor_at_start(self) -> Cursor:
         """Return the start of the next iteration's epoch."""
-        place = self.progress.get()
+        place = self.tracker.get()
         return self._fresh_cursor(place, place.next_epoch if place.resume is None else place.resume.epoch)
 
     def state_dict(self, num_samples: Any, *, from_beginning: bool) -> dict[str, Any]:
-        """Return the state after `num_samples` global samples of the epoch at hand."""
+        """Return the state after `num_samples` global samples of the current epoch."""
         count = whole_number("num_samples", num_samples, 0)
-        place = self.progress.get()
+        place = self.tracker.get()
         cursor = place.begun or self._cursor_at(place)
         before = cursor.samples if from_beginning else 0
         return cursor.advanced(count - before).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration continue where `state` was saved."""
+        """Make the next iteration continue from a saved state."""
         readers = self.readers
-        if not self.history.begun:  # else loader workers may hold what is open
-            self.opened.stream = as_saved(self.stream_options, self.stream, state, self.cache_limit)
+        if not self.history.begun:  # later, loader workers may use the opened streams
+            self.opened.stream = open_saved_versions(self.stream_options, self.stream, state, self.cache_limit)
         cursor = saved_cursor(
             state,
             self._first_cursor(),
@@ -228,39 +183,40 @@ class EpochReader:
             change_weights=self.mixing.change_weights,
         )
         reweighted = cursor if changes_weights(state, cursor) else None
-        if self.batch_size is not None:  # what it would refuse then is refused now
-            start = begun(cursor, readers, self.batch_size)
+        if self.batch_size is not None:  # refuse now what beginning the pass would refuse
+            start = with_batch_sizes(cursor, readers, self.batch_size)
             if reweighted is not None:
                 check_next_epoch(start, self.sizes, self.batch_size * readers.num_ranks)
         self.reweighted = reweighted
-        self.progress.set(self.progress.get().resumed(cursor, self.stream.versions))
+        self.tracker.set(self.tracker.get().resumed(cursor, self.stream.versions))
 
     def begin_pass(self, batch_size: int | None = None, number: int | None = None) -> Pass:
-        """Settle where an iteration begins, and count its epoch as begun.
+        """Determine the start of an iteration, and record that its epoch began.
 
         Args:
             batch_size: samples per rank and step, if the dataset has no batch size of its own.
-            number: what `progress.enter` returned.
+            number: the return value of `tracker.enter`.
         """
         self._follow_versions()
-        sizes, readers, size = self.sizes, self.readers, self.batch_size or batch_size  # opened before anybody waits
+        # Before `settle`, which other workers wait for: the first use of `sizes` opens the streams.
+        sizes, readers, size = self.sizes, self.readers, self.batch_size or batch_size
         if self.include_ids:
             check_names(self.stream.sets)
 
-        def settle(place: Place) -> Cursor:
-            start = begun(self._cursor_at(place), readers, size)
+        def settle(place: RunPlace) -> Cursor:
+            start = with_batch_sizes(self._cursor_at(place), readers, size)
             if size is not None and self.reweighted is not None and place.resume == self.reweighted:
                 check_next_epoch(start, sizes, size * readers.num_ranks)
             return start
 
-        start, is_first = self.progress.begin(settle, number)
+        start, is_first = self.tracker.begin(settle, number)
         this_pass = Pass(start, self.world)
         if size and is_first:
             self.history.begin(Reading(this_pass, sizes, size, self.order), self.stream)
         return this_pass
 
     def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
-        """Return where the run stands after so many steps of a pass."""
+        """Return the cursor after this many steps of a pass."""
         return cursor_after(this_pass.start, self.division(this_pass), steps)
 
     @property
@@ -269,8 +225,8 @@ class EpochReader:
         return [each.shard_sizes for each in self.stream.sets]
 
     def _follow_versions(self) -> None:
-        """Open the versions that the program has changed to since this worker process opened others."""
-        known, stream = self.progress.get().versions, self.opened.stream
+        """Close the streams if the main process has changed to other versions; the next use opens those."""
+        known, stream = self.tracker.get().versions, self.opened.stream
         if stream is not None and known and stream.versions != known:
             self.close()
 
@@ -279,10 +235,10 @@ class EpochReader:
         mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
         return first_cursor(self.order, self.readers, mixed, self.sizes, self.mixing)
 
-    def _fresh_cursor(self, place: Place, epoch: int) -> Cursor:
+    def _fresh_cursor(self, place: RunPlace, epoch: int) -> Cursor:
         return at_epoch(place.adopted or self._first_cursor(), epoch, self.sizes)
 
-    def _cursor_at(self, place: Place) -> Cursor:
+    def _cursor_at(self, place: RunPlace) -> Cursor:
         return place.resume if place.resume is not None else self._fresh_cursor(place, place.next_epoch)
 
     # ------------------------------------------------------------------ iteration
@@ -295,22 +251,28 @@ class EpochReader:
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
     ) -> Iterator[Planned]:
-        """Return the steps of one loader worker and the sample ids to read at each; shards are fetched as it goes."""
-        place = {"worker": worker, "num_workers": num_workers, "num_readers": num_readers}
-        return planned_ahead(self.reading(this_pass), self.stream, predownload=self.predownload, **place)
+        """Yield the steps of one loader worker with their sample ids; shards of later steps are prefetched."""
+        return planned_ahead(
+            self.reading(this_pass),
+            self.stream,
+            worker=worker,
+            num_workers=num_workers,
+            num_readers=num_readers,
+            predownload=self.predownload,
+        )
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], get: Get | None) -> Any:
-        """Return one batch, transformed: a list of samples from `get`, or columns without it."""
+        """Return one batch, transformed: a list of samples from `get`, or columns if `get` is None."""
         return self._read_columns(step, ids) if get is None else self._read_samples(step, ids, get)
 
     def division(self, this_pass: Pass) -> Division:
-        """Return which positions of the order this rank takes at which step."""
-        asked, known = (this_pass, self.batch_size, self.order), self.known_divisions  # threads replace it
-        for of, division in known:
-            if of == asked:
+        """Return the positions of the order that this rank takes at each step."""
+        key, known = (this_pass, self.batch_size, self.order), self.known_divisions  # other threads replace the tuple
+        for known_key, division in known:
+            if known_key == key:
                 return division
         division = self.reading(this_pass).division
-        self.known_divisions = ((asked, division), *known[:1])
+        self.known_divisions = ((key, division), *known[:1])
         return division
 
     def plan(self, this_pass: Pass) -> GlobalOrder:
@@ -318,11 +280,11 @@ class EpochReader:
         return self.reading(this_pass).plan
 
     def reading(self, this_pass: Pass) -> Reading:
-        """Return one rank's part of a pass: its steps and their sample ids; pure."""
+        """Return this rank's part of a pass: its steps and their sample ids; pure."""
         if self.batch_size is None:
             raise ValueError(
-                "`batch_size` is needed to iterate a StreamingDataset: who reads what depends on it. Give it to the "
-                "dataset, or use StreamingDataLoader(dataset, batch_size=...)."
+                "`batch_size` is needed to iterate a StreamingDataset: it decides which rank reads which samples. "
+                "Give it to the dataset, or use StreamingDataLoader(dataset, batch_size=...)."
             )
         return Reading(this_pass, self.sizes, self.batch_size, self.order)
 
@@ -330,7 +292,7 @@ class EpochReader:
         """Return a view that reads batches of this size.
 
         Raises:
-            ValueError: no batch size, two that differ, or none that can be.
+            ValueError: there is no batch size, or two that differ, or it is not a whole number from 1.
         """
         view, size = self.view(), checked(batch_size=batch_size)
         if size is not None and self.batch_size not in {None, size}:
@@ -351,8 +313,10 @@ class EpochReader:
         try:
             return self.transform(columns)
         except Exception as error:
-            more = ", ..." if len(ids) > _MOST_TOLD else ""
-            self._note(error, f"transforming a batch of samples {', '.join(map(str, ids[:_MOST_TOLD].tolist()))}{more}")
+            more = ", ..." if len(ids) > _MAX_IDS_IN_ERROR else ""
+            self._note(
+                error, f"transforming a batch of samples {', '.join(map(str, ids[:_MAX_IDS_IN_ERROR].tolist()))}{more}"
+            )
             raise
 
     def _read_samples(self, step: StepBatch, ids: NDArray[np.int64], get: Get) -> list[Any]:
@@ -367,12 +331,50 @@ class EpochReader:
             raise
 
     def _note(self, error: Exception, doing: str) -> None:
-        """Say in the traceback of the user's own code what it was called with."""
-        told = isinstance(error, SmaltiError) and "sample_id" in error.facts
-        if not told and hasattr(error, "add_note"):  # from Python 3.11 on
+        """Add the samples and version that were read to an exception, which may be raised by the user's code."""
+        names_sample = isinstance(error, SmaltiError) and "sample_id" in error.facts
+        if not names_sample and hasattr(error, "add_note"):  # from Python 3.11 on
             digests = ", ".join(manifest.digest[:12] for manifest in self.manifests)
             error.add_note(f"while {doing} of {self.stream.root}, version digest {digests}")
 
     def _marks(self, step: StepBatch, ids: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         marks = {"_sample_id": ids, "_position": step.positions}
         return marks | {"_stream": self.stream.stream_of(ids)} if len(self.declared) > 1 else marks
+
+
+def check_names(sets: Sequence[ShardSet]) -> None:
+    """Check that no stream has a column named like one of `MARKS`.
+
+    Raises:
+        SchemaError: a stream has one.
+    """
+    for number, each in enumerate(sets):
+        taken = [name for name in MARKS if name in each.columns]
+        if taken:
+            raise SchemaError(
+                f"stream {number} ({each.options.root}) has a column {taken[0]!r}, and `include_ids=True` adds columns "
+                f"{', '.join(MARKS)}: one would overwrite the other. Leave `include_ids` out, or write the data set "
+                "with another name for the column.",
+                column=taken[0],
+                stream=number,
+            )
+
+
+def with_marks(samples: Sequence[Any], marks: Mapping[str, NDArray[np.int64]]) -> list[Any]:
+    """Return the samples with their marks added.
+
+    Raises:
+        SchemaError: a sample has a field of that name already, from a transform or an overridden `__getitem__`.
+    """
+    values = {name: column.tolist() for name, column in marks.items()}
+    marked = []
+    for at, sample in enumerate(samples):
+        taken = [name for name in values if name in sample]
+        if taken:
+            raise SchemaError(
+                f"sample {values['_sample_id'][at]} has a field {taken[0]!r} after its transform, and "
+                "`include_ids=True` adds one of that name. Leave `include_ids` out, or give the field another name.",
+                column=taken[0],
+            )
+        marked.append(sample | {name: column[at] for name, column in values.items()})
+    return marked

@@ -1,8 +1,8 @@
-"""What an epoch will cost, told before a machine is rented: steps, padding, traffic, cache, memory. Pure arithmetic.
+"""Forecast of an epoch's cost before it is run: steps, padding, traffic, cache, memory. Pure arithmetic.
 
-What a host must hold is the shards of the windows that it reads, and of the next ones. It is counted from the order's
-own plan of an epoch, run by run, in O(shards); the epoch's last positions, less than one for each run, are not counted:
-they may take a host to a shard of another's.
+A host has to hold the shards of the windows that it reads, and of the next ones. They are counted from the order's own
+plan of an epoch, run by run, in O(shards). The epoch's last positions, fewer than one for each run, are not counted:
+they may need a shard of another host's runs.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from smalti.cursor import Cursor
 from smalti.order import Division, EpochPlan, plan_epoch
 from smalti.world import World
 
-_PLAN_BYTES = 56  # of one shard in a plan: measured, docs/order.md
+_PLAN_BYTES = 56  # per shard in a plan; measured, see docs/order.md
 _ID_BYTES = 8
-_BATCHES_AHEAD = 2  # of each worker, as torch reads ahead
+_BATCHES_AHEAD = 2  # per worker; torch's default prefetch factor
 _BATCHES_KEPT = 4
 
 Ints = NDArray[np.int64]
@@ -28,56 +28,56 @@ class HostForecast:
 
     host: int
     shards: int
-    """Shards that it reads something of."""
+    """Shards that it reads at least one sample of."""
     cold_bytes: int
-    """Stored bytes that it fetches when it has none of them."""
+    """Stored bytes that it fetches with an empty cache."""
     cache_bytes: int
-    """Bytes of them unpacked: with so much room nothing is fetched twice."""
+    """Unpacked bytes of its shards: with a cache of this size nothing is fetched twice."""
     window_bytes: int
-    """Unpacked bytes of the shards of the windows that it reads and of the next ones: with so much room, those are
-    fetched meanwhile."""
+    """Unpacked bytes of the shards of the windows that it reads and of the next ones: with a cache of this size, the
+    next windows are fetched while these are read."""
     warm_bytes: int
-    """Stored bytes that it fetches in each later epoch with the cache it has; at least, if that is too small."""
+    """Stored bytes that it fetches in each later epoch with its cache; a lower bound if the cache is too small."""
     in_use_bytes: int = 0
-    """Unpacked bytes of the shards of the windows that it reads; with less cache they are fetched more than once."""
+    """Unpacked bytes of the shards of the windows that it reads; with a smaller cache they are fetched repeatedly."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an epoch costs on one world."""
+    """The cost of an epoch on one world."""
 
     samples: int
     shards: int
     stored_bytes: int
     steps: int
-    """Equal on all ranks."""
+    """Steps of each rank; equal on all ranks."""
     global_batch: int
     repeats: int
     """Samples over all ranks that fill the last step."""
     hosts: tuple[HostForecast, ...]
     plan_bytes: int
-    """Memory of the order's plan, in each process that reads."""
+    """Memory of the order's plan in each reading process."""
     batch_bytes: int
-    """Memory of the batches that a rank has ahead."""
+    """Memory of the batches that a rank prefetches."""
     window_samples: int
     """Samples that are mixed at once, over all runs."""
     window_shards: float
-    """Shards that one run's window mixes; with few of them, batches of a set that is sorted vary (docs/order.md)."""
+    """Shards that one run's window mixes; with few, batches of a sorted set vary in composition (docs/order.md)."""
 
     @property
     def cold_bytes(self) -> int:
-        """Stored bytes that all hosts together fetch in a first epoch."""
+        """Stored bytes that all hosts together fetch in the first epoch."""
         return sum(host.cold_bytes for host in self.hosts)
 
     @property
     def warm_bytes(self) -> int:
-        """The same of each later one, at least."""
+        """Stored bytes that all hosts together fetch in each later epoch; a lower bound if their cache is too small."""
         return sum(host.warm_bytes for host in self.hosts)
 
 
 @dataclass(frozen=True)
-class Reader:
-    """The world that will read."""
+class ReaderSetup:
+    """The hosts, ranks and workers that will read, and their cache."""
 
     hosts: int
     ranks_on_host: int
@@ -86,28 +86,28 @@ class Reader:
     workers: int = 0
     """Loader workers of a rank."""
     cache_bytes: int | None = None
-    """Room for shards on each host; None for as much as is needed."""
+    """Cache for shards on each host; None for as much as needed."""
     tail: str = "pad"
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """What is known of the shards; each int64, shape (shards,)."""
+    """Sizes of the shards; each int64, shape (shards,)."""
 
     samples: Ints
     stored: Ints
     """Bytes in the store."""
     raw: Ints
-    """Bytes here, unpacked."""
+    """Unpacked bytes."""
 
 
-def forecast(cursor: Cursor, shards: Shards, reader: Reader) -> Forecast:
-    """What the cursor's epoch costs. Pure; O(shards) for each canonical node.
+def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
+    """Return the cost of the cursor's epoch. Pure; O(shards) for each canonical node.
 
     Args:
-        cursor: the epoch, and what fixes its order; one stream, in the `window` order.
-        shards: what is read.
-        reader: who reads it.
+        cursor: the epoch, of a single stream in the `window` order.
+        shards: sizes of the shards.
+        reader: the hosts that read them.
 
     Raises:
         ValueError: the cursor is of a mixture, or of another order.
@@ -144,16 +144,18 @@ def forecast(cursor: Cursor, shards: Shards, reader: Reader) -> Forecast:
 
 
 def bytes_in_use(plan: EpochPlan, samples: Ints, raw: Ints, host: int, num_hosts: int) -> int:
-    """Unpacked bytes of the shards of the windows that a host reads at once, the most in an epoch."""
-    _, rows = _read_by(plan, Shards(samples, raw, raw), host, num_hosts)
+    """Return the most unpacked bytes, at any time in an epoch, of the shards of the windows that a host reads."""
+    _, rows = _shards_of_host(plan, Shards(samples, raw, raw), host, num_hosts)
     return rows.most_held(ahead=0)
 
 
-def _read_by(plan: EpochPlan, shards: Shards, host: int, num_hosts: int) -> "tuple[NDArray[np.bool_], _Rows]":
-    """Which shards a host reads something of, and in which rows of windows."""
+def _shards_of_host(
+    plan: EpochPlan, shards: Shards, host: int, num_hosts: int
+) -> "tuple[NDArray[np.bool_], _WindowRows]":
+    """Return which shards a host reads (bool, shape (shards,)), and in which rows of windows it needs them."""
     ends, count = np.cumsum(shards.samples), shards.samples.size
-    read, rows = np.zeros(count, dtype=bool), _Rows()
-    if not plan.shuffle:  # stored order: every host reads of every shard, one after the other
+    read, rows = np.zeros(count, dtype=bool), _WindowRows()
+    if not plan.shuffle:  # stored order: every host reads some of every shard, one after the other
         read[:] = shards.samples > 0
         rows.add(np.arange(count), np.arange(count), shards.raw)
     for run in plan.runs_of_host(host, num_hosts) if plan.shuffle else ():
@@ -165,18 +167,18 @@ def _read_by(plan: EpochPlan, shards: Shards, host: int, num_hosts: int) -> "tup
     return read, rows
 
 
-def _host(host: int, plan: EpochPlan, shards: Shards, reader: Reader) -> HostForecast:
-    read, rows = _read_by(plan, shards, host, reader.hosts)
+def _host(host: int, plan: EpochPlan, shards: Shards, reader: ReaderSetup) -> HostForecast:
+    read, rows = _shards_of_host(plan, shards, host, reader.hosts)
     cold, unpacked = int(shards.stored[read].sum()), int(shards.raw[read].sum())
     window, in_use = (min(unpacked, rows.most_held(ahead=ahead)) for ahead in (1, 0))
     room = unpacked if reader.cache_bytes is None else reader.cache_bytes
-    # Whatever is there at an epoch's end is needed in the next one, and sooner than what that one leaves behind.
-    stays = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
-    return HostForecast(host, int(read.sum()), cold, unpacked, window, round(cold * (1 - stays)), in_use)
+    # The cache keeps the shards that are needed next, so its contents at an epoch's end are all used in the next one.
+    kept = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
+    return HostForecast(host, int(read.sum()), cold, unpacked, window, round(cold * (1 - kept)), in_use)
 
 
-class _Rows:
-    """Bytes that are held while the runs go through their windows, side by side."""
+class _WindowRows:
+    """Bytes of shards by row of windows: row n is the n-th window of every run, which are read at the same time."""
 
     def __init__(self) -> None:
         self._begins: list[Ints] = []
@@ -184,13 +186,13 @@ class _Rows:
         self._weights: list[Ints] = []
 
     def add(self, first: Ints, last: Ints, weights: Ints) -> None:
-        """Shards that are needed from one row to another."""
+        """Add shards that are needed from row `first` to row `last`, with their bytes; each int64, shape (n,)."""
         self._begins.append(first)
         self._ends.append(last + 1)
         self._weights.append(weights)
 
     def most_held(self, *, ahead: int) -> int:
-        """The most bytes at any row, with those of so many rows after it."""
+        """Return the most bytes held at any row, together with the shards of the `ahead` rows after it."""
         if not self._begins:
             return 0
         begins, ends, weights = map(np.concatenate, (self._begins, self._ends, self._weights))

@@ -1,16 +1,13 @@
-"""One rank's part of an epoch, step by step, in our order or in one of MosaicML's. Pure: nothing is read here.
+"""One rank's part of an epoch, step by step, and the options and mixtures that it is planned from. Pure: no I/O.
 
-What differs between the two stays in here: our order is the same in every world, and ends where its samples end;
-MosaicML's is planned for a world, adds repeats to make its parts equal, and begins at a multiple of the hosts.
-
-Between what a saved cursor holds of a mixture and the orders that are planned from it. Pure.
-
-What a dataset and the loaders' views of it share: the chosen order, where iterations stand, what was opened.
+`Reading` hides what differs between the orders: the `window` order is the same in every world and ends where its
+samples end; MosaicML's orders are planned for a world, add repeats to make all parts equal, and begin at a multiple of
+the hosts.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,16 +30,48 @@ from smalti.order.mixture import (
 )
 from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch, weigh_streams
 from smalti.order.mosaic.partition import Partition, make_partition
-from smalti.stream import OpenStreams, Version
 from smalti.world import World
 
+DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that code without a seed keeps its meaning
+
+Ints = NDArray[np.int64]
 Sizes = Sequence[NDArray[np.int64] | Sequence[int]]
 """Of every stream, the samples of each of its shards."""
+Planned = tuple[StepBatch, Ints]
+"""A step, and the ids of the samples to read at it."""
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """The user's choices about the order; None takes the value of the saved cursor, or else the default."""
+
+    shuffle: bool = False
+    seed: int = DEFAULT_SEED
+    canonical_nodes: int | None = None
+    block_size: int | None = None
+    tail: str | None = None
+    """Treatment of an incomplete last step; None for `pad`, or with MosaicML's orders for `short`."""
+    algorithm: str = WINDOW
+    """`window`, or one of MosaicML's orders."""
+    partition: str = "relaxed"
+    """Partition of MosaicML's orders over hosts."""
+    replication: int = 1
+    """Consecutive ranks that read the same samples."""
+
+    @property
+    def last_step(self) -> str:
+        """`tail`, or its default."""
+        return self.tail or ("pad" if self.algorithm == WINDOW else "short")
+
+    def explicit(self, name: str) -> Any:
+        """Return the user's explicit choice of an option; None without one, and for the default seed."""
+        value = getattr(self, name)
+        return None if name == "seed" and value == DEFAULT_SEED else value
 
 
 @dataclass(frozen=True)
 class MixingOptions:
-    """What the user chose about several streams, or about how much of one an epoch takes."""
+    """The user's choices about mixing streams, and about how much of each an epoch takes."""
 
     weights: tuple[StreamWeight, ...] = (StreamWeight(),)
     """One for each stream."""
@@ -52,19 +81,19 @@ class MixingOptions:
     sampling_granularity: int = 1
     batching_method: str = "random"
     change_weights: bool = False
-    """Whether a state that was saved with other weights is continued with these."""
+    """Continue a state that was saved with other weights with these ones; otherwise refuse it."""
 
     def __post_init__(self) -> None:
-        # What contradicts itself in any data set, said before one is opened.
+        # Contradictions that do not depend on the data set are reported before it is opened.
         samples_taken([1] * len(self.weights), self.weights, epoch_size=self.epoch_size, seed=0)
 
     @property
     def is_plain(self) -> bool:
-        """Whether an epoch is every sample of one stream once."""
+        """True if an epoch is every sample of one stream once."""
         return self.weights == (StreamWeight(),) and self.epoch_size is None
 
     def mixture(self, streams: Sequence[MixedStream]) -> Mixture:
-        """What of it is saved, for a run that begins with it."""
+        """Return the mixture that a run beginning with these options saves."""
         return Mixture(
             streams=tuple(streams),
             sampling_method=self.sampling_method,
@@ -77,298 +106,34 @@ class MixingOptions:
         )
 
 
-def plain_mixture(stream: MixedStream) -> Mixture:
-    """The mixture that a cursor without one stands for."""
-    return MixingOptions().mixture([stream])
-
-
-def digest_of(streams: Sequence[MixedStream]) -> str:
-    """One digest for all streams; a single one has its own."""
-    if len(streams) == 1:
-        return streams[0].digest
-    told = json.dumps([[stream.digest, stream.split] for stream in streams])
-    return hashlib.sha256(told.encode()).hexdigest()
-
-
-def begun(start: Cursor, readers: World, batch_size: int | None) -> Cursor:
-    """The start of a pass, which fixes the batches that its epoch is made of, if it is the epoch's start.
-
-    Raises:
-        ValueError: batches of streams, and nobody says how large.
-        CursorError: one of MosaicML's orders, whose batches of streams cannot change inside an epoch.
-    """
-    mixture = start.mixture
-    if mixture is None or mixture.batching_method == "random":
-        return start
-    if start.samples and mixture.global_batch and start.algorithm == WINDOW:
-        return start
-    if batch_size is None:
-        raise ValueError(
-            f"`batch_size` is needed: batching_method={mixture.batching_method!r} makes an epoch of batches."
-        )
-    global_batch = batch_size * readers.num_ranks
-    then, here = (mixture.global_batch, mixture.local_batch), (global_batch, batch_size)
-    decisive = 2 if mixture.batching_method == "device_per_stream" else 1
-    if start.samples and mixture.global_batch and then[:decisive] != here[:decisive]:
-        raise CursorError(
-            f"cannot resume inside an epoch of {mixture.batching_method!r} batches in MosaicML's order "
-            f"{start.algorithm!r}: it was begun with batches of {then[0]} samples over all ranks, {then[1]} on each, "
-            f"and here are {here[0]} and {here[1]}. Choose `batch_size` so that they are the same, call `set_epoch`, "
-            "or use the `window` order, which goes on with any.",
-            what="batch",
-            saved=then,
-            found=here,
-        )
-    return replace(start, mixture=replace(mixture, global_batch=global_batch, local_batch=batch_size))
-
-
-def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
-    """Return only if the newest weights leave every stream a sample in the batches of the epochs after this one.
-
-    For a run that changes weights inside an epoch. What is left of that epoch is another share than a whole one, and
-    keeps the batch that it was begun with, so that it may hold where the epochs after it do not. The user should not
-    learn that when the first of them begins.
-
-    Args:
-        start: where the run begins, with the weights that it changes to.
-        sizes: of every stream, the samples of each of its shards.
-        global_batch: samples of a step over all ranks, with which later epochs will begin.
-
-    Raises:
-        CursorError: a stream would have no sample in a `stratified` batch.
-    """
-    mixture = start.mixture
-    if mixture is None or mixture.batching_method != "stratified" or start.algorithm != WINDOW or not start.samples:
-        return
-    taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
-    if sum(count > 0 for count in taken) < 2:  # one stream is its own order, whatever the method
-        return
-    try:
-        portions_of(taken, global_batch)
-    except WorldMismatch as fault:
-        raise CursorError(
-            f"weights cannot change to {told(mixture.weights)} at sample {start.samples} of epoch {start.epoch}: with "
-            f"them, the epochs after it cannot be read in batches of this size: {fault}",
-            what="weights",
-            **fault.facts,
-        ) from fault
-
-
-def changing_mixture(mixture: Mixture, sizes: Sizes, seed: int) -> ChangingMixture:
-    """All epochs of a run in our order.
-
-    Raises:
-        ValueError: weights contradict each other.
-        CursorError: weights changed inside an epoch, and its size with them.
-    """
-    return ChangingMixture(
-        sizes,
-        [
-            Weighting(each.epoch, each.samples, tuple(map(_weight, each.values)), each.epoch_size)
-            for each in mixture.history
-        ],
-        seed=seed,
-        options=MixtureOptions(
-            sampling_method=mixture.sampling_method,
-            sampling_granularity=mixture.sampling_granularity,
-            batching_method=mixture.batching_method,
-            global_batch=mixture.global_batch,
-            local_batch=mixture.local_batch,
-        ),
-    )
-
-
-def mosaic_streams(mixture: Mixture | None, sizes: Sizes, seed: int) -> list[MosaicStream]:
-    """What an epoch in one of MosaicML's orders takes of each stream.
-
-    Raises:
-        ValueError: weights contradict each other.
-    """
-    if mixture is None:
-        return weigh_streams(sizes, seed=seed)
-    newest = mixture.weights
-    streams = weigh_streams(sizes, list(map(_weight, newest.values)), epoch_size=newest.epoch_size, seed=seed)
-    for number, stream in enumerate(streams):
-        check_not_empty(number, stream.choose, int(stream.shard_sizes.sum()))
-    return streams
-
-
-def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
-    """Samples that the cursor's epoch takes.
-
-    Raises:
-        ValueError: weights contradict each other, or take nothing.
-    """
-    if cursor.mixture is None:
-        return sum(int(np.sum(each)) for each in sizes)
-    if cursor.algorithm == WINDOW:
-        unbatched = replace(cursor.mixture, batching_method="random")  # how large a batch is decides nothing here
-        size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
-    else:
-        size = sum(stream.choose for stream in mosaic_streams(cursor.mixture, sizes, cursor.seed))
-    if not size:
-        raise ValueError("the streams' weights must take at least one sample, found none.")
-    return size
-
-
-def told(weights: Weights) -> str:
-    """Weights as a message says them."""
-    values = ", ".join("-" if value is None else f"{value[0]}={value[1]!r}" for value in weights.values)
-    return values if weights.epoch_size is None else f"{values}; epoch_size={weights.epoch_size}"
-
-
-def _saved(weight: StreamWeight) -> tuple[str, float] | None:
-    if weight.choose is not None:
-        return "choose", int(weight.choose)
-    if weight.repeat is not None:
-        return "repeat", float(weight.repeat)
-    return None if weight.proportion is None else ("proportion", float(weight.proportion))
-
-
-def _weight(value: tuple[str, float] | None) -> StreamWeight:
-    return StreamWeight() if value is None else StreamWeight(**dict([value]))  # type: ignore[arg-type]  # a name and its number
-
-
-DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that a notebook that names none means the same
-
-
-@dataclass(frozen=True)
-class OrderOptions:
-    """What the user chose about the order; None lets the saved cursor, or else the default, decide."""
-
-    shuffle: bool = False
-    seed: int = DEFAULT_SEED
-    canonical_nodes: int | None = None
-    block_size: int | None = None
-    tail: str | None = None
-    """What becomes of an incomplete last step; None for `pad`, with MosaicML's orders `short`."""
-    algorithm: str = WINDOW
-    """Our order, or one of MosaicML's."""
-    partition: str = "relaxed"
-    """How MosaicML's orders are dealt to hosts."""
-    replication: int = 1
-    """Consecutive ranks that read the same samples."""
-
-    @property
-    def last_step(self) -> str:
-        """`tail`, or the default for it."""
-        return self.tail or ("pad" if self.algorithm == WINDOW else "short")
-
-    def asked(self, name: str) -> Any:
-        """What the user asked for; None for nothing, and for the default seed."""
-        value = getattr(self, name)
-        return None if name == "seed" and value == DEFAULT_SEED else value
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the iterations of a dataset stand."""
-
-    next_epoch: int = 0
-    """Epoch of the next iteration, unless `resume` says another place."""
-    resume: Cursor | None = None
-    """Where the next iteration begins, after a state was loaded."""
-    adopted: Cursor | None = None
-    """The loaded state, whose seed, canonical nodes and block size hold for all epochs that follow."""
-    begun: Cursor | None = None
-    """Where the latest iteration began; None after a state was loaded or an epoch chosen."""
-    versions: tuple[Version, ...] = ()
-    """The version of each stream that is read; empty before the first use."""
-
-    def at_epoch(self, epoch: int) -> "Place":
-        """Return the place after the user chose an epoch."""
-        return replace(self, next_epoch=epoch, resume=None, begun=None)
-
-    def resumed(self, cursor: Cursor, versions: tuple[Version, ...]) -> "Place":
-        """Return the place after a state was loaded."""
-        return replace(self, resume=cursor, adopted=cursor, begun=None, versions=versions)
-
-    def after_begin(self, start: Cursor) -> "Place":
-        """Return the place after an iteration began at `start`."""
-        return replace(self, next_epoch=start.epoch + 1, resume=None, begun=start)
-
-
-class Progress:
-    """The place of a dataset, shared by the dataset and the views that loaders make of it."""
-
-    def __init__(self) -> None:
-        self._place = Place()
-
-    def get(self) -> Place:
-        """Return the current place."""
-        return self._place
-
-    def set(self, place: Place) -> None:
-        """Replace the place, as the user asked."""
-        self._place = place
-
-    def enter(self) -> int | None:
-        """Register an iteration that is about to begin; its number, or None where no number is needed."""
-        return None
-
-    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
-        """Begin an iteration.
-
-        Args:
-            settle: returns where the iteration begins, given the place before it.
-            number: what `enter` returned.
-
-        Returns:
-            Where it begins, and whether this call decided that (and not another worker of the same iteration).
-        """
-        del number
-        start = settle(self._place)
-        self._place = self._place.after_begin(start)
-        return start, True
-
-    def agree(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
-        """Record the versions that were opened, and return those that were recorded first."""
-        if not self._place.versions:
-            self._place = replace(self._place, versions=versions)
-        return self._place.versions
-
-
-@dataclass
-class Opened:
-    """The shard sets of a dataset and of all its views, opened once, by whichever needs them first."""
-
-    stream: OpenStreams | None = None
-
-
 @dataclass(frozen=True)
 class Pass:
-    """One iteration over (the rest of) an epoch: where it begins and who divides it."""
+    """One iteration over an epoch or the rest of one: its start, and the ranks that divide it."""
 
     start: Cursor
     world: World
-    """Every rank, those included that read the same samples."""
-
-
-Ints = NDArray[np.int64]
-Planned = tuple[StepBatch, Ints]
-"""A step, and the ids of the samples to read at it."""
+    """All ranks, including those that read the same samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What one rank reads in one pass.
+    """The steps of one rank in one pass, and their sample ids.
 
-    Ranks that replicate each other read the same; positions that were read before the pass began, or that repeat a
+    Ranks of a replica group read the same samples. Positions that were read before the pass began, or that repeat a
     sample, are marked with -1.
     """
 
     this_pass: Pass
-    """The epoch, where in it, and who reads."""
     shard_sizes: Sizes
     """Of every stream, the samples of each of its shards."""
     batch_size: int
     """Samples per rank and step."""
     options: OrderOptions
-    """Only how it is divided; what fixes the order is in the pass."""
+    """Used for the division only; the start of the pass holds all that determines the order."""
 
     @cached_property
     def division(self) -> Division:
-        """Which positions this rank takes at which step."""
+        """The positions that this rank takes at each step."""
         start, world, tail = self.this_pass.start, self._groups, self.options.last_step
         if start.algorithm == WINDOW:
             return Division(start.epoch_size, start.samples, self.batch_size, world, tail)
@@ -381,7 +146,7 @@ class Reading:
 
     @property
     def plan(self) -> GlobalOrder:
-        """The order of the epoch; O(shards) for ours, O(samples) for MosaicML's."""
+        """The order of the epoch; memory is O(shards) for `window`, O(samples) for MosaicML's orders."""
         return self._window_plan if self.this_pass.start.algorithm == WINDOW else self._mosaic_plan
 
     @cached_property
@@ -416,11 +181,11 @@ class Reading:
         )
 
     def cursor_after(self, steps: int) -> Cursor:
-        """Where the run stands after so many steps of all ranks; after the last one: the next epoch's start."""
+        """Return the cursor after this many steps of all ranks; after the last step, the next epoch's start."""
         return cursor_after(self.this_pass.start, self.division, steps)
 
     def steps(self, first: int, stop: int, stride: int = 1) -> list[Planned]:
-        """Steps range(first, stop, stride), as far as the epoch goes, with the sample ids of each."""
+        """Return the steps range(first, stop, stride), up to the epoch's end, each with its sample ids."""
         steps = self.division.steps(first, stop, stride)
         if not steps:
             return []
@@ -433,10 +198,10 @@ class Reading:
         return list(planned)
 
     def _marked(self, plan: MosaicPlan, step: StepBatch, ids: Ints) -> Planned:
-        """The step with its repeats marked, and without the positions that are nobody's."""
+        """Return the step with its repeats marked, without the positions that hold no sample."""
         again = plan.is_repeat(step.lookup) | (step.lookup < self.this_pass.start.samples)
         held = ids >= 0
-        if not held.any():  # all ranks take equally many steps: one that has nothing reads a sample again
+        if not held.any():  # all ranks take equally many steps: a rank without samples repeats one
             return StepBatch(step.step, np.zeros(1, np.int64), np.full(1, -1)), plan.sample_ids(0, 1)
         positions = np.where(again, -1, step.positions)
         return StepBatch(step.step, step.lookup[held], positions[held]), ids[held]
@@ -467,26 +232,26 @@ class Reading:
 
 
 def reading_world(world: World, options: OrderOptions) -> World:
-    """The world of those who read different samples: all ranks, or the groups that replicate each other."""
+    """Return the world of ranks that read different samples: all ranks, or the replica groups."""
     if options.algorithm == WINDOW or options.replication == 1:
         return world.replicated(options.replication)
-    # MosaicML counts the groups' hosts in its own way, and its orders depend on them.
+    # MosaicML's orders depend on the number of hosts, and it counts those of replica groups differently.
     shape = WorldShape.of(world, workers=1, batch_size=1).replicated(options.replication)
     return World.of_blocks(world.rank // options.replication, shape.num_ranks, shape.hosts)
 
 
 def cursor_after(start: Cursor, division: Division, steps: int) -> Cursor:
-    """Where the run stands after so many steps of all ranks since `start`; after the last one, the next epoch."""
+    """Return the cursor after this many steps of all ranks since `start`; after the last step, the next epoch's."""
     if steps >= division.num_steps:
         return start.next_epoch()
     return replace(start, samples=division.start + steps * division.global_batch) if steps else start
 
 
 def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
-    """The order of a cursor's epoch, if it is ours.
+    """Return the `window` order of a cursor's epoch.
 
     Args:
-        start: the epoch, and what fixes its order.
+        start: a cursor in the epoch.
         shard_sizes: of every stream, the samples of each of its shards.
 
     Raises:
@@ -507,3 +272,160 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
         shuffle_block_size=start.block_size,
         shuffle=start.shuffle,
     )
+
+
+# ------------------------------------------------------------------ mixtures
+
+
+def plain_mixture(stream: MixedStream) -> Mixture:
+    """Return the mixture that a cursor without one is equivalent to."""
+    return MixingOptions().mixture([stream])
+
+
+def digest_of(streams: Sequence[MixedStream]) -> str:
+    """Return one digest for all streams; a single stream's own digest."""
+    if len(streams) == 1:
+        return streams[0].digest
+    facts = json.dumps([[stream.digest, stream.split] for stream in streams])
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def with_batch_sizes(start: Cursor, readers: World, batch_size: int | None) -> Cursor:
+    """Return the start of a pass with the batch sizes that its epoch is planned for.
+
+    Only batches of streams (any method but `random`) are planned for a size. It is fixed where an epoch begins.
+
+    Raises:
+        ValueError: batches of streams need a size, and `batch_size` is None.
+        CursorError: the sizes changed inside an epoch in one of MosaicML's orders, which does not allow it.
+    """
+    mixture = start.mixture
+    if mixture is None or mixture.batching_method == "random":
+        return start
+    if start.samples and mixture.global_batch and start.algorithm == WINDOW:
+        return start
+    if batch_size is None:
+        raise ValueError(
+            f"`batch_size` is needed: batching_method={mixture.batching_method!r} makes an epoch of batches."
+        )
+    global_batch = batch_size * readers.num_ranks
+    saved, found = (mixture.global_batch, mixture.local_batch), (global_batch, batch_size)
+    num_compared = 2 if mixture.batching_method == "device_per_stream" else 1
+    if start.samples and mixture.global_batch and saved[:num_compared] != found[:num_compared]:
+        raise CursorError(
+            f"cannot resume inside an epoch of {mixture.batching_method!r} batches in MosaicML's order "
+            f"{start.algorithm!r}: it was begun with batches of {saved[0]} samples over all ranks, {saved[1]} on "
+            f"each, and here are {found[0]} and {found[1]}. Choose `batch_size` so that they are the same, call "
+            "`set_epoch`, or use the `window` order, which continues with any.",
+            what="batch",
+            saved=saved,
+            found=found,
+        )
+    return replace(start, mixture=replace(mixture, global_batch=global_batch, local_batch=batch_size))
+
+
+def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
+    """Check that new weights leave every stream a sample in the `stratified` batches of the following epochs.
+
+    For a run that changes weights inside an epoch. The rest of that epoch has other shares than a whole epoch, and
+    keeps the batch size that it was begun with, so it may be valid where the following epochs are not. Without this
+    check the run would fail only when the first of them begins.
+
+    Args:
+        start: where the run begins, with the weights that it changes to.
+        sizes: of every stream, the samples of each of its shards.
+        global_batch: samples of a step over all ranks, with which later epochs will begin.
+
+    Raises:
+        CursorError: a stream would have no sample in a `stratified` batch.
+    """
+    mixture = start.mixture
+    if mixture is None or mixture.batching_method != "stratified" or start.algorithm != WINDOW or not start.samples:
+        return
+    taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
+    if sum(count > 0 for count in taken) < 2:  # the batching method has no effect on a single stream
+        return
+    try:
+        portions_of(taken, global_batch)
+    except WorldMismatch as fault:
+        raise CursorError(
+            f"weights cannot change to {describe_weights(mixture.weights)} at sample {start.samples} of epoch "
+            f"{start.epoch}: with them, the epochs after it cannot be read in batches of this size: {fault}",
+            what="weights",
+            **fault.facts,
+        ) from fault
+
+
+def changing_mixture(mixture: Mixture, sizes: Sizes, seed: int) -> ChangingMixture:
+    """Return the orders of all epochs of a run with a mixture, in the `window` order.
+
+    Raises:
+        ValueError: weights contradict each other.
+        CursorError: weights changed inside an epoch in a way that changed its size.
+    """
+    return ChangingMixture(
+        sizes,
+        [
+            Weighting(each.epoch, each.samples, tuple(map(_weight, each.values)), each.epoch_size)
+            for each in mixture.history
+        ],
+        seed=seed,
+        options=MixtureOptions(
+            sampling_method=mixture.sampling_method,
+            sampling_granularity=mixture.sampling_granularity,
+            batching_method=mixture.batching_method,
+            global_batch=mixture.global_batch,
+            local_batch=mixture.local_batch,
+        ),
+    )
+
+
+def mosaic_streams(mixture: Mixture | None, sizes: Sizes, seed: int) -> list[MosaicStream]:
+    """Return what an epoch in one of MosaicML's orders takes of each stream.
+
+    Raises:
+        ValueError: weights contradict each other.
+    """
+    if mixture is None:
+        return weigh_streams(sizes, seed=seed)
+    newest = mixture.weights
+    streams = weigh_streams(sizes, list(map(_weight, newest.values)), epoch_size=newest.epoch_size, seed=seed)
+    for number, stream in enumerate(streams):
+        check_not_empty(number, stream.choose, int(stream.shard_sizes.sum()))
+    return streams
+
+
+def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
+    """Return the samples of the cursor's epoch.
+
+    Raises:
+        ValueError: weights contradict each other, or take nothing.
+    """
+    if cursor.mixture is None:
+        return sum(int(np.sum(each)) for each in sizes)
+    if cursor.algorithm == WINDOW:
+        unbatched = replace(cursor.mixture, batching_method="random")  # the size of an epoch does not depend on batches
+        size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
+    else:
+        size = sum(stream.choose for stream in mosaic_streams(cursor.mixture, sizes, cursor.seed))
+    if not size:
+        raise ValueError("the streams' weights must take at least one sample, found none.")
+    return size
+
+
+def describe_weights(weights: Weights) -> str:
+    """Return weights as text for a message."""
+    values = ", ".join("-" if value is None else f"{value[0]}={value[1]!r}" for value in weights.values)
+    return values if weights.epoch_size is None else f"{values}; epoch_size={weights.epoch_size}"
+
+
+def _saved(weight: StreamWeight) -> tuple[str, float] | None:
+    if weight.choose is not None:
+        return "choose", int(weight.choose)
+    if weight.repeat is not None:
+        return "repeat", float(weight.repeat)
+    return None if weight.proportion is None else ("proportion", float(weight.proportion))
+
+
+def _weight(value: tuple[str, float] | None) -> StreamWeight:
+    return StreamWeight() if value is None else StreamWeight(**dict([value]))  # type: ignore[arg-type]  # a field's name and value

@@ -1,8 +1,7 @@
-"""The first cursor of a run, and saved ones: what must be as it was, what is taken over, and what may change.
+"""Resuming: the first cursor of a run, and saved cursors compared with the dataset that should continue from them.
 
-Pure: a cursor is compared with the dataset that should continue from it, and nothing is read.
-
-Streams that were opened by a tag, and a state that was saved when the tag named another version.
+Everything is pure but `open_saved_versions`, which opens the versions that a state was saved with where a tag has moved
+since.
 """
 
 import warnings
@@ -16,10 +15,10 @@ from smalti.dataset.order import (
     MixingOptions,
     OrderOptions,
     Sizes,
+    describe_weights,
     digest_of,
     epoch_size,
     plain_mixture,
-    told,
     window_plan,
 )
 from smalti.errors import CursorError, WorldMismatch
@@ -38,22 +37,26 @@ _MUST_AGREE = {
     "order algorithm": ("algorithm", "give `shuffle_algo={saved!r}`"),
     "order algorithm version": ("algorithm_version", "use the Smalti that saved it"),
 }
-"""What a saved cursor and the dataset have in common, as messages name it: the cursor's field, and what to do."""
-_MAY_BE_ASKED = {"shuffle_seed": "seed", "num_canonical_nodes": "canonical_nodes", "shuffle_block_size": "block_size"}
-"""What is taken over from a saved cursor unless the user asked for it, and the field of both."""
+"""By name in messages: the field that must be equal in a saved cursor and the dataset's, and the remedy."""
+_RESTORED_OPTIONS = {
+    "shuffle_seed": "seed",
+    "num_canonical_nodes": "canonical_nodes",
+    "shuffle_block_size": "block_size",
+}
+"""By argument name: the field that a saved cursor restores. An explicit choice must agree with it."""
 
 
 def first_cursor(
     options: OrderOptions, world: World, streams: list[MixedStream], sizes: Sizes, mixing: MixingOptions | None = None
 ) -> Cursor:
-    """The start of a run's first epoch.
+    """Return the start of a run's first epoch.
 
     Args:
-        options: what the user chose about the order.
-        world: those who read different samples.
-        streams: what is read.
+        options: the user's choices about the order.
+        world: the ranks that read different samples.
+        streams: the streams, as a state names them.
         sizes: of every stream, the samples of each of its shards.
-        mixing: what the user chose about the streams.
+        mixing: the user's choices about mixing the streams.
 
     Raises:
         ValueError: the streams' weights contradict each other, or take nothing.
@@ -84,13 +87,13 @@ def first_cursor(
 
 
 def at_epoch(cursor: Cursor, epoch: int, sizes: Sizes) -> Cursor:
-    """The start of another epoch of the cursor's run."""
+    """Return the start of another epoch of the cursor's run."""
     start = replace(cursor, epoch=epoch, samples=0)
     return start if cursor.mixture is None else replace(start, epoch_size=epoch_size(start, sizes))
 
 
 def default_block(algorithm: str, canonical_nodes: int) -> int:
-    """Samples within which an order shuffles, where nobody chose."""
+    """Return the shuffle block size, in samples, that applies without a choice by the user."""
     if algorithm == WINDOW:
         return default_block_size(canonical_nodes)
     return MosaicOptions(canonical_nodes).shuffle_block
@@ -99,18 +102,18 @@ def default_block(algorithm: str, canonical_nodes: int) -> int:
 def saved_cursor(
     state: Any, fresh: Cursor, options: OrderOptions, *, num_ranks: int, sizes: Sizes, change_weights: bool = False
 ) -> Cursor:
-    """The cursor of a saved state, ours or MosaicML's, to be continued with `options`.
+    """Return the cursor of a saved state, Smalti's or MosaicML's, once it was checked against the dataset.
 
     Args:
-        state: what `state_dict` returned.
-        fresh: the first cursor of the dataset at hand.
-        options: what the user chose.
+        state: the return value of `state_dict`.
+        fresh: the first cursor of this dataset.
+        options: the user's choices about the order.
         num_ranks: ranks that read different samples.
         sizes: of every stream, the samples of each of its shards.
-        change_weights: whether the dataset's weights hold from the state's place on, if they are others.
+        change_weights: apply the dataset's weights from the state's place on, if they differ.
 
     Raises:
-        CursorError: it is damaged, or belongs to another data set or order.
+        CursorError: the state is damaged, or belongs to another data set or order.
     """
     if isinstance(state, Mapping) and "smalti" not in state:
         saved = Cursor.from_mosaic_state(state, fresh, num_ranks=num_ranks)
@@ -139,25 +142,29 @@ def changes_weights(state: Any, cursor: Cursor) -> bool:
 
 
 def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None:
-    """Refuses a cursor that would silently continue in another order.
+    """Refuse a cursor that would silently continue in another order.
 
     Args:
         saved: the cursor to continue from.
-        here: a fresh one of the dataset, for the same epoch.
-        options: what the user asked for; what was not asked for is taken over from the saved run.
+        here: a fresh cursor of this dataset, for the same epoch.
+        options: the user's choices; options without an explicit choice are restored from the saved cursor.
 
     Raises:
-        CursorError: they differ; the message names the first difference, with both sides.
+        CursorError: they differ; the message names the first difference, with both values.
     """
     for what, (name, remedy) in _MUST_AGREE.items():
         _check(what, getattr(saved, name), getattr(here, name), remedy)
-    for what, name in _MAY_BE_ASKED.items():
-        asked, then = options.asked(name), getattr(saved, name)
-        _check(what, then, then if asked is None else asked, f"give `{what}={{saved!r}}`, or leave it out")
+    for what, name in _RESTORED_OPTIONS.items():
+        chosen, restored = options.explicit(name), getattr(saved, name)
+        _check(what, restored, restored if chosen is None else chosen, f"give `{what}={{saved!r}}`, or leave it out")
 
 
 def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> tuple[Cursor, Cursor]:  # noqa: FBT001
-    """Both cursors, with the saved run's mixture and what may change of it, once the mixtures were compared."""
+    """Compare the mixtures of two cursors, and return both with the saved mixture and the weights that now apply.
+
+    Raises:
+        CursorError: the mixtures differ in something that cannot change.
+    """
     then, now = _mixture_of(saved, fresh), _mixture_of(fresh, saved)
     remedy = "give the same streams (one that is to come later must be among them from the start, with weight 0)"
     _check("number of streams", len(then.streams), len(now.streams), remedy)
@@ -180,7 +187,11 @@ def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> 
 
 
 def _sized(merged: Cursor, sizes: Sizes, changes: bool) -> Cursor:  # noqa: FBT001
-    """The start of the cursor's epoch, once the mixture was found to be one that can be read on from its place."""
+    """Return the start of the cursor's epoch, once its mixture was checked to be readable from the cursor on.
+
+    Raises:
+        CursorError: it is not.
+    """
     mixture = merged.mixture
     try:
         start = at_epoch(merged, merged.epoch, sizes)
@@ -191,10 +202,10 @@ def _sized(merged: Cursor, sizes: Sizes, changes: bool) -> Cursor:  # noqa: FBT0
         stream = fault.facts.get("stream") if isinstance(fault, WorldMismatch) else None
         if mixture is not None and changes and stream is not None:
             raise CursorError(
-                f"weights cannot change to {told(mixture.weights)} at sample {merged.samples} of epoch {merged.epoch}: "
-                f"the rest of that epoch keeps the batch of {mixture.global_batch} with which it was begun, and in it "
-                f"stream {stream} would have no sample. Give that stream a larger weight, or 0; or "
-                "go on with the weights of the state, and change them at the start of an epoch.",
+                f"weights cannot change to {describe_weights(mixture.weights)} at sample {merged.samples} of epoch "
+                f"{merged.epoch}: the rest of that epoch keeps the batch of {mixture.global_batch} with which it was "
+                f"begun, and in it stream {stream} would have no sample. Give that stream a larger weight, or 0; or "
+                "continue with the weights of the state, and change them at the start of an epoch.",
                 what="weights",
                 stream=stream,
                 global_batch=mixture.global_batch,
@@ -209,9 +220,9 @@ def _mixture_of(cursor: Cursor, other: Cursor) -> Mixture:
     if cursor.mixture is not None:
         return cursor.mixture
     plain = plain_mixture(MixedStream(cursor.digest, cursor.split, cursor.epoch_size))
-    # Batches of one stream are its own order, whatever the method: nobody chose one for a plain data set.
-    chosen = other.mixture
-    return plain if chosen is None else replace(chosen, streams=plain.streams, history=plain.history)
+    # The batching method has no effect on one stream, and a plain data set has none to compare: take the other's.
+    method = other.mixture
+    return plain if method is None else replace(method, streams=plain.streams, history=plain.history)
 
 
 def _amounts(weights: Weights) -> tuple[Any, ...]:
@@ -219,15 +230,20 @@ def _amounts(weights: Weights) -> tuple[Any, ...]:
 
 
 def _reweighted(saved: Cursor, then: Mixture, weights: Weights, change_weights: bool) -> Cursor:  # noqa: FBT001
-    """The saved cursor with the dataset's weights from its place on, if the user wants that."""
+    """Return the saved cursor with the dataset's weights from its place on.
+
+    Raises:
+        CursorError: `change_weights` is not given, or the order cannot change weights.
+    """
+    old, new = describe_weights(then.weights), describe_weights(weights)
     if not change_weights:
         raise CursorError(
-            f"cannot resume from this state: it was saved with weights {told(then.weights)}, and this dataset has "
-            f"{told(weights)}. To go on with those of the run, give them; to go on from sample {saved.samples} of "
-            f"epoch {saved.epoch} with the new ones, give `change_weights=True`: the state then records the change.",
+            f"cannot resume from this state: it was saved with weights {old}, and this dataset has {new}. To continue "
+            f"with those of the run, give them; to continue from sample {saved.samples} of epoch {saved.epoch} with "
+            "the new ones, give `change_weights=True`: the state then records the change.",
             what="weights",
-            saved=told(then.weights),
-            found=told(weights),
+            saved=old,
+            found=new,
         )
     if saved.algorithm != WINDOW:
         raise CursorError(
@@ -242,8 +258,8 @@ def _reweighted(saved: Cursor, then: Mixture, weights: Weights, change_weights: 
 def _check(what: str, saved: Any, found: Any, remedy: str) -> None:
     if saved != found:
         raise CursorError(
-            f"cannot resume from this state: it was saved with {what} {saved!r}, and this dataset has {found!r}. To go "
-            f"on with that run, {remedy.format(saved=saved)}; to begin an epoch anew with what this dataset has, "
+            f"cannot resume from this state: it was saved with {what} {saved!r}, and this dataset has {found!r}. To "
+            f"continue that run, {remedy.format(saved=saved)}; to begin an epoch anew with what this dataset has, "
             "call `set_epoch` instead.",
             what=what,
             saved=saved,
@@ -251,48 +267,54 @@ def _check(what: str, saved: Any, found: Any, remedy: str) -> None:
         )
 
 
-def as_saved(
+def open_saved_versions(
     declared: Sequence[StreamOptions], streams: OpenStreams, state: Any, cache_limit: int | None
 ) -> OpenStreams:
-    """The streams in the versions that a state was saved with, where a tag has moved since; else those given.
+    """Return the streams in the versions that a state was saved with; opens them where a tag has moved since.
 
     Args:
-        declared: What was asked for, stream by stream: those without a tag stay as they are.
-        streams: As they were opened, and not read yet; closed if others are returned.
-        state: Any saved one; MosaicML's name no version.
-        cache_limit: As for `OpenStreams`.
+        declared: the options of each stream; streams without a tag are left as they are.
+        streams: the opened streams, not read yet; closed if others are returned.
+        state: a saved state; states of MosaicML Streaming name no version and change nothing.
+        cache_limit: as for `OpenStreams`.
 
     Raises:
-        CursorError: The state is damaged, or there is no version any more with what it was saved with.
+        CursorError: the state is damaged, or the version that it was saved with no longer exists.
     """
-    saved = _digests(state)
+    saved = _saved_digests(state)
     if len(saved) != len(streams.sets) or all(each.tag is None for each in declared):
         return streams
     versions = [
-        each.manifest.version if asked.tag is None or each.manifest.digest == digest else _then(asked.tag, each, digest)
-        for asked, each, digest in zip(declared, streams.sets, saved, strict=True)
+        each.manifest.version
+        if options.tag is None or each.manifest.digest == digest
+        else _version_with_digest(options.tag, each, digest)
+        for options, each, digest in zip(declared, streams.sets, saved, strict=True)
     ]
     if versions == [each.manifest.version for each in streams.sets]:
         return streams
-    options = [
+    at_versions = [
         each.options if version == each.manifest.version else replace(each.options, version=version, tag=None)
         for version, each in zip(versions, streams.sets, strict=True)
     ]
-    opened = OpenStreams(options, cache_limit)
+    opened = OpenStreams(at_versions, cache_limit)
     streams.close()
     return opened
 
 
-def _digests(state: Any) -> list[str]:
-    """Of each stream, what the state was saved with; none where it does not say."""
+def _saved_digests(state: Any) -> list[str]:
+    """Return the digest of each stream that a state was saved with; empty for a state of MosaicML Streaming."""
     if not isinstance(state, Mapping) or "smalti" not in state:
         return []
     saved = Cursor.from_state(state)
     return [saved.digest] if saved.mixture is None else [each.digest for each in saved.mixture.streams]
 
 
-def _then(tag: str, found: ShardSet, digest: str) -> int:
-    """The newest version with this content, which the tag meant when the state was saved; says that it has moved."""
+def _version_with_digest(tag: str, found: ShardSet, digest: str) -> int:
+    """Return the newest version with this digest, and warn that the tag has moved since the state was saved.
+
+    Raises:
+        CursorError: no version has it.
+    """
     root, now = found.store.url, found.manifest
     for info in reversed(history(found.store)):
         if info.digest == digest and not info.is_expired:

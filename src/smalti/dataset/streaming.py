@@ -1,6 +1,7 @@
-"""StreamingDataset, the part that needs no torch: samples by id, epochs and cursors, batches in the planned order.
+"""StreamingDataset without torch: samples by id, epochs and cursors, batches in the planned order.
 
-Wiring only: the order is `smalti.order`'s, the bytes are `smalti.stream`'s. `smalti.torch` makes it a torch dataset.
+The constructor turns its arguments into option objects; every method calls the EpochReader made from them. The subclass
+in `smalti.torch` is a torch dataset.
 """
 
 import math
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.attributes import Replaceable, setting
-from smalti.cache import CacheStats
+from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import WINDOW, Cursor
 from smalti.dataset.arguments import checked, chosen_world, declared_streams, number_of_samples
@@ -30,10 +31,10 @@ _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
 
 
 class StreamingDataset:
-    """Samples of a shard set, or of a mixture of several, in an elastic, deterministic order; iterate it, or ask by id.
+    """Samples of a shard set or of a mixture of several, by id or iterated in an elastic, deterministic order.
 
     Construction opens nothing. The order depends only on the data set's version, seed, epoch, canonical nodes and
-    these options: not on ranks, workers, cache or timing. Each iteration is one epoch, or after `load_state_dict` the
+    these options, not on ranks, workers, cache or timing. Each iteration is one epoch, or after `load_state_dict` the
     rest of one.
 
     A subclass may override `__getitem__`, `get_item` and `__len__`, and may use every other public name for attributes
@@ -41,55 +42,58 @@ class StreamingDataset:
     Only `next_epoch` is a property that sets the epoch, unless the class replaces it.
 
     Args:
-        streams: shard sets to mix, each with its weight; instead of `remote` and `local`. What one of them leaves open
-            is as it is given here. Sample ids count over all of them, laid end to end.
+        streams: shard sets to mix, each with its weight; instead of `remote` and `local`. Fields that a stream leaves
+            None take the values given here. Sample ids count over all streams, laid end to end.
         remote: URL or folder of the data set's root (`s3://`, `gs://`, `abfs://`, `dbfs:/Volumes/`, or a path).
         local: folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself.
         split: split to read, such as `train`.
         version: version to read; by default the newest when first used.
         tag: name of the version to read, instead of its number: the version that has it when first used. A state that
-            was saved when the tag named another version is gone on with in that one, with a warning.
-        epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default what the streams' weights take.
+            was saved when the tag named another version continues in that version, with a warning.
+        epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default the sum of what the streams'
+            weights take.
         batch_size: samples per rank and step; needed to iterate.
         shuffle: whether to shuffle; otherwise samples come in stored order.
-        shuffle_algo: `window`, our order, or for runs that were begun with MosaicML Streaming one of its own, bit for
-            bit: `py1e`, `py1br`, `py1s`, `py2s`, `naive`. Its defaults then hold for what is not given.
+        shuffle_algo: `window`, or to continue runs that were begun with MosaicML Streaming one of its orders, bit for
+            bit: `py1e`, `py1br`, `py1s`, `py2s`, `naive`. MosaicML's defaults then apply to arguments not given.
         shuffle_seed: base seed, in [0, 2^63).
         num_canonical_nodes: runs that the order is woven from; by default 64, fewer for small sets.
-        partition_algo: how MosaicML's orders are dealt to hosts: `relaxed` or `orig`.
-        shuffle_block_size: samples within which shuffling mixes; by default 2^20 over all runs, at least 4,096 each.
-        tail: an incomplete last step is filled with marked repeats (`pad`), left `short`, or left out (`drop`); by
-            default `pad`, and `short` with MosaicML's orders.
+        partition_algo: partition of MosaicML's orders over hosts: `relaxed` or `orig`.
+        shuffle_block_size: samples within which shuffling mixes; by default `smalti.order.default_block_size`.
+        tail: treatment of an incomplete last step: filled with marked repeats (`pad`), left `short`, or left out
+            (`drop`); by default `pad`, and `short` with MosaicML's orders.
         replication: consecutive ranks that read the same samples, as tensor or sequence parallelism needs it.
-        sampling_method: of a stream that an epoch takes a part of, `balanced` goes on where the last epoch stopped,
+        sampling_method: for a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped,
             `fixed` takes the same part each time.
         sampling_granularity: samples that are drawn from a shard together, from 1.
         batching_method: `random` mixes all streams; `stratified` gives each global batch the same number of each;
             `per_stream` and `device_per_stream` take each global batch, or each rank's, from one stream.
-        change_weights: continue a state that was saved with other weights, and record that; otherwise it is refused.
+        change_weights: continue a state that was saved with other weights, and record the change; otherwise such a
+            state is refused.
         download_retry: attempts per shard.
         download_timeout: seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may
             take this long and the time of its size at 64 KiB/s.
         predownload: samples to look ahead when fetching; by default 8 batches or four shards.
-        validate_hash: hash that every file must have in the index; all hashes that are there are checked anyway.
-        cache_limit: bytes that the copies of these shards may take here, such as "100gb" (units of 1024), whoever made
-            them; what is needed last is removed first. By default there is no bound.
+        validate_hash: hash that the index must have for every file; all hashes in the index are checked in any case.
+        cache_limit: bytes that local copies of these shards may take, such as "100gb" (units of 1024), including those
+            of other processes; shards that are needed last are evicted first. By default there is no limit.
         keep_zip: keep compressed shards in the cache after decompressing.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
         include_ids: adds `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
             several streams `_stream`, the number of the sample's.
         rank: number of this reader among `num_ranks`, such as the data-parallel coordinate of a device mesh.
         num_ranks: how many readers divide the epoch; each counts as a host of its own.
-        world: ranks and hosts, instead of these two; by default what the launcher's environment says.
+        world: ranks and hosts, instead of these two; by default from the launcher's environment variables.
         storage_options: passed to fsspec's file system.
         allow_unsafe_types: read `pkl` columns, which can run code.
-        logical: give values as what they stand for (dates, truth values, nulls: docs/types.md), not as they are stored.
+        logical: convert values to their logical types (dates, booleans, nulls: docs/types.md); otherwise return them
+            as stored.
     """
 
     _smalti_reader: type[EpochReader] = EpochReader
     _smalti: EpochReader
 
-    def __init__(  # noqa: PLR0913 - a border: MosaicML's wide constructor, turned into option objects at once
+    def __init__(  # noqa: PLR0913 - MosaicML's wide constructor; its arguments become option objects at once
         self,
         *,
         streams: Sequence[Stream] | None = None,
@@ -130,22 +134,23 @@ class StreamingDataset:
         batch_size, canonical_nodes, predownload = checked(
             batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload
         )
-        block_size, retries, seed = checked(
-            shuffle_block_size=shuffle_block_size, download_retry=download_retry, shuffle_seed=shuffle_seed
-        )
+        block_size, seed = checked(shuffle_block_size=shuffle_block_size, shuffle_seed=shuffle_seed)
         replication, rank, num_ranks = checked(replication=replication, rank=rank, num_ranks=num_ranks)
         granularity, version = checked(sampling_granularity=sampling_granularity, version=version)
         checked(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
         checked(sampling_method=sampling_method, batching_method=batching_method)
         declared = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
+        cache = CacheOptions(
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            validate_hash=validate_hash,
+            keep_zip=keep_zip,
+        )
         stream_options = tuple(
             options_of(
                 stream,
+                cache,
                 split=split,
-                download_retry=retries,
-                download_timeout=download_timeout,
-                validate_hash=validate_hash,
-                keep_zip=keep_zip,
                 storage_options=dict(storage_options or {}),
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
@@ -184,11 +189,11 @@ class StreamingDataset:
             chosen_world=chosen_world(rank, num_ranks, world),
         )
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ options and contents
 
     @Replaceable
     def streams(self) -> tuple[Stream, ...]:
-        """The shard sets, as they were declared."""
+        """The shard sets, as the user declared them."""
         return self._smalti.declared
 
     @setting(lambda self, value: setattr(self._smalti, "batch_size", checked(batch_size=value)))
@@ -203,12 +208,12 @@ class StreamingDataset:
 
     @setting(lambda self, value: setattr(self._smalti, "transform", value))
     def transform(self) -> Callable[[Any], Any] | None:
-        """The constructor's `transform`. What a subclass assigns is its own, for it to call, and never called here."""
+        """The constructor's `transform`. A value that a subclass assigns is its own, and never called here."""
         return self._smalti.transform
 
     @setting(lambda self, value: setattr(self._smalti, "include_ids", bool(value)))
     def include_ids(self) -> bool:
-        """Whether batches hold sample ids and positions."""
+        """True if batches hold sample ids and positions."""
         return self._smalti.include_ids
 
     @Replaceable
@@ -218,15 +223,15 @@ class StreamingDataset:
 
     @Replaceable
     def manifests(self) -> tuple[Manifest, ...]:
-        """The version that is read of each stream: number, digest, schema, shards, lineage."""
+        """The manifest of each stream's version: number, digest, schema, shards, lineage."""
         return self._smalti.manifests
 
     @Replaceable
     def manifest(self) -> Manifest:
-        """The same of the only stream.
+        """The manifest of the only stream.
 
         Raises:
-            SmaltiError: there are several.
+            SmaltiError: there are several streams.
         """
         count = len(self._smalti.declared)
         if count > 1:
@@ -235,17 +240,17 @@ class StreamingDataset:
 
     @Replaceable
     def size(self) -> int:
-        """Samples of all streams, each once."""
+        """Samples of all streams, each counted once."""
         return len(self._smalti.stream)
 
     @Replaceable
     def num_samples(self) -> int:
-        """The same as `size`, under MosaicML's name."""
+        """An alias of `size`, which MosaicML Streaming has."""
         return len(self._smalti.stream)
 
     @Replaceable
     def epoch_size(self) -> int:
-        """Samples of the next iteration's epoch: what the streams' weights take."""
+        """Samples of the next iteration's epoch, as the streams' weights determine."""
         return self._smalti.cursor().epoch_size
 
     @Replaceable
@@ -259,13 +264,13 @@ class StreamingDataset:
         return len(self._smalti.stream.shards)
 
     def __len__(self) -> int:
-        """Samples per rank and epoch."""
+        """Return the samples per rank and epoch."""
         reader = self._smalti
         return math.ceil(reader.cursor().epoch_size / reader.readers.num_ranks)
 
     @Replaceable
     def world(self) -> World:
-        """Ranks and hosts that share the epoch, those included that read the same samples."""
+        """All ranks and hosts, including ranks that read the same samples."""
         return self._smalti.world
 
     @Replaceable
@@ -274,21 +279,21 @@ class StreamingDataset:
         return self._smalti.order.replication
 
     def __getitem__(self, at: Any) -> Any:
-        """The sample with this id, transformed, or lists of samples for a slice, a list (maybe of lists) or an array.
+        """Return the sample with an id, transformed; for a slice, an array or a (nested) list, a list of samples.
 
-        Negative ids count from the end. A subclass may override this, or `get_item`; loaders honour it.
+        Negative ids count from the end. A subclass may override this, or `get_item`; loaders call the overriding one.
 
         Raises:
-            IndexError: no such sample.
+            IndexError: there is no such sample.
             ValueError: `at` is none of these.
         """
-        if type(at) is int and at >= 0:  # the common case, in the fewest steps
+        if type(at) is int and at >= 0:  # fast path for the common case
             return self.get_item(at)
         stream = self._smalti.stream
         return pick(at, len(stream), self.get_item, stream.root)
 
     def get_item(self, sample_id: int) -> Any:
-        """One sample, transformed; `sample_id` in [0, size), else an IndexError."""
+        """Return one sample, transformed; `sample_id` in [0, size), else an IndexError."""
         return self._smalti.sample(sample_id)
 
     # ------------------------------------------------------------------ epochs and cursors
@@ -303,38 +308,38 @@ class StreamingDataset:
         self._smalti.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration read `epoch` from its start."""
+        """Make the next iteration read `epoch` from its start."""
         self._smalti.set_epoch(epoch)
 
     def cursor(self) -> Cursor:
-        """Where the next iteration begins."""
+        """Return the start of the next iteration."""
         return self._smalti.cursor()
 
     def cursor_at_start(self) -> Cursor:
-        """The start of the next iteration's epoch."""
+        """Return the start of the next iteration's epoch."""
         return self._smalti.cursor_at_start()
 
     @Replaceable
     def is_placed(self) -> bool:
-        """Whether no iteration began since a state was loaded or an epoch chosen, or at all."""
-        return self._smalti.progress.get().begun is None
+        """True if no iteration has begun since a state was loaded or an epoch chosen, or none at all."""
+        return self._smalti.tracker.get().begun is None
 
     def state_dict(self, num_samples: int = 0, from_beginning: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - MosaicML's signature
-        """The state after `num_samples` global samples of the epoch at hand; loaders count for you.
+        """Return the state after `num_samples` global samples of the current epoch; StreamingDataLoader counts them.
 
-        The epoch at hand is that of the latest iteration, or before the first one that of the next. Iterations in
+        The current epoch is that of the latest iteration, or before the first one that of the next. Iterations in
         worker processes of a torch DataLoader count as well.
 
         Args:
-            num_samples: samples that all ranks together consumed, those of ranks that replicate others not counted.
-            from_beginning: counted from the epoch's start; otherwise from where the iteration began.
+            num_samples: samples that all ranks together consumed; each replica group counts as one rank.
+            from_beginning: count from the epoch's start; otherwise from the start of the iteration.
         """
         return self._smalti.state_dict(num_samples, from_beginning=from_beginning)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
+        """Make the next iteration continue from a saved state, on any world, worker count or batch size.
 
-        With one of MosaicML's orders, a state that MosaicML Streaming saved is continued as well, in its order and
+        With one of MosaicML's orders, a state that MosaicML Streaming saved continues as well, in its order and
         within its limits: `docs/resume.md`.
 
         Raises:
@@ -344,7 +349,7 @@ class StreamingDataset:
         self._smalti.load_state_dict(state)
 
     def begin_pass(self, batch_size: int | None = None) -> Pass:
-        """Settles where an iteration begins, and counts its epoch as begun.
+        """Determine the start of an iteration, and record that its epoch began.
 
         Args:
             batch_size: samples per rank and step, if the dataset has no batch size of its own.
@@ -352,84 +357,106 @@ class StreamingDataset:
         return self._smalti.begin_pass(batch_size)
 
     def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
-        """Where the run stands after so many steps of a pass; after all of them, the start of the next epoch."""
+        """Return the cursor after this many steps of a pass; after all of them, the start of the next epoch."""
         return self._smalti.cursor_after(this_pass, steps)
 
     # ------------------------------------------------------------------ iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples of one epoch (or the rest of one), this rank's and worker's part, one by one."""
+        """Yield the samples of this rank and worker, one by one, for one epoch or the rest of one."""
         for batch in self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=False):
             yield from batch
 
     def batches(self) -> Iterator[Any]:
-        """The same as whole batches: columns where nothing stands in the way, else lists of samples."""
+        """Yield the same samples in batches: as columns if `reads_columns`, else as lists of samples."""
         return self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=reads_columns(self))
 
     @Replaceable
     def reads_columns(self) -> bool:
-        """Whether batches can be read as columns: no per-sample transform, no overridden way to a sample."""
+        """True if batches can be read as columns: no sample transform, no overridden `__getitem__` or `get_item`."""
         return reads_columns(self)
 
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
     ) -> Iterator[Planned]:
-        """The steps of one loader worker and the sample ids to read at each; shards are fetched as it goes.
+        """Yield the steps of one loader worker with their sample ids; shards of later steps are prefetched.
 
         Args:
-            this_pass: which part of which epoch.
+            this_pass: the pass to read.
             worker: number of the worker; it takes steps worker, worker + num_workers, ...
             num_workers: workers that share the rank's steps.
-            num_readers: threads that read this worker's steps at once, each of which looks ahead.
+            num_readers: threads of this worker that read its steps at once.
         """
         return self._smalti.planned(this_pass, worker, num_workers, num_readers=num_readers)
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
-        """One batch, transformed: columns, or a list of samples. Thread-safe where the transform is."""
+        """Return one batch, transformed: columns, or a list of samples. Thread-safe if the transform is."""
         return self._smalti.read(step, ids, None if columns else self.__getitem__)
 
     def division(self, this_pass: Pass) -> Division:
-        """Who reads what in a pass: which positions of the order this rank takes at which step."""
+        """Return the positions of the order that this rank takes at each step of a pass."""
         return self._smalti.division(this_pass)
 
     def plan(self, this_pass: Pass) -> GlobalOrder:
-        """The global order of a pass's epoch."""
+        """Return the global order of a pass's epoch."""
         return self._smalti.plan(this_pass)
 
     def reading(self, this_pass: Pass) -> Reading:
-        """One rank's part of a pass: its steps and their sample ids; pure."""
+        """Return this rank's part of a pass: its steps and their sample ids; pure."""
         return self._smalti.reading(this_pass)
 
     def stats(self, *, least: bool = True) -> CacheStats:
-        """What reading has cost, here and in loader workers; `least`: with the least it can, counted from the order."""
+        """Return the cost of reading, with that in loader workers; with `least`, also the least possible."""
         return self._smalti.stats(least=least)
 
     def close(self) -> None:
-        """Lets go of open shards and fetching threads; when used again, the dataset opens the same versions."""
+        """Close open shards and end fetching threads; the next use opens the same versions."""
         self._smalti.close()
 
     def view(self: _Dataset) -> _Dataset:
-        """A copy that shares the opened shard set and the progress."""
+        """Return a copy that shares the opened streams and the run's place."""
         return view_of(self, self._smalti.view())
 
 
-def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:
-    """Return a copy of a dataset, with all attributes that the user gave it, that reads by another reader.
+def open_dataset(
+    url: str, *, version: int | None = None, tag: str | None = None, split: str | None = None, **options: Any
+) -> StreamingDataset:
+    """Open a shard set for reading by sample id: `open_dataset(url)[0]`, `.size`, `.manifest`.
 
-    Not by `copy.copy`: what a subclass does to be pickled, such as dropping open files, is not for a view.
+    Args:
+        url: URL or folder of the data set's root.
+        version: version to open; by default the newest.
+        tag: version to open, by its name; the dataset stays with that version if the tag moves.
+        split: split to open; by default the whole set.
+        options: other arguments of StreamingDataset.
+
+    Raises:
+        StoreNotFound: there is no data set.
+        VersionNotFound: there is no such version, tag or split.
+        ValueError: both version and tag are given.
+    """
+    dataset = StreamingDataset(remote=url, version=version, tag=tag, split=split, **options)
+    _ = dataset.stream
+    return dataset
+
+
+def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:
+    """Return a copy of a dataset with all its attributes and another reader.
+
+    Not by `copy.copy`, which would call a subclass's `__getstate__`: that may drop open files, which a view needs.
     """
     kind = type(dataset)
     view: _Dataset = object.__new__(kind)
     vars(view).update(vars(dataset), _smalti=reader)
     for slot in (each for base in kind.__mro__ for each in vars(base).values()):
         if isinstance(slot, MemberDescriptorType):
-            with suppress(AttributeError):  # no value
+            with suppress(AttributeError):  # the slot is empty
                 slot.__set__(view, slot.__get__(dataset))
     return view
 
 
 def reads_columns(dataset: StreamingDataset) -> bool:
-    """Return whether nothing of the user's is called for single samples."""
-    ways = ("__getitem__", "get_item")
-    own = all(getattr(type(dataset), way) is getattr(StreamingDataset, way) for way in ways)
-    return own and "get_item" not in vars(dataset) and not dataset._smalti.transforms_samples
+    """Return whether no code of the user is called for single samples."""
+    names = ("__getitem__", "get_item")
+    is_inherited = all(getattr(type(dataset), name) is getattr(StreamingDataset, name) for name in names)
+    return is_inherited and "get_item" not in vars(dataset) and not dataset._smalti.transforms_samples

@@ -1,4 +1,10 @@
-"""Mosaic Data Shards: bytes to samples and samples to bytes. Knows no network, no store, no ranks and no order."""
+"""Mosaic Data Shards: samples to bytes and bytes to samples, index files, checksums and compression.
+
+Stores, caches, ranks and orders are not known here. This folder holds what a shard set says about itself (`info`,
+`index`, `schema`) and the pieces of a file (`layout`, `compression`, `hashing`); `encodings` turns values into bytes,
+`writing` samples into shards, and `reading` shards into samples and batches. Read `info` first, then `layout`,
+`reading/shard` and `writing/builder`.
+"""
 
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
@@ -26,8 +32,9 @@ from smalti.format.reading.verification import verify_file
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
 from smalti.format.text_layout import TextLayout, layout_of, text_schema
-from smalti.format.writing.builder import ShardBuilder, ShardOptions
+from smalti.format.writing.builder import ShardBuilder
 from smalti.format.writing.memory import BuiltShard, FilledShard
+from smalti.format.writing.sealing import ShardOptions
 from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [

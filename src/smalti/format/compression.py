@@ -1,10 +1,8 @@
-"""From the name of a compression to the compression: the list of what MDS knows. Knows no shard layout.
+"""The compression algorithms of MDS, and the rule that no file unpacks to more than its limit.
 
-What a compression is, and the rule that no file unpacks to more than its limit. The algorithms are beside this.
-
-Zstandard and Snappy: algorithms whose files say at the start how much comes out of them.
-
-Brotli, bzip2 and gzip: algorithms whose decoders take a stream in and give as much out as they are asked for.
+To add an algorithm, write a subclass of `Compression` and add it to `_ALGORITHMS` at the end of this file. Zstandard
+and Snappy files declare the size of their content; the decoders of Brotli, bzip2 and gzip return as much as the caller
+requests. Shard layouts are not known here.
 """
 
 import bz2
@@ -22,19 +20,23 @@ from smalti.errors import FormatError, SchemaError
 from smalti.format.hashing import Buffer
 
 CHUNK_BYTES = 1 << 18
-"""How much is unpacked at a time: large enough that Python's share is nothing, small beside any shard."""
+"""Bytes unpacked at a time: large enough that the overhead of Python is negligible, small against any shard."""
+_MAX_HEADER_BYTES = 18  # of a zstd frame
+_RLE_BLOCK = 1  # type of a zstd block that is one byte, repeated
+_SNAPPY_MAX_COPY_BYTES = 64  # Snappy's best ratio: a copy of 64 bytes is stored in 3
+_PIECE_BYTES = 1 << 16  # read at a time; a decoder that reaches the end of a member copies the remaining piece
 
 
 class Compression(ABC):
     """One algorithm at one level; pure and thread-safe.
 
-    Compressing and decompressing let other Python threads run, in every algorithm that MDS knows.
+    Every algorithm releases the interpreter lock while it compresses and decompresses.
     """
 
     extension: ClassVar[str]
-    """What stands behind the dot in names of compressed files; the algorithm's name as well."""
+    """Extension of compressed files, without the dot; the algorithm's name as well."""
     levels: ClassVar[range] = range(0)
-    """The levels that may be asked for; empty where the algorithm has none."""
+    """Levels that may be chosen; empty if the algorithm has none."""
     default_level: ClassVar[int] = 0
 
     def __init__(self, text: str, level: int) -> None:
@@ -44,9 +46,9 @@ class Compression(ABC):
 
     @abstractmethod
     def compress(self, data: Buffer) -> bytes:
-        """The content of a file that `decompress_file`, and MosaicML's reader, turn back into `data`.
+        """Return the content of a file that `decompress_file`, and MosaicML's reader, turn back into `data`.
 
-        The same bytes for the same data and level, whatever the clock and the number of cores.
+        The same data and level give the same bytes, at any time and on any number of cores.
         """
 
     def decompress_file(self, src: Path, dst: BinaryIO, limit: int) -> int:
@@ -54,12 +56,12 @@ class Compression(ABC):
 
         Args:
             src: A compressed local file.
-            dst: Where the content goes.
-            limit: The most bytes that may come out: the size that the index declares. Never is more written, and
-                memory follows what the file holds and what has come out of it, not what its header claims.
+            dst: Receives the content.
+            limit: Largest number of bytes that may come out: the size that the index declares. No more is written, and
+                memory is bounded by the sizes of the file and of its content, whatever its header declares.
 
         Raises:
-            FormatError: Not such a file, cut short, something behind its end, or its content is longer than `limit`.
+            FormatError: Not such a file, truncated, followed by other data, or its content is longer than `limit`.
             OSError: `src` cannot be read, or `dst` cannot be written.
         """
         out = BoundedOutput(dst, limit, src)
@@ -73,7 +75,7 @@ class Compression(ABC):
 
 
 class BoundedOutput:
-    """Passes on what is written to it, up to the limit; makes the errors that name the file."""
+    """A writer that passes data on up to the limit, and makes the errors that name the file."""
 
     def __init__(self, dst: BinaryIO, limit: int, src: Path) -> None:
         self._dst = dst
@@ -82,13 +84,13 @@ class BoundedOutput:
         self.total = 0
 
     @property
-    def most_parts(self) -> int:
-        """How many blocks or members are believed; a file of empty ones would take minutes to tell nothing."""
+    def max_parts(self) -> int:
+        """Largest accepted number of blocks or members: a file of empty ones would take minutes to read."""
         return 1024 + self.limit // 512
 
     @property
-    def room(self) -> int:
-        """How much to ask the decoder for: at most a chunk, and one byte more than may come, to see it come."""
+    def next_read_bytes(self) -> int:
+        """Bytes to request from the decoder: at most a chunk, and one byte beyond the limit, to detect more content."""
         return min(CHUNK_BYTES, self.limit - self.total + 1)
 
     def write(self, data: Buffer) -> None:
@@ -103,7 +105,7 @@ class BoundedOutput:
         self._dst.write(data)
 
     def too_long(self) -> FormatError:
-        """The error for content beyond the limit."""
+        """Return the error for content beyond the limit."""
         return FormatError(
             f"{self._src}: its content is longer than the {self.limit} bytes that the index declares; the file is "
             "damaged or hostile. Nothing beyond the limit was written.",
@@ -112,18 +114,12 @@ class BoundedOutput:
         )
 
     def damaged(self, algorithm: str, reason: object) -> FormatError:
-        """The error for a file that is not what the index calls it."""
+        """Return the error for a file that is not in the format that the index declares."""
         return FormatError(
             f"{self._src}: not a readable {algorithm} file ({reason}); it was cut short, damaged or is another file. "
             "Fetch it again, or run the writer again.",
             path=str(self._src),
         )
-
-
-_MAX_HEADER_BYTES = 18  # of a zstd frame
-_RUN = 1  # the kind of zstd block that is one byte, repeated
-# Snappy's best case is a copy of 64 bytes that takes 3.
-_SNAPPY_MOST_FROM_3_BYTES = 64
 
 
 class Zstandard(Compression):
@@ -134,36 +130,36 @@ class Zstandard(Compression):
     default_level = 3
 
     def compress(self, data: Buffer) -> bytes:
-        """One frame that declares its content size and carries no checksum, as MosaicML writes it."""
-        # Single-threaded on purpose: the bytes must not depend on how many cores there are.
+        """Return one frame that declares its content size and carries no checksum, as MosaicML writes it."""
+        # Single-threaded on purpose: the bytes must not depend on the number of cores.
         return zstandard.ZstdCompressor(level=self.level, write_checksum=False).compress(data)
 
     def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
         try:
             self._check_frame(file, out)
-            # This reader gives at most what is asked for, so a bomb cannot inflate in memory; frames that need a
-            # window of more than 128 MiB are refused.
+            # This reader returns at most the requested bytes, so a decompression bomb cannot fill the memory; frames
+            # that need a window of more than 128 MiB are refused.
             with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as reader:
-                while content := reader.read(out.room):
+                while content := reader.read(out.next_read_bytes):
                     out.write(content)
         except zstandard.ZstdError as error:
             raise out.damaged(self.extension, error) from error
 
     def _check_frame(self, file: BinaryIO, out: BoundedOutput) -> None:
-        """Return only if the file is one frame, whole, and nothing else, and declares no more than the limit."""
+        """Return only if the file is one whole frame, nothing follows it, and it declares no more than the limit."""
         head = file.read(_MAX_HEADER_BYTES)
         parameters = zstandard.get_frame_parameters(head)
         if parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN and parameters.content_size > out.limit:
             raise out.too_long()
-        # The decoder stops without a word where a frame is cut off, so its blocks are counted first.
+        # The decoder stops without an error at the end of a truncated frame, so the blocks are walked first.
         place = zstandard.frame_header_size(head)
-        for _ in range(out.most_parts):
+        for _ in range(out.max_parts):
             file.seek(place)
             block = file.read(3)
             if len(block) < 3:
                 raise out.damaged(self.extension, "its end is missing")
             kind, size = block[0] >> 1 & 3, int.from_bytes(block, "little") >> 3
-            place += 3 + (1 if kind == _RUN else size)
+            place += 3 + (1 if kind == _RLE_BLOCK else size)
             if block[0] & 1:
                 break
         else:
@@ -181,19 +177,19 @@ class Snappy(Compression):
     extension = "snappy"
 
     def compress(self, data: Buffer) -> bytes:
-        """One block."""
+        """Return one block."""
         return bytes(cramjam.snappy.compress_raw(data))
 
     def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
         size = file.seek(0, 2)
         file.seek(0)
-        # A block cannot be unpacked in pieces: so nothing is read or allocated before its sizes are plausible.
+        # A block cannot be unpacked in pieces, so nothing is read or allocated before its sizes are plausible.
         declared = _declared_length(file.read(5))
         if declared is None:
             raise out.damaged(self.extension, "it does not start with a length")
         if declared > out.limit:
             raise out.too_long()
-        if not declared <= size * _SNAPPY_MOST_FROM_3_BYTES // 3 or size > 32 + declared + declared // 6:
+        if not declared <= size * _SNAPPY_MAX_COPY_BYTES // 3 or size > 32 + declared + declared // 6:
             raise out.damaged(self.extension, f"{size} bytes cannot hold the {declared} that it declares")
         file.seek(0)
         try:
@@ -205,7 +201,7 @@ class Snappy(Compression):
 
 
 def _declared_length(head: bytes) -> int | None:
-    """The number that a block starts with: seven bits in each byte, the lowest first, the last one below 128."""
+    """Decode the varint that a block starts with (seven bits per byte, lowest first); None if it is invalid."""
     length = 0
     for place, byte in enumerate(head):
         length |= (byte & 0x7F) << 7 * place
@@ -214,12 +210,8 @@ def _declared_length(head: bytes) -> int | None:
     return None
 
 
-# Short, because a decoder that meets the end of a member copies what is left of the piece.
-_PIECE_BYTES = 1 << 16
-
-
 class _Decoder(Protocol):
-    """What `bz2.BZ2Decompressor` offers."""
+    """The interface of `bz2.BZ2Decompressor`."""
 
     @property
     def eof(self) -> bool: ...
@@ -230,13 +222,13 @@ class _Decoder(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class _Stream(Compression):
-    """A file of one member, or of several end to end where the algorithm's own tools write such files."""
+class _StreamCompression(Compression):
+    """A file of one member, or of several end to end if the algorithm's own tools write such files."""
 
     many_members: ClassVar[bool] = True
     new_decoder: Callable[[], _Decoder]
-    faults: ClassVar[tuple[type[Exception], ...]]
-    """What the decoder raises for damaged data."""
+    decoder_errors: ClassVar[tuple[type[Exception], ...]]
+    """Errors that the decoder raises for damaged data."""
 
     def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
         decoder, num_members = self.new_decoder(), 1
@@ -246,7 +238,7 @@ class _Stream(Compression):
                 data = decoder.unused_data or file.read(_PIECE_BYTES)
                 if not data:
                     return
-                if num_members >= (out.most_parts if self.many_members else 1):
+                if num_members >= (out.max_parts if self.many_members else 1):
                     raise out.damaged(self.extension, "something follows its end")
                 decoder, num_members = self.new_decoder(), num_members + 1
             elif decoder.needs_input:
@@ -254,28 +246,28 @@ class _Stream(Compression):
                 if not data:
                     raise out.damaged(self.extension, "its end is missing")
             try:
-                content = decoder.decompress(data, out.room)
-            except self.faults as error:
+                content = decoder.decompress(data, out.next_read_bytes)
+            except self.decoder_errors as error:
                 raise out.damaged(self.extension, error) from error
             out.write(content)
 
 
-class Bzip2(_Stream):
+class Bzip2(_StreamCompression):
     """bzip2, levels 1 to 9."""
 
     extension = "bz2"
     levels = range(1, 10)
     default_level = 9
     new_decoder = bz2.BZ2Decompressor
-    faults = (OSError, ValueError)
+    decoder_errors = (OSError, ValueError)
 
     def compress(self, data: Buffer) -> bytes:
-        """One bzip2 stream."""
+        """Return one bzip2 stream."""
         return bz2.compress(data, self.level)
 
 
-class _Inflate:
-    """zlib's decoder of gzip members, which checks their length and CRC-32, under the names of `_Decoder`."""
+class _GzipDecoder:
+    """zlib's decoder of gzip members, which checks their length and CRC-32, with the interface of `_Decoder`."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -291,25 +283,25 @@ class _Inflate:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         content = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
-        # A full answer may have more behind it, even when all input was taken.
+        # After a full result more may follow, even if all input was consumed.
         self.needs_input = len(content) < max_length
         return content
 
 
-class Gzip(_Stream):
+class Gzip(_StreamCompression):
     """gzip, levels 0 (no compression) to 9."""
 
     extension = "gz"
     levels = range(10)
     default_level = 9
-    new_decoder = _Inflate
-    faults = (zlib.error,)
+    new_decoder = _GzipDecoder
+    decoder_errors = (zlib.error,)
 
     def compress(self, data: Buffer) -> bytes:
-        """One gzip member with the time of writing left out.
+        """Return one gzip member whose time of writing is 0.
 
-        The header is made here and not by `gzip`, whose bytes differ from one Python version to the next. MosaicML's
-        writer puts the clock into it; apart from those four bytes the files are equal.
+        The header is written here and not by `gzip`, whose bytes differ between Python versions. MosaicML's writer
+        stores the current time in it; apart from those four bytes the files are equal.
         """
         deflate = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
         body = (deflate.compress(data), deflate.flush())
@@ -319,8 +311,8 @@ class Gzip(_Stream):
         return b"".join([head, *body, tail])
 
 
-class _Unbrotli:
-    """Brotli's decoder under the names of `_Decoder`; what follows the end is an error to it, or never asked for."""
+class _BrotliDecoder:
+    """Brotli's decoder with the interface of `_Decoder`; it raises for data after the end."""
 
     unused_data = b""
 
@@ -337,46 +329,44 @@ class _Unbrotli:
         return bool(self._brotli.can_accept_more_data()) and not self._full
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # It may answer with a little more than asked for: whole blocks of 32 KiB and up.
+        # The result may be longer than requested: whole blocks of 32 KiB and more.
         content: bytes = self._brotli.process(data, output_buffer_limit=max_length)
-        self._full = len(content) >= max_length  # as for gzip
+        self._full = len(content) >= max_length  # then more may follow
         return content
 
 
-class Brotli(_Stream):
+class Brotli(_StreamCompression):
     """Brotli, levels 0 to 11."""
 
     extension = "br"
     levels = range(12)
     default_level = 11
     many_members = False
-    new_decoder = _Unbrotli
-    faults = (brotli.error,)
+    new_decoder = _BrotliDecoder
+    decoder_errors = (brotli.error,)
 
     def compress(self, data: Buffer) -> bytes:
-        """One Brotli stream."""
+        """Return one Brotli stream."""
         packed: bytes = brotli.compress(data, quality=self.level)
         return packed
 
 
-__all__ = ["COMPRESSION_NAMES", "Compression", "parse_compression"]
-
-_FAMILIES: tuple[type[Compression], ...] = (Brotli, Bzip2, Gzip, Snappy, Zstandard)
-_NAMED: dict[str, Compression] = {
-    **{kind.extension: kind(kind.extension, kind.default_level) for kind in _FAMILIES},
+_ALGORITHMS: tuple[type[Compression], ...] = (Brotli, Bzip2, Gzip, Snappy, Zstandard)
+_BY_NAME: dict[str, Compression] = {
+    **{kind.extension: kind(kind.extension, kind.default_level) for kind in _ALGORITHMS},
     **{
         f"{kind.extension}:{level}": kind(f"{kind.extension}:{level}", level)
-        for kind in _FAMILIES
+        for kind in _ALGORITHMS
         for level in kind.levels
     },
 }
 
-COMPRESSION_NAMES = frozenset(_NAMED)
+COMPRESSION_NAMES = frozenset(_BY_NAME)
 """Every compression that can stand in an index file."""
 
 
 def parse_compression(text: str | None) -> Compression | None:
-    """The compression called `text`; None for None and the empty text.
+    """Return the compression called `text`; None for None and the empty text.
 
     Args:
         text: `"br"` (level 11), `"bz2"` (9), `"gz"` (9), `"snappy"` or `"zstd"` (3), or with a level: `"br:0"` to
@@ -387,10 +377,10 @@ def parse_compression(text: str | None) -> Compression | None:
     """
     if not text:
         return None
-    found = _NAMED.get(text)
+    found = _BY_NAME.get(text)
     if found is None:
         raise SchemaError(
-            f"unknown compression {text!r:.80}: expected one of {', '.join(map(_describe, _FAMILIES))}, or none.",
+            f"unknown compression {text!r:.80}: expected one of {', '.join(map(_describe, _ALGORITHMS))}, or none.",
             compression=text,
         )
     return found

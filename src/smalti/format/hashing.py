@@ -1,10 +1,8 @@
-"""Checksums under the names that MDS index files use. Opens no files.
+"""Checksums under the names that MDS index files use, and a hash of samples that ignores order and shards.
 
-A hash of samples that does not depend on their order, nor on the shards in which they lie.
-
-XXH3-128 of every sample as it is stored, added up modulo 2^128: samples that are added, add their own sum; samples that
-move to other shards change nothing. A change of one sample changes the sum, but for a chance of 2^-128. It guards
-against mistakes and damage; somebody who wants two sets to look alike can make them so.
+The row hash of a set is the sum modulo 2^128 of XXH3-128 of every sample as stored: adding samples adds their sum, and
+moving samples between shards changes nothing. A changed sample leaves the sum equal with probability 2^-128. It
+protects against mistakes and damage, not against deliberate collisions.
 """
 
 import hashlib
@@ -22,23 +20,24 @@ from smalti.errors import ChecksumMismatch, SchemaError
 Buffer = bytes | bytearray | memoryview
 
 FIRST_BYTES = 8 << 20
-"""What of a shard can be read before all of it is here: some batches of pictures, and an eighth of a usual shard."""
+"""Number of bytes at the start of a shard that can be read before the whole shard is fetched: some batches of images,
+and an eighth of a usual shard."""
 
 
 class Hasher(Protocol):
     """A running checksum."""
 
     def update(self, data: Any, /) -> None:
-        """Take `data` in."""
+        """Add `data`."""
 
     def hexdigest(self) -> str:
-        """The checksum so far, as lower-case hex digits."""
+        """Return the checksum so far, as lower-case hex digits."""
 
 
-def _collect() -> dict[str, tuple[Callable[[], Any], int]]:
+def _find_hashes() -> dict[str, tuple[Callable[[], Any], int]]:
     found: dict[str, tuple[Callable[[], Any], int]] = {}
     for name in sorted(hashlib.algorithms_guaranteed):
-        if not name.startswith("shake_"):  # no fixed length, and MDS does not know them
+        if not name.startswith("shake_"):  # no fixed length, and not part of MDS
             # `usedforsecurity=False`: md5 and sha1 are integrity checks here, and must work under FIPS.
             make = partial(hashlib.new, name, usedforsecurity=False)
             found[name] = make, make().digest_size
@@ -48,14 +47,14 @@ def _collect() -> dict[str, tuple[Callable[[], Any], int]]:
     return found
 
 
-_HASHES = _collect()
+_HASHES = _find_hashes()
 
 HASH_NAMES = frozenset(_HASHES)
 """Every hash name that can stand in an index file."""
 
 
 def new_hash(name: str) -> Hasher:
-    """A fresh running checksum called `name`.
+    """Return a new running checksum called `name`.
 
     Raises:
         SchemaError: No such hash.
@@ -67,13 +66,13 @@ def new_hash(name: str) -> Hasher:
 
 
 def hex_length(name: str) -> int:
-    """How many hex digits a checksum called `name` has."""
+    """Return the number of hex digits of a checksum called `name`."""
     new_hash(name)
     return 2 * _HASHES[name][1]
 
 
 def check_hash_names(names: Iterable[str] | None) -> tuple[str, ...]:
-    """The names, sorted as MDS wants them; none for None.
+    """Return the names, sorted as MDS requires; none for None.
 
     Raises:
         SchemaError: A name is unknown or stands twice.
@@ -87,7 +86,7 @@ def check_hash_names(names: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def digest_bytes(data: Buffer, names: Iterable[str]) -> dict[str, str]:
-    """Checksum of `data` by name."""
+    """Return the checksums of `data` by name."""
     digests = {}
     for name in names:
         hasher = new_hash(name)
@@ -97,10 +96,10 @@ def digest_bytes(data: Buffer, names: Iterable[str]) -> dict[str, str]:
 
 
 def hash_first(data: Buffer, names: Iterable[str]) -> int | None:
-    """xxh3_64 of the first `FIRST_BYTES` bytes of a file with checksums called `names`.
+    """Return xxh3_64 of the first `FIRST_BYTES` bytes of a file with checksums called `names`.
 
-    None for a file that is no longer than that, and where somebody chose other checksums than Smalti's: who wants
-    SHA-256 wants no byte believed by less.
+    None for a file that is no longer than that, and for other checksums than Smalti's default: a user who chose SHA-256
+    does not accept bytes verified by a weaker hash.
     """
     if len(data) <= FIRST_BYTES or tuple(names) != ("xxh3_64",):
         return None
@@ -125,31 +124,32 @@ def compare_digests(found: Mapping[str, str], expected: Mapping[str, str], *, wh
 
 
 MODULUS = 1 << 128
-_AT_ONCE = 1 << 16
+"""Row hashes are sums modulo this number."""
+_ROWS_AT_ONCE = 1 << 16  # bounds the memory of their digests
 
 
 def hash_rows(data: memoryview, ends: "Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]") -> int:
-    """The sum over the samples that lie back to back in `data`.
+    """Return the sum of the hashes of samples that lie back to back in `data`.
 
     Args:
         data: Bytes that hold the samples.
         ends: Where the first begins, and where each ends; rising.
     """
     total = 0
-    for begin in range(0, len(ends) - 1, _AT_ONCE):
-        part = ends[begin : begin + _AT_ONCE + 1]
+    for begin in range(0, len(ends) - 1, _ROWS_AT_ONCE):
+        part = ends[begin : begin + _ROWS_AT_ONCE + 1]
         places = part.tolist() if isinstance(part, np.ndarray) else part
         total += _sum([xxh3_128_digest(data[a:b]) for a, b in pairwise(places)])
     return total % MODULUS
 
 
 def hash_each(samples: Iterable[bytes]) -> int:
-    """The sum over samples that lie apart."""
+    """Return the sum of the hashes of separate samples."""
     return _sum([xxh3_128_digest(sample) for sample in samples]) % MODULUS
 
 
 def _sum(digests: list[bytes]) -> int:
-    """Of digests as numbers, big end first: four columns of 32 bits, whose sums fit 64."""
+    """Add up digests as big-endian numbers: four columns of 32 bits, whose sums fit 64 bits."""
     words = np.frombuffer(b"".join(digests), ">u4").reshape(-1, 4)
     first, second, third, last = words.sum(axis=0, dtype=np.uint64).tolist()
     return int((first << 96) + (second << 64) + (third << 32) + last)

@@ -1,7 +1,4 @@
-"""Index files: the list of a data set's shards, read with caps and without trust, written for MosaicML's reader.
-
-Pausing Python's garbage collector while a large file becomes many small objects.
-"""
+"""Index files: the list of a shard set's shards, read strictly and within limits, written for MosaicML's reader."""
 
 import gc
 import json
@@ -11,16 +8,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from smalti.errors import IndexFileError
-from smalti.format.info import VERSION, ShardInfo, check_version
-from smalti.format.json_fields import Fields, fault
+from smalti.format.info import ShardInfo, check_version
+from smalti.format.json_fields import Fields, fault, is_deeper_than
+from smalti.format.sizes import VERSION
+
+MAX_INDEX_BYTES = 1 << 29
+"""Largest index file that is parsed: about a million shards with two hashes each."""
+_MAX_DEPTH = 64  # levels of nesting in an index file
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collection within the block, for code that makes many objects and no cycles.
+    """Pause garbage collection within the block, for code that makes many objects and no cycles.
 
-    The collector looks at all objects again and again while they become more: half the time of parsing a large index.
-    Whoever found it running starts it again, so that threads and nested blocks do not disturb one another.
+    The collector scans a growing number of objects again and again, which takes half the time of parsing a large index.
+    It is resumed only by the block that paused it, so threads and nested blocks do not interfere.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -31,30 +33,24 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-MAX_INDEX_BYTES = 1 << 29
-"""Largest index file that is parsed: about a million shards with two hashes each."""
-_MAX_DEPTH = 64
-_NESTED = (dict, list)
-
-
 @uncollected()
 def parse_index(data: bytes, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]:
-    """The shards of an index file, and its other top-level keys (`"smalti"`, for example).
+    """Return the shards of an index file, and its other top-level keys (`"smalti"`, for example).
 
     Args:
         data: The file's content, at most 512 MiB.
         where: Its name, for messages.
 
     Raises:
-        IndexFileError: Not such a file; the message has the place as a JSON path. Also where an encoding, format or
-            compression is one that this version cannot read: nothing is left to fail at the first sample.
+        IndexFileError: Not such a file; the message has the place as a JSON path. Also if this version cannot read an
+            encoding, format or compression, so that the error does not come at the first sample.
     """
     return shards_of(load_strict(data, where=where), where=where)
 
 
 @uncollected()
 def shards_of(top: Any, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]:
-    """The same of an index file that `load_strict` parsed."""
+    """Return the same from an index file that `load_strict` parsed."""
     fields = Fields(top, f"{where}: $")
     check_version(fields)
     entries = fields.get("shards")
@@ -66,7 +62,7 @@ def shards_of(top: Any, *, where: str) -> tuple[list[ShardInfo], dict[str, Any]]
 
 
 def emit_index(shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes of an index file that MosaicML's reader opens; it ignores the `extra` top-level keys.
+    """Return the bytes of an index file that MosaicML's reader opens; it ignores the `extra` top-level keys.
 
     Raises:
         IndexFileError: `extra` would replace the shards or the version, or cannot be written as strict JSON.
@@ -82,7 +78,7 @@ def emit_index(shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = No
 
 
 def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) -> Any:
-    """Parsed JSON: UTF-8, no key twice in one object, no NaN, at most 64 levels deep.
+    """Parse JSON strictly: UTF-8, no key twice in one object, no NaN, at most 64 levels deep.
 
     Raises:
         IndexFileError: Anything else.
@@ -98,7 +94,8 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
         raise IndexFileError(
             f"{where}: not readable JSON ({reason}); it was cut short or damaged. Write it again.", where=where
         ) from error
-    _check_depth(obj, where)
+    if is_deeper_than(obj, _MAX_DEPTH):
+        raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
     return obj
 
 
@@ -120,20 +117,6 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_depth(obj: Any, where: str) -> None:
-    level, depth = ([obj] if type(obj) in _NESTED else []), 0
-    while level:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if type(parent) is dict else parent)
-            if type(item) in _NESTED
-        ]
-
-
 def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:
     seen: dict[str, int] = {}
     for i, shard in enumerate(shards):
@@ -141,8 +124,8 @@ def _check_distinct(shards: Sequence[ShardInfo], where: str) -> None:
             first = seen.setdefault(name, i)
             if first != i:
                 raise IndexFileError(
-                    f"{where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; every shard may stand "
-                    "there once. Merge the index files again.",
+                    f"{where}.shards[{i}]: file {name!r} is listed by shards[{first}] already; each shard may be "
+                    "listed once. Merge the index files again.",
                     where=where,
                     name=name,
                 )

@@ -1,4 +1,4 @@
-"""What an index file says about one shard, checked as strictly as it is believed. Opens no files."""
+"""`FileInfo` and `ShardInfo`: the entry of one shard in an index file, parsed strictly. Opens no files."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -11,14 +11,12 @@ from smalti.format.compression import parse_compression
 from smalti.format.hashing import HASH_NAMES, hex_length
 from smalti.format.json_fields import Fields, fault
 from smalti.format.names import check_basename
-from smalti.format.schema import Schema
-from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
+from smalti.format.schema import MAX_COLUMNS, Schema
+from smalti.format.sizes import MAX_FILE_BYTES, VERSION, parse_size_limit
 from smalti.format.text_layout import TEXT_FORMATS, TextLayout, is_utf8, layout_of, parse_layout
 
-VERSION = 2
 MAX_STORED_BYTES = MAX_FILE_BYTES + (1 << 26)
-"""Largest compressed file: what compression may add to data that does not compress is far less."""
-_MAX_COLUMNS = 100_000
+"""Largest compressed file; compression enlarges incompressible data by far less than the difference."""
 _SIZE_TYPES = frozenset({int, type(None)})
 _HEX = frozenset("0123456789abcdef")
 _HEX_DIGITS = {name: hex_length(name) for name in HASH_NAMES}
@@ -32,19 +30,20 @@ class FileInfo:
     num_bytes: int
     hashes: Mapping[str, str] = field(default_factory=dict)
     first_hash: int | None = field(default=None, compare=False)
-    """xxh3_64 of the first `FIRST_BYTES` bytes, by which these can be read while the rest is on its way; None where
-    nobody said it. Smalti's own, as `ShardInfo.partition` is; it follows from the bytes, so files are equal without."""
+    """xxh3_64 of the first `FIRST_BYTES` bytes, with which these can be read while the rest is being fetched; None if
+    unknown. Smalti's own, as `ShardInfo.partition` is; files are equal regardless of it, because it follows from the
+    bytes."""
 
     def to_json(self) -> dict[str, Any]:
-        """As in an index file."""
+        """Return the entry as in an index file."""
         return {"basename": self.basename, "bytes": self.num_bytes, "hashes": dict(self.hashes)}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str, limit: int = MAX_FILE_BYTES) -> "FileInfo":
-        """A checked entry; `limit` is the largest size in bytes that is believed.
+        """Parse and check an entry; `limit` is the largest accepted size in bytes.
 
         Raises:
-            IndexFileError: Anything in it is not as it must be.
+            IndexFileError: A value is missing, of another type or out of range.
         """
         fields = Fields(obj, where)
         info = cls(fields.get("basename"), fields.get("bytes"), dict(fields.mapping("hashes", {})))
@@ -52,10 +51,10 @@ class FileInfo:
         return info
 
     def check(self, where: str, *, limit: int = MAX_FILE_BYTES) -> None:
-        """Return only if name, size and hashes can be believed, whatever their types; `limit` as for `from_json`.
+        """Return only if name, size and hashes are valid, whatever their types; `limit` as for `from_json`.
 
         Raises:
-            IndexFileError: They cannot.
+            IndexFileError: They are not.
         """
         check_basename(self.basename, where=where)
         if type(self.num_bytes) is not int or not 0 <= self.num_bytes <= limit:
@@ -75,7 +74,7 @@ class ShardInfo:
     schema: Schema
     samples: int
     raw: FileInfo
-    """The uncompressed data file; it is in the store only when there is no `zip`."""
+    """The uncompressed data file; in the store only if there is no `zip`."""
     zip: FileInfo | None = None
     compression: str | None = None
     hash_names: tuple[str, ...] = ()
@@ -85,12 +84,12 @@ class ShardInfo:
     format: str = "mds"
     """mds, json, csv, tsv or xsv; all but mds are text shards, which have a meta file beside the data file."""
     meta: FileInfo | None = None
-    """The uncompressed meta file of a text shard; in the store only when there is no `zip_meta`."""
+    """The uncompressed meta file of a text shard; in the store only if there is no `zip_meta`."""
     zip_meta: FileInfo | None = None
     newline: str | None = None
-    """What ends each line of a text shard."""
+    """End of each line of a text shard."""
     separator: str | None = None
-    """What stands between the values of a line; None for mds and json."""
+    """Text between the values of a line; None for mds and json."""
 
     @property
     def stored(self) -> FileInfo:
@@ -116,13 +115,13 @@ class ShardInfo:
 
     @property
     def layout(self) -> TextLayout | None:
-        """How the lines of a text shard are laid out; None for mds."""
+        """Layout of the lines of a text shard; None for mds."""
         if self.newline is None:
             return None
         return layout_of(self.format, self.schema, self.newline, self.separator)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry of an index file, with exactly the keys that MosaicML's reader takes."""
+        """Return the entry of an index file, with exactly the keys that MosaicML's reader takes."""
         entry: dict[str, Any] = {
             "raw_data": self.raw.to_json(),
             "samples": self.samples,
@@ -134,37 +133,30 @@ class ShardInfo:
             entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
             config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
             return {**config, **entry}
-        return {
-            "column_encodings": list(self.schema.encodings),
-            "column_names": list(self.schema.names),
-            "column_sizes": list(self.schema.sizes),
-            "compression": self.compression,
-            "format": "mds",
-            "hashes": list(self.hash_names),
-            "size_limit": self.size_limit,
-            "version": VERSION,
-            **entry,
-        }
+        config = mds_config(
+            self.schema, compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit
+        )
+        return {**config, **entry}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str) -> "ShardInfo":
-        """A checked entry; keys that it does not know are ignored.
+        """Parse and check an entry; unknown keys are ignored.
 
         Args:
             obj: Parsed JSON.
-            where: The place it comes from, such as `index.json: $.shards[3]`.
+            where: Its place, such as `index.json: $.shards[3]`.
 
         Raises:
-            IndexFileError: Anything in it is missing, of another type, out of range, contradictory or unsafe.
+            IndexFileError: A value is missing, of another type, out of range, contradictory or unsafe.
         """
         fields = Fields(obj, where)
         check_version(fields)
         kind = fields.text("format")
         if kind != "mds" and kind not in TEXT_FORMATS:
             raise fault(fields.at("format"), f"a format out of mds, {', '.join(sorted(TEXT_FORMATS))}", kind)
-        names = _same(fields.texts("hashes", []))
-        compression = _compression(fields)
-        raw, zipped = _pair(fields, "data")
+        names = _interned(fields.texts("hashes", []))
+        compression = _parse_compression_name(fields)
+        raw, zipped = _parse_files(fields, "data")
         try:
             size_limit = parse_size_limit(fields.get("size_limit", None))
         except SchemaError as error:
@@ -174,7 +166,7 @@ class ShardInfo:
             info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit)
         else:
             layout = parse_layout(fields, kind)
-            meta, zip_meta = _pair(fields, "meta")
+            meta, zip_meta = _parse_files(fields, "meta")
             info = cls(
                 layout.schema, samples, raw, zipped, compression, names, size_limit,
                 format=layout.format, meta=meta, zip_meta=zip_meta, newline=layout.newline, separator=layout.separator,
@@ -188,9 +180,9 @@ class ShardInfo:
         Raises:
             IndexFileError: They do not.
         """
-        most = self._most_samples()
-        if type(self.samples) is not int or not 0 <= self.samples <= most:
-            raise fault(f"{where}.samples", f"a whole number from 0 to {most}", self.samples)
+        max_samples = self._max_samples()
+        if type(self.samples) is not int or not 0 <= self.samples <= max_samples:
+            raise fault(f"{where}.samples", f"a whole number from 0 to {max_samples}", self.samples)
         pairs = [("data", self.raw, self.zip)]
         if self.meta is not None:
             pairs.append(("meta", self.meta, self.zip_meta))
@@ -207,35 +199,51 @@ class ShardInfo:
         if len(set(self.file_names)) != len(pairs) * (1 if self.zip is None else 2):
             raise fault(where, "a name of its own for each file of the shard", self.raw.basename)
 
-    def _most_samples(self) -> int:
-        """How many samples files of these sizes can hold."""
-        # Every sample has four bytes in the table of offsets, whatever its columns.
-        most = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
+    def _max_samples(self) -> int:
+        """Return how many samples files of these sizes can hold."""
+        # Every sample takes four bytes in the table of offsets, whatever its columns.
+        max_samples = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
         line = len(self.newline.encode("utf-8")) if self.newline else 0
-        return min(most, self.raw.num_bytes // line) if line else most
+        return min(max_samples, self.raw.num_bytes // line) if line else max_samples
 
     def with_prefix(self, prefix: str) -> "ShardInfo":
-        """The same shard with its files below `prefix`; an empty prefix changes nothing."""
+        """Return the same shard with its files below `prefix`; an empty prefix changes nothing."""
         prefix = prefix.strip("/")
         if not prefix:
             return self
         return self.with_names(lambda name: check_basename(f"{prefix}/{name}", where="`prefix`"))
 
     def with_names(self, rename: Callable[[str], str]) -> "ShardInfo":
-        """The same shard with every file's name put through `rename`."""
+        """Return the same shard with every file's name passed through `rename`."""
 
-        def moved(info: FileInfo | None) -> FileInfo | None:
+        def renamed(info: FileInfo | None) -> FileInfo | None:
             return None if info is None else replace(info, basename=rename(info.basename))
 
         raw = replace(self.raw, basename=rename(self.raw.basename))
-        return replace(self, raw=raw, zip=moved(self.zip), meta=moved(self.meta), zip_meta=moved(self.zip_meta))
+        return replace(self, raw=raw, zip=renamed(self.zip), meta=renamed(self.meta), zip_meta=renamed(self.zip_meta))
+
+
+def mds_config(
+    schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None
+) -> dict[str, Any]:
+    """Return the description that index entry and shard share, with the keys that MosaicML's reader takes."""
+    return {
+        "column_encodings": list(schema.encodings),
+        "column_names": list(schema.names),
+        "column_sizes": list(schema.sizes),
+        "compression": compression,
+        "format": "mds",
+        "hashes": list(hashes),
+        "size_limit": size_limit,
+        "version": VERSION,
+    }
 
 
 def check_version(fields: Fields) -> None:
-    """Return only if the object says version 2.
+    """Return only if the object declares version 2.
 
     Raises:
-        IndexFileError: It says another, or none.
+        IndexFileError: It declares another, or none.
     """
     found = fields.get("version")
     if type(found) is int and found > VERSION:
@@ -249,10 +257,10 @@ def check_version(fields: Fields) -> None:
 
 
 def parse_schema(fields: Fields) -> Schema:
-    """The checked columns of an MDS entry; the same object for the same columns.
+    """Parse and check the columns of an MDS entry; the same object for the same columns.
 
     Raises:
-        IndexFileError: They are not as they must be, or an encoding is unknown.
+        IndexFileError: A column is malformed, or an encoding is unknown.
     """
     names, encodings = fields.texts("column_names"), fields.texts("column_encodings")
     sizes = fields.get("column_sizes")
@@ -266,7 +274,7 @@ def parse_schema(fields: Fields) -> Schema:
         raise IndexFileError(f"{fields.where}: {error.message}", where=fields.where, **error.facts) from error
 
 
-def _compression(fields: Fields) -> str | None:
+def _parse_compression_name(fields: Fields) -> str | None:
     text = fields.get("compression", None)
     if text is None:
         return None
@@ -278,8 +286,8 @@ def _compression(fields: Fields) -> str | None:
     return sys.intern(text)
 
 
-def _pair(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
-    """The uncompressed and the compressed form of the file called `part`."""
+def _parse_files(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
+    """Parse the uncompressed and the compressed form of the file called `part`."""
     raw = FileInfo.from_json(fields.get(f"raw_{part}"), where=fields.at(f"raw_{part}"))
     zipped = fields.get(f"zip_{part}", None)
     if zipped is None:
@@ -287,15 +295,15 @@ def _pair(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
     return raw, FileInfo.from_json(zipped, where=fields.at(f"zip_{part}"), limit=MAX_STORED_BYTES)
 
 
-@lru_cache(maxsize=256)  # as for schemas
-def _same(names: tuple[str, ...]) -> tuple[str, ...]:
+@lru_cache(maxsize=256)  # one object for all shards of a set, as for schemas
+def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-@lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries must not mean a million copies
+@lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries need one copy
 def _checked_schema(names: tuple[str, ...], encodings: tuple[str, ...], sizes: tuple[int | None, ...]) -> Schema:
-    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
-        raise SchemaError(f"expected 1 to {_MAX_COLUMNS} columns, each name once, found {len(names)} names.")
+    if not 1 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names):
+        raise SchemaError(f"expected 1 to {MAX_COLUMNS} columns, each name once, found {len(names)} names.")
     schema = Schema(names, encodings, sizes)
     if not all(map(is_utf8, names)):
         raise SchemaError("a column has a name that UTF-8 cannot hold.")

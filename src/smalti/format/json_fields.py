@@ -1,4 +1,4 @@
-"""Strict reading of JSON objects that others wrote: a typed value of the right range, or an error that says where."""
+"""Strict reading of JSON objects of unknown origin: a typed value in range, or an error that names the place."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from smalti.errors import IndexFileError
 
 _MISSING = object()
+_NESTED = (dict, list)
 _TEXTS = frozenset({str})
-_MAX_SHOWN = 300  # characters of a place or an expectation: parts of both may come from the file
+_MAX_SHOWN = 300  # characters of a place or an expectation, which may contain text of the file
 
 
 def fault(where: str, expected: str, found: object) -> IndexFileError:
-    """The error for a place in an index file; shows numbers and short texts, and only the type of the rest."""
+    """Return the error for a place in an index file; shows numbers and short texts, of other values only the type."""
     if found is _MISSING:
         shown = "nothing"
     elif found is None or isinstance(found, int | float):
@@ -25,6 +26,21 @@ def fault(where: str, expected: str, found: object) -> IndexFileError:
     )
 
 
+def is_deeper_than(value: Any, max_depth: int) -> bool:
+    """Return whether lists and dicts of a parsed JSON value are nested more than `max_depth` levels deep."""
+    level = [value] if type(value) in _NESTED else []
+    for _ in range(max_depth):
+        if not level:
+            return False
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if type(parent) is dict else parent)
+            if type(item) in _NESTED
+        ]
+    return bool(level)
+
+
 class Fields:
     """One JSON object and the place where it stands, such as `index.json: $.shards[3]`."""
 
@@ -35,11 +51,11 @@ class Fields:
         self.where = where
 
     def at(self, key: str) -> str:
-        """The place of `key`."""
+        """Return the place of `key`."""
         return f"{self.where}.{key}"
 
     def get(self, key: str, default: Any = _MISSING) -> Any:
-        """The value as it stands.
+        """Return the value without a check of its type.
 
         Raises:
             IndexFileError: It is missing and there is no default.
@@ -50,28 +66,28 @@ class Fields:
         return value
 
     def integer(self, key: str, *, low: int, high: int) -> int:
-        """A whole number of the range, both ends included; `true` and `1.0` are none."""
+        """Return a whole number in the range, both ends included; `true` and `1.0` are refused."""
         value = self._obj.get(key, _MISSING)
         if type(value) is not int or not low <= value <= high:
             raise fault(self.at(key), f"a whole number from {low} to {high}", value)
         return value
 
     def text(self, key: str) -> str:
-        """A text."""
+        """Return a text."""
         value = self._obj.get(key, _MISSING)
         if not isinstance(value, str):
             raise fault(self.at(key), "a text", value)
         return value
 
     def texts(self, key: str, default: Any = _MISSING) -> tuple[str, ...]:
-        """A list of texts."""
+        """Return a list of texts."""
         value = self._obj.get(key, default)
         if not isinstance(value, list) or not _TEXTS.issuperset(map(type, value)):
             raise fault(self.at(key), "a list of texts", value)
         return tuple(value)
 
     def mapping(self, key: str, default: Any = _MISSING) -> Mapping[str, Any]:
-        """An object; null counts as the default."""
+        """Return an object; null counts as the default."""
         value = self._obj.get(key, default)
         if value is None and default is not _MISSING:
             value = default

@@ -1,4 +1,4 @@
-"""Where things lie in a shard file: the bytes around the samples, written and checked. Knows no encodings.
+"""The layout of an MDS shard file: the bytes around the samples, written and checked. Knows no encodings.
 
 uint32 N | uint32 offset of each sample, and of the end | config as JSON | samples back to back
 """
@@ -10,31 +10,23 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.info import VERSION, ShardInfo
+from smalti.format.encodings.encoding import Int64s
+from smalti.format.info import ShardInfo, mds_config
 from smalti.format.schema import Schema
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
 OFFSET = np.dtype("<u4")
-_OF_SAMPLES = frozenset(
+_SAMPLE_KEYS = frozenset(
     {"column_encodings", "column_names", "column_sizes", "columns", "format", "newline", "separator"}
 )
-"""Keys of a shard's description that say how its samples are read."""
+"""Keys of a shard's config that determine how its samples are read."""
 _MAX_CONFIG_BYTES = 1 << 26
-_MOST_TOLD = 200  # characters of a value in a message
+_MAX_SHOWN_CHARS = 200  # characters of a value in a message
 
 
 def config_bytes(schema: Schema, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> bytes:
-    """The description that stands inside every shard, as MosaicML writes it."""
-    config = {
-        "column_encodings": schema.encodings,
-        "column_names": schema.names,
-        "column_sizes": schema.sizes,
-        "compression": compression,
-        "format": "mds",
-        "hashes": hashes,
-        "size_limit": size_limit,
-        "version": VERSION,
-    }
+    """Return the config, the JSON description that stands inside every shard, as MosaicML writes it."""
+    config = mds_config(schema, compression=compression, hashes=hashes, size_limit=size_limit)
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 
@@ -46,11 +38,11 @@ def num_bytes_of_empty(info: ShardInfo) -> int:
     return 8 + len(config)
 
 
-def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
-    """What stands in front of the samples: their number, the table of offsets, and the config.
+def head_bytes(config: bytes, lengths: Int64s) -> bytes:
+    """Return the bytes in front of the samples: their number, the table of offsets, and the config.
 
     Args:
-        config: What `config_bytes` gives.
+        config: The result of `config_bytes`.
         lengths: Bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
@@ -60,14 +52,14 @@ def head_bytes(config: bytes, lengths: "np.ndarray[Any, np.dtype[np.int64]]") ->
 
 
 def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> None:
-    """Return only if the description inside a shard says of its samples what its index entry says.
+    """Return only if the config inside a shard describes its samples as its index entry does.
 
-    For shards that Smalti wrote, where both come from one place: if they differ, the index was changed, or is that of
-    other shards. MosaicML's reader ignores this description, and other writers put there what they like.
+    For shards that Smalti wrote, where both have one origin: a difference means that the index was changed, or belongs
+    to other shards. MosaicML's reader ignores the config, and other writers may store anything there.
 
     Args:
-        config: The description, JSON.
-        entry: The index entry; only what it says of the samples is compared.
+        config: The config inside the shard, JSON.
+        entry: The index entry; only its description of the samples is compared.
         what: The file's name, for messages.
 
     Raises:
@@ -77,43 +69,47 @@ def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> Non
         found = json.loads(config) if len(config) <= _MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError):
         found = None
-    said = found if isinstance(found, dict) else {}
-    for key in sorted(_OF_SAMPLES & entry.keys()):
-        if said.get(key) != entry[key]:
+    own = found if isinstance(found, dict) else {}
+    for key in sorted(_SAMPLE_KEYS & entry.keys()):
+        if own.get(key) != entry[key]:
             raise FormatError(
-                f"{what}: its index entry says {key} {entry[key]!s:.{_MOST_TOLD}}, and the shard itself "
-                f"{said.get(key)!s:.{_MOST_TOLD}}; the index was changed, or belongs to other shards. Restore it, or "
-                "run the writer again.",
+                f"{what}: its index entry says {key} {entry[key]!s:.{_MAX_SHOWN_CHARS}}, and the shard itself "
+                f"{own.get(key)!s:.{_MAX_SHOWN_CHARS}}; the index was changed, or belongs to other shards. Restore it, "
+                "or run the writer again.",
                 key=key,
             )
 
 
-def read_offsets(data: memoryview, *, samples: int, what: str, num_bytes: int | None = None) -> Offsets:
-    """The checked table of offsets, uint32, shape (N + 1,): ordered, inside the file, covering it to its last byte.
+def read_offsets(
+    data: memoryview, *, samples: int, what: str, first: int | None = None, num_bytes: int | None = None
+) -> Offsets:
+    """Return the checked table of offsets, uint32, shape (N + 1,): rising, from `first` to the end of the file.
 
     Args:
-        data: The whole file, or so much of its beginning that the table is in it.
-        samples: How many samples the index declares.
+        data: The whole file, or enough of its beginning to hold the table.
+        samples: Number of samples that the index declares.
         what: The file's name, for messages.
-        num_bytes: Of the whole file; by default those of `data`.
+        first: Lowest offset that a sample may have; by default the end of the table.
+        num_bytes: Size of the file that the offsets point into; by default that of `data`.
 
     Raises:
-        FormatError: The header contradicts the index, or the offsets are not as said.
+        FormatError: The header contradicts the index, or the offsets are damaged.
     """
     found = int.from_bytes(data[:4], "little")
     begin = 8 + 4 * samples
     if len(data) < begin or found != samples:
         raise FormatError(
-            f"{what}: expected {samples} samples, as the index says, found {found} in {len(data)} bytes; the shard is "
+            f"{what}: expected {samples} samples, as the index says, found {found} in {len(data)} bytes; the file is "
             "cut short, or belongs to another index. Fetch it again, or run the writer again.",
             expected=samples,
             found=found,
         )
+    lowest, kind = (begin, "sample") if first is None else (first, "line")
     end = len(data) if num_bytes is None else num_bytes
     offsets: Offsets = np.frombuffer(data, OFFSET, samples + 1, offset=4)
-    if offsets[0] < begin or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] < lowest or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
         raise FormatError(
-            f"{what}: the table of sample offsets is damaged: expected rising offsets from at least {begin} to "
-            f"{end}, the end of the file. Fetch it again, or run the writer again.",
+            f"{what}: the table of {kind} offsets is damaged: expected rising offsets from at least {lowest} to "
+            f"{end}, the end of the data file. Fetch it again, or run the writer again.",
         )
     return offsets

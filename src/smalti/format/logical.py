@@ -1,16 +1,11 @@
-"""Logical types: what stored values stand for, as a manifest says it, and how they are given to whoever reads them.
+"""Logical types: what stored values represent, as a manifest declares it, and how samples are restored from them.
 
-A shard stores numbers, text, bytes and JSON; that an int32 counts days, or which rows of a column are null, stands in
-the manifest (`docs/types.md`). Other readers of the set see what is stored. Nothing here reads shards or needs Spark.
+A shard stores numbers, text, bytes and JSON. That an int32 counts days, or which rows of a column are null, stands in
+the manifest (`docs/types.md`); other readers of the set see the stored values. Restoring has three layers here: numbers
+that represent booleans, dates, times and durations (`number_type`), values nested in JSON (`json_restorer`), and the
+columns of a set (`LogicalTypes`). Nothing here reads shards or needs Spark.
 
     {"when": {"type": "timestamp", "unit": "us", "zone": "UTC"}, "age": {"type": "plain", "mask": true}}
-
-Values that are stored as JSON and hold more than JSON knows: dates, decimals, bytes, NaN, keys that are no text.
-
-What stands in the JSON for each (`docs/types.md`): numbers of days and microseconds, the digits of a decimal, base64,
-the names of floats that are no numbers, and pairs for a map whose keys are no text.
-
-Numbers that stand for truth values, days, times and spans of time, and arrays of them; pure numpy.
 """
 
 import base64
@@ -25,7 +20,17 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 
-_DTYPES = {
+MASK_SUFFIX = "__is_null"
+"""A column `age` with nulls has a second column `age__is_null` of uint8: 1 where the value is null."""
+
+_AS_STORED = {"plain", "decimal", "vector", "image"}  # types whose values are returned as stored
+_VALUE_ERRORS = (ValueError, TypeError, KeyError, ArithmeticError)  # raised for damaged stored values
+Restore = Callable[[Any], Any]
+"""From a stored value, or the stored values of a batch, to what they represent."""
+_JSON_TYPES = frozenset({"list", "struct", "map"})
+_NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_MAX_DEPTH = 100  # levels of nested types; Spark's own parser of types stops sooner
+_DTYPES = {  # type and unit in the manifest: encoding of the column, numpy dtype
     ("date", "D"): ("int32", "M8[D]"),
     ("timestamp", "us"): ("int64", "M8[us]"),
     ("duration", "us"): ("int64", "m8[us]"),
@@ -36,25 +41,25 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class NumberType:
-    """What numbers of one kind stand for."""
+    """Storage and restoration of one kind of number."""
 
     encoding: str
-    """What they are stored as."""
+    """Encoding of the column that stores them."""
     one: Callable[[Any], Any]
-    """A number to a numpy scalar."""
+    """Converts a number to a numpy scalar."""
     many: Callable[[Any], Any]
-    """An array of numbers of any shape to one of the same shape; a view where it can be."""
+    """Converts an array of numbers of any shape to one of the same shape; a view if possible."""
 
 
 def number_type(kind: Mapping[str, Any]) -> NumberType:
-    """The type that the manifest describes so.
+    """Return the type that the manifest describes so.
 
     Raises:
         SchemaError: there is none.
     """
     family = kind.get("type")
     if family == "bool":
-        return NumberType("uint8", _boolean, _booleans_of_numbers)
+        return NumberType("uint8", _boolean, _booleans)
     found = _DTYPES.get((str(family), str(kind.get("unit", "D" if family == "date" else None))))
     if found is None:
         raise SchemaError("no such type")
@@ -62,7 +67,7 @@ def number_type(kind: Mapping[str, Any]) -> NumberType:
     wanted = np.dtype(dtype)
 
     def many(values: Any) -> Any:
-        # Through int64, which these types are, whatever is stored; for them that is no copy.
+        # Through int64, the storage of numpy's times, whatever is stored; no copy if that is int64.
         return np.ascontiguousarray(values, np.int64).reshape(np.shape(values)).view(wanted)
 
     return NumberType(encoding, lambda value: many(value)[()], many)
@@ -74,21 +79,15 @@ def _boolean(value: Any) -> Any:
     return np.bool_(value)
 
 
-def _booleans_of_numbers(values: Any) -> Any:
+def _booleans(values: Any) -> Any:
     wrong = values > 1
     if wrong.any():
         raise FormatError("expected 0 or 1", row=int(np.argmax(wrong.reshape(len(wrong), -1).any(axis=1))))
     return values.astype(np.uint8, copy=False).view(np.bool_)
 
 
-JSON_TYPES = frozenset({"list", "struct", "map"})
-NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_MAX_DEPTH = 100  # Spark's own parser of types stops sooner
-RestoreJson = Callable[[Any], Any]
-
-
-def json_value(kind: Any, depth: int = 0) -> RestoreJson | None:
-    """From what JSON holds to the value that it stands for; None where that is itself. A null stays None.
+def json_restorer(kind: Any, depth: int = 0) -> Restore | None:
+    """Return the function that restores a value from JSON; None if it is the value itself. A null stays None.
 
     Raises:
         SchemaError: the manifest describes no such type.
@@ -101,24 +100,24 @@ def json_value(kind: Any, depth: int = 0) -> RestoreJson | None:
     if family in _LEAVES:
         return _or_null(_LEAVES[family])
     if family == "list":
-        return _list(json_value(kind.get("of"), depth + 1))
+        return _list(json_restorer(kind.get("of"), depth + 1))
     if family == "struct" and isinstance(kind.get("fields"), Mapping):
-        return _struct({name: json_value(each, depth + 1) for name, each in kind["fields"].items()})
+        return _struct({name: json_restorer(each, depth + 1) for name, each in kind["fields"].items()})
     if family == "map":
-        return _map(kind.get("keys"), json_value(kind.get("values"), depth + 1), depth)
+        return _map(kind.get("keys"), json_restorer(kind.get("values"), depth + 1), depth)
     return _or_null(_number(kind if isinstance(kind, Mapping) else {}))
 
 
-def _or_null(restore: RestoreJson) -> RestoreJson:
+def _or_null(restore: Restore) -> Restore:
     return lambda value: None if value is None else restore(value)
 
 
 def _float(value: Any) -> float:
     if type(value) is float:
         return value
-    if value not in NOT_NUMBERS:
+    if value not in _NON_FINITE:
         raise FormatError("expected a float")
-    return NOT_NUMBERS[value]
+    return _NON_FINITE[value]
 
 
 def _decimal(value: Any) -> Decimal:
@@ -134,10 +133,10 @@ def _bytes(value: Any) -> bytes:
         raise FormatError("expected base64") from error
 
 
-_LEAVES: dict[Any, RestoreJson] = {"float": _float, "decimal": _decimal, "binary": _bytes}
+_LEAVES: dict[Any, Restore] = {"float": _float, "decimal": _decimal, "binary": _bytes}
 
 
-def _number(kind: Mapping[str, Any]) -> RestoreJson:
+def _number(kind: Mapping[str, Any]) -> Restore:
     one = number_type(kind).one
 
     def restore(value: Any) -> Any:
@@ -148,7 +147,7 @@ def _number(kind: Mapping[str, Any]) -> RestoreJson:
     return restore
 
 
-def _list(item: RestoreJson | None) -> RestoreJson | None:
+def _list(item: Restore | None) -> Restore | None:
     if item is None:
         return None
 
@@ -160,7 +159,7 @@ def _list(item: RestoreJson | None) -> RestoreJson | None:
     return _or_null(restore)
 
 
-def _struct(fields: Mapping[str, RestoreJson | None]) -> RestoreJson | None:
+def _struct(fields: Mapping[str, Restore | None]) -> Restore | None:
     wanted = {name: each for name, each in fields.items() if each is not None}
     if not wanted:
         return None
@@ -173,10 +172,10 @@ def _struct(fields: Mapping[str, RestoreJson | None]) -> RestoreJson | None:
     return _or_null(restore)
 
 
-def _map(keys: Any, item: RestoreJson | None, depth: int) -> RestoreJson | None:
+def _map(keys: Any, item: Restore | None, depth: int) -> Restore | None:
     if isinstance(keys, Mapping) and keys.get("type") == "text":
         return None if item is None else _or_null(_object(item))
-    key = json_value(keys, depth + 1)
+    key = json_restorer(keys, depth + 1)
 
     def restore(value: Any) -> Any:
         if not isinstance(value, list):
@@ -189,7 +188,7 @@ def _map(keys: Any, item: RestoreJson | None, depth: int) -> RestoreJson | None:
     return _or_null(restore)
 
 
-def _object(item: RestoreJson) -> RestoreJson:
+def _object(item: Restore) -> Restore:
     def restore(value: Any) -> Any:
         if not isinstance(value, dict):
             raise FormatError("expected an object")
@@ -198,28 +197,20 @@ def _object(item: RestoreJson) -> RestoreJson:
     return restore
 
 
-MASK_SUFFIX = "__is_null"
-"""A column `age` with nulls has a column `age__is_null` of uint8 beside it: 1 where the value is null."""
-
-_AS_STORED = {"plain", "decimal", "vector", "image"}
-_FAULTS = (ValueError, TypeError, KeyError, ArithmeticError)
-Restore = Callable[[Any], Any]
-
-
 @dataclass(frozen=True)
-class _Column:
+class _LogicalColumn:
     name: str
     one: Restore | None
-    """A stored value to the value that it stands for; None where that is itself."""
+    """Restores a stored value; None if it is the value itself."""
     many: Restore | None
-    """The same for the values of a batch: an array, or a list."""
+    """Restores the values of a batch, an array or a list; None as for `one`."""
     mask: str | None
 
 
 class LogicalTypes:
-    """How the samples of one shard set are given; thread-safe."""
+    """The logical types of one shard set, and the restoration of its samples; thread-safe."""
 
-    def __init__(self, types: Mapping[str, Any], columns: tuple[_Column, ...]) -> None:
+    def __init__(self, types: Mapping[str, Any], columns: tuple[_LogicalColumn, ...]) -> None:
         """Use `parse_logical`."""
         self.types = types
         self._columns = columns
@@ -231,10 +222,10 @@ class LogicalTypes:
         return hash(tuple(sorted(self.types)))
 
     def sample(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """The sample with each value as what it stands for, None for a null, and without masks; changes `stored`.
+        """Restore the values of a sample, with None for a null, and remove masks; changes `stored`.
 
         Raises:
-            FormatError: a stored value stands for nothing.
+            FormatError: a stored value is not a value of its logical type.
         """
         for column in self._columns:
             if column.mask is not None and _is_set(column, stored.pop(column.mask)):
@@ -244,10 +235,10 @@ class LogicalTypes:
         return stored
 
     def batch(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """The same for a batch by column: arrays with nulls are masked arrays, lists have None; changes `stored`.
+        """Do the same for a batch by column: arrays with nulls are masked arrays, lists have None; changes `stored`.
 
         Raises:
-            FormatError: a stored value stands for nothing; `sample` is its row in the batch.
+            FormatError: a stored value is not a value of its logical type; `sample` is its row in the batch.
         """
         for column in self._columns:
             if column.many is not None:
@@ -259,7 +250,7 @@ class LogicalTypes:
 
 
 def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> LogicalTypes | None:
-    """How samples are given; None where they are given as they are stored.
+    """Return the logical types of a set; None if all its samples are returned as stored.
 
     Args:
         types: column to logical type, as in a manifest.
@@ -271,34 +262,34 @@ def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> Log
     columns = []
     for name, kind in types.items():
         if name not in encodings:
-            raise _unfit(name, kind, "the set has no such column")
+            raise _unusable(name, kind, "the set has no such column")
         columns.append(_column(name, kind, encodings))
     needed = tuple(each for each in columns if each.one is not None or each.mask is not None)
     return LogicalTypes(types, needed) if needed else None
 
 
-def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _Column:
+def _column(name: str, kind: Any, encodings: Mapping[str, str]) -> _LogicalColumn:
     family = kind.get("type") if isinstance(kind, Mapping) else None
     if not isinstance(family, str):
-        raise _unfit(name, kind, "expected an object with a 'type'")
+        raise _unusable(name, kind, "expected an object with a 'type'")
     mask = name + MASK_SUFFIX if kind.get("mask") else None
     if mask is not None and encodings.get(mask) != "uint8":
-        raise _unfit(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
+        raise _unusable(name, kind, f"its nulls should be marked in a column {mask!r} of uint8")
     encoding = encodings[name]
     try:
-        one, many = _ways(family, kind, encoding)
+        one, many = _restorers(family, kind, encoding)
     except SchemaError as error:
-        raise _unfit(name, kind, f"{error.message} (stored as {encoding})") from error
-    return _Column(name, one, many, mask)
+        raise _unusable(name, kind, f"{error.message} (stored as {encoding})") from error
+    return _LogicalColumn(name, one, many, mask)
 
 
-def _ways(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Restore | None, Restore | None]:
+def _restorers(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Restore | None, Restore | None]:
     if family in _AS_STORED:
         return None, None
-    if family in JSON_TYPES:
+    if family in _JSON_TYPES:
         if encoding != "json":
             raise SchemaError("expected a column of JSON")
-        one = json_value(kind)
+        one = json_restorer(kind)
         return (None, None) if one is None else (one, _each(one))
     if family == "array":
         if not encoding.startswith("ndarray"):
@@ -317,7 +308,7 @@ def _each(one: Restore) -> Restore:
         found: list[Any] = []
         try:
             found.extend(map(one, values))
-        except _FAULTS as error:
+        except _VALUE_ERRORS as error:
             raise FormatError(str(error), row=len(found)) from error
         return found
 
@@ -328,21 +319,17 @@ def _arrays(many: Restore, values: Any) -> Any:
     return many(values) if isinstance(values, np.ndarray) else _each(many)(values)
 
 
-def _booleans(stored: Any) -> Any:
-    return number_type({"type": "bool"}).many(stored)
+def _is_set(column: _LogicalColumn, stored: Any) -> bool:
+    return bool(_restored(column, _boolean, stored))
 
 
-def _is_set(column: _Column, stored: Any) -> bool:
-    return bool(_restored(column, number_type({"type": "bool"}).one, stored))
-
-
-def _restored(column: _Column, restore: Restore, stored: Any) -> Any:
+def _restored(column: _LogicalColumn, restore: Restore, stored: Any) -> Any:
     try:
         return restore(stored)
-    except _FAULTS as error:
+    except _VALUE_ERRORS as error:
         row = error.facts.get("row", 0) if isinstance(error, FormatError) else 0
         raise FormatError(
-            f"column {column.name!r}: what is stored is no value of its logical type ({error}); the shard or the "
+            f"column {column.name!r}: a stored value is not a value of its logical type ({error}); the shard or the "
             "manifest is damaged. Fetch it again, run the writer again, or read what is stored with `logical=False`.",
             column=column.name,
             sample=row,
@@ -356,9 +343,9 @@ def _masked(values: Any, is_null: Any) -> Any:
     return [None if null else value for value, null in zip(values, is_null.tolist(), strict=True)]
 
 
-def _unfit(name: str, kind: Any, why: str) -> SchemaError:
+def _unusable(name: str, kind: Any, why: str) -> SchemaError:
     return SchemaError(
-        f"column {name!r:.80}: the manifest says the logical type {reprlib.repr(kind)}, and this version of Smalti "
-        f"cannot give it: {why}. Update smalti, or read what is stored with `logical=False`.",
+        f"column {name!r:.80}: the manifest declares the logical type {reprlib.repr(kind)}, which this version "
+        f"of Smalti cannot read: {why}. Update smalti, or read what is stored with `logical=False`.",
         column=name,
     )

@@ -1,24 +1,24 @@
-"""Names of files inside a data set: the one place that decides which names are safe to join to a folder or a prefix."""
+"""Names of files inside a shard set: the check whether a name may be joined to a folder or a prefix."""
 
 import re
 
 from smalti.errors import IndexFileError
 
 MAX_NAME_CHARS = 1024
-"""The longest key that S3, GCS and Azure all take."""
-_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.screening` knows them as well
+"""Longest key that S3, GCS and Azure all accept."""
+_ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.screening` has a copy of this set
 
 
 def check_basename(name: object, *, where: str) -> str:
-    """`name` itself, when it is a relative name that stays below the root it is joined to.
+    """Return `name` if it is a relative name that stays below the root it is joined to.
 
     Args:
-        name: What an index file calls one of its files, for example `"train/a1/shard.00000.mds"`.
-        where: What is being read, for the message.
+        name: Name of a file in an index file, for example `"train/a1/shard.00000.mds"`.
+        where: Place of the name, for the message.
 
     Raises:
-        IndexFileError: Not text, empty, absolute, longer than 1024, with characters outside `[A-Za-z0-9._-/=]`, or
-            with an empty part, `.` or `..`.
+        IndexFileError: Not text, empty, absolute, longer than 1024 characters, with characters outside
+            `[A-Za-z0-9._-/=]`, or with an empty part, `.` or `..`.
     """
     if not isinstance(name, str):
         raise IndexFileError(f"{where}: expected a file name, found {type(name).__name__}.", where=where)

@@ -8,19 +8,22 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.registry import num_replaced, parse_encoding
 
+MAX_COLUMNS = 100_000
+"""Most columns that the entry of a shard in an index file may have."""
+
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in stored order: code-point order of their names, unless others wrote the shard."""
+    """Columns in stored order: code-point order of their names, unless another writer wrote the shard."""
 
     names: tuple[str, ...]
     encodings: tuple[str, ...]
     sizes: tuple[int | None, ...]
-    """Bytes of every value of the column; None where values differ in length."""
+    """Bytes of every value of the column; None if values differ in length."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, str], *, allow_unsafe_types: bool = False) -> "Schema":
-        """The schema of `columns`, name to encoding; an empty one stands for a data set without shards.
+        """Return the schema of `columns`, name to encoding; an empty one stands for a set without shards.
 
         Raises:
             SchemaError: An unusable or ambiguous name, or an encoding that cannot be written.
@@ -33,35 +36,61 @@ class Schema:
             other = folded.setdefault(name.casefold(), name)
             if other != name:
                 raise SchemaError(
-                    f"columns {other!r:.80} and {name!r:.80} differ in case alone; rename one.", column=name
+                    f"columns {other!r:.80} and {name!r:.80} differ only in case; rename one.", column=name
                 )
-        codecs = [_codec(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
+        codecs = [_parse_column(name, columns[name], allow_unsafe_types=allow_unsafe_types) for name in names]
         return cls(names, tuple(codec.name for codec in codecs), tuple(codec.size for codec in codecs))
 
+    def check_sample(self, sample: Mapping[str, object], row: int) -> None:
+        """Return only if the sample has exactly these columns.
+
+        Raises:
+            SchemaError: A column is missing or unknown, the first in order of names; `row` and `column` are attributes.
+        """
+        if not hasattr(sample, "keys"):
+            raise SchemaError(f"sample {row}: expected a dict of columns, found {type(sample).__name__}.", row=row)
+        known, found = set(self.names), set(sample.keys())
+        if found != known:
+            missing, extra = sorted(known - found), sorted(map(str, found - known))
+            raise SchemaError(
+                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly the columns "
+                "of the data set.",
+                row=row,
+                column=(missing or extra)[0],
+            )
+
     def columns(self) -> dict[str, str]:
-        """Name to encoding."""
+        """Return name to encoding."""
         return dict(zip(self.names, self.encodings, strict=True))
 
     def codecs(self, *, allow_unsafe_types: bool = False) -> tuple[Encoding, ...]:
-        """The encodings themselves, column by column.
+        """Return the encodings, column by column.
 
         Raises:
             SchemaError: One is unknown or unsafe.
         """
-        return _codecs(self, allow_unsafe_types, num_replaced())
+        return _parse_columns(self, allow_unsafe_types, num_replaced())
 
 
 @lru_cache(maxsize=256)
-def _codecs(schema: Schema, allow_unsafe_types: bool, _: int) -> tuple[Encoding, ...]:  # noqa: FBT001 - cached
+def _parse_columns(schema: Schema, allow_unsafe_types: bool, _: int) -> tuple[Encoding, ...]:  # noqa: FBT001 - cached
     pairs = zip(schema.names, schema.encodings, strict=True)
-    return tuple(_codec(name, encoding, allow_unsafe_types=allow_unsafe_types) for name, encoding in pairs)
+    return tuple(_parse_column(name, encoding, allow_unsafe_types=allow_unsafe_types) for name, encoding in pairs)
 
 
-def _codec(name: str, encoding: str, *, allow_unsafe_types: bool) -> Encoding:
+def _parse_column(name: str, encoding: str, *, allow_unsafe_types: bool) -> Encoding:
     try:
         return parse_encoding(encoding, allow_unsafe_types=allow_unsafe_types)
     except SchemaError as error:
         raise SchemaError(f"column {name!r:.80}: {error.message}", column=name, encoding=encoding) from error
+
+
+def refused_value(error: SchemaError, *, column: str, encoding: str, row: int) -> SchemaError:
+    """Return the error for a value that does not fit its column, with the place that the encoding does not know."""
+    return SchemaError(
+        f"column {column!r} ({encoding}), sample {row}: {error.message}",
+        **{**error.facts, "column": column, "row": row},
+    )
 
 
 def _check_name(name: object) -> None:

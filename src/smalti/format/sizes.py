@@ -1,10 +1,12 @@
-"""Byte counts as people write them (`"64mb"`), and the hard limits of the format. Nothing here opens files."""
+"""The version and the hard limits of the format, and byte counts as users write them (`"64mb"`)."""
 
 import re
 
 from smalti.errors import SchemaError
 from smalti.whole import whole_number
 
+VERSION = 2
+"""Version of MDS, in every index file and shard."""
 MAX_FILE_BYTES = (1 << 32) - 1
 """Largest shard file in bytes: sample offsets are uint32."""
 
@@ -13,7 +15,7 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpezy]?b)?\s*", re.ASCII | re.IGN
 
 
 def parse_byte_count(value: int | str, *, what: str) -> int:
-    """Bytes meant by `value`: an integer, or text such as `"100kb"` (units of 1024).
+    """Return the bytes meant by `value`: an integer, or text such as `"100kb"` (units of 1024).
 
     Args:
         value: A whole number of bytes, at least 0, or text with an optional unit b, kb, mb, ... yb in any case.
@@ -25,7 +27,7 @@ def parse_byte_count(value: int | str, *, what: str) -> int:
     if isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise SchemaError(f'{what}: {value!r} is no byte count; write for example 67108864 or "64mb".')
+            raise SchemaError(f'{what}: {value!r} is not a byte count; write for example 67108864 or "64mb".')
         digits, unit = match.groups()
         factor = _UNITS[(unit or "").lower()]
         return int(digits) * factor if digits.isdigit() else int(float(digits) * factor)
@@ -36,7 +38,7 @@ def parse_byte_count(value: int | str, *, what: str) -> int:
 
 
 def parse_size_limit(value: int | str | None) -> int | None:
-    """The largest shard in bytes that `value` asks for; None (also for 0) means one shard, whatever its size.
+    """Return the largest shard in bytes that `value` allows; None (also for 0) means one shard of any size.
 
     Raises:
         SchemaError: Not a byte count, or 4 GiB and more, which uint32 offsets cannot address.
@@ -53,13 +55,13 @@ def parse_size_limit(value: int | str | None) -> int | None:
 
 
 def check_stored(data: bytes, size: int | None) -> bytes:
-    """`data`, if it can be a stored value of a column whose values have `size` bytes; None where they differ in length.
+    """Return `data` if it can be a stored value of a column of this `size`, None if values differ in length.
 
     Raises:
-        SchemaError: It is not of that size, which only an encoding that a user registered can do, or it is too much.
+        SchemaError: It has another size, which only an encoding registered by the user can cause, or it is too large.
     """
     if size is not None and len(data) != size:
-        raise SchemaError(f"the encoding says {size} bytes for every value, and gave {len(data)}; correct it.")
+        raise SchemaError(f"the encoding declares {size} bytes for every value, but returned {len(data)}; correct it.")
     if len(data) > MAX_FILE_BYTES:
         raise SchemaError("a value of 4 GiB and more does not fit a shard.")
     return data

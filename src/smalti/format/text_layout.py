@@ -1,4 +1,4 @@
-"""How the samples of JSONL, CSV, TSV and XSV shards lie in lines: columns, line ends, separators. Opens no files."""
+"""The layout of JSONL, CSV, TSV and XSV shards: columns, line ends, separators. Opens no files."""
 
 import json
 from collections.abc import Mapping
@@ -8,30 +8,30 @@ from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format.json_fields import Fields, fault
-from smalti.format.schema import Schema
+from smalti.format.schema import MAX_COLUMNS, Schema
+from smalti.format.sizes import VERSION
 
 TEXT_FORMATS = frozenset({"json", "csv", "tsv", "xsv"})
-"""The values of `format` in an index file whose shards are two files: lines of text, and where each line begins."""
+"""Values of `format` in an index file for shards of two files: lines of text, and the offsets of the lines."""
 TEXT_ENCODINGS = ("str", "int", "float")
-"""What a column of a text shard can hold."""
+"""Encodings that a column of a text shard may have."""
 SEPARATORS = {"csv": ",", "tsv": "\t"}
-_MAX_MARK_CHARS = 16  # of a line end or a separator; any that was ever used is one or two
-_MAX_COLUMNS = 100_000
+_MAX_MARK_CHARS = 16  # of a line end or a separator; real ones have one or two
 _JSON_SPACE = frozenset(" \t\r\n")
 
 
 @dataclass(frozen=True)
 class TextLayout:
-    """What all lines of a text shard have in common."""
+    """The properties that all lines of a text shard share."""
 
     format: str
     """json, csv, tsv or xsv."""
     schema: Schema
     """Encodings out of str, int and float; all sizes None."""
     newline: str = "\n"
-    """Ends every line; may be empty for json."""
+    """End of every line; may be empty for json."""
     separator: str | None = None
-    """Between the values of a line; None for json."""
+    """Text between the values of a line; None for json."""
 
     @property
     def header(self) -> bytes:
@@ -41,14 +41,14 @@ class TextLayout:
         return (self.separator.join(self.schema.names) + self.newline).encode("utf-8")
 
     def config(self, *, compression: str | None, hashes: tuple[str, ...], size_limit: int | None) -> dict[str, Any]:
-        """What index entry and meta file say alike, with exactly the keys that MosaicML's reader takes."""
+        """Return the description that index entry and meta file share, with the keys that MosaicML's reader takes."""
         common = {
             "compression": compression,
             "format": self.format,
             "hashes": list(hashes),
             "newline": self.newline,
             "size_limit": size_limit,
-            "version": 2,
+            "version": VERSION,
         }
         if self.format == "json":
             return {"columns": self.schema.columns(), **common}
@@ -56,7 +56,7 @@ class TextLayout:
         return {**names, **common, **({"separator": self.separator} if self.format == "xsv" else {})}
 
     def check_writable(self) -> None:
-        """Return only if what is written so can be read again, by us and by MosaicML's reader.
+        """Return only if lines of this layout can be read again, by Smalti and by MosaicML's reader.
 
         Raises:
             SchemaError: A column of another type, or a line end, separator or column name that would be ambiguous.
@@ -75,13 +75,13 @@ class TextLayout:
         if self.separator is not None:
             for name in self.schema.names:
                 if self.newline in name or self.separator in name:
-                    raise SchemaError(f"column {name!r}: the name holds the separator or the line end.", column=name)
+                    raise SchemaError(f"column {name!r}: the name contains the separator or the line end.", column=name)
             if self.separator.join(self.schema.names).split(self.separator) != list(self.schema.names):
                 raise SchemaError("`separator`: the names of the columns cannot be told apart with it; use another.")
 
 
 def text_schema(columns: Mapping[str, str]) -> Schema:
-    """The schema of text shards to be written: columns in code-point order of their names.
+    """Return the schema of text shards to be written: columns in code-point order of their names.
 
     Raises:
         SchemaError: An unusable or ambiguous name, or an encoding other than str, int and float.
@@ -99,23 +99,23 @@ def text_schema(columns: Mapping[str, str]) -> Schema:
 
 
 def parse_layout(fields: Fields, kind: str) -> TextLayout:
-    """The checked layout of an index entry whose `format` is `kind`, one of `TEXT_FORMATS`.
+    """Parse and check the layout of an index entry whose `format` is `kind`, one of `TEXT_FORMATS`.
 
     Raises:
-        IndexFileError: Anything in it is missing, of another type, or contradictory.
+        IndexFileError: A value is missing, of another type, or contradictory.
     """
     if kind == "json":
         columns = fields.mapping("columns")
         if not all(isinstance(encoding, str) for encoding in columns.values()):
             raise fault(fields.at("columns"), "an object of texts", columns)
-        names = tuple(sorted(columns))  # an object has no order: the one that we, and MosaicML, write
+        names = tuple(sorted(columns))  # an object has no order: use the one that Smalti and MosaicML write
         encodings = tuple(columns[name] for name in names)
     else:
         names, encodings = fields.texts("column_names"), fields.texts("column_encodings")
         if len(names) != len(encodings):
             raise fault(fields.at("column_names"), "as many names as encodings", f"{len(names)}, {len(encodings)}")
-    if not 1 <= len(names) <= _MAX_COLUMNS or len(set(names)) != len(names):
-        raise fault(fields.at("column_names"), f"1 to {_MAX_COLUMNS} names, each once", f"{len(names)} names")
+    if not 1 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names):
+        raise fault(fields.at("column_names"), f"1 to {MAX_COLUMNS} names, each once", f"{len(names)} names")
     separator = fields.text("separator") if kind == "xsv" else SEPARATORS.get(kind)
     newline = fields.text("newline")
     if not set(encodings) <= set(TEXT_ENCODINGS):
@@ -128,17 +128,17 @@ def parse_layout(fields: Fields, kind: str) -> TextLayout:
 
 @lru_cache(maxsize=256)
 def layout_of(kind: str, schema: Schema, newline: str, separator: str | None) -> TextLayout:
-    """The layout with these parts; the same object for the same parts."""
+    """Return the layout with these parts; the same object for the same parts."""
     return TextLayout(kind, schema, newline, separator)
 
 
 def encode_config(config: Mapping[str, Any]) -> bytes:
-    """The description that ends every meta file, as MosaicML writes it."""
+    """Return the description that ends every meta file, as MosaicML writes it."""
     return json.dumps(config, sort_keys=True).encode("ascii")
 
 
 def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can hold the text: no halves of surrogate pairs."""
+    """Return whether UTF-8 can hold the text, which excludes unpaired surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -154,7 +154,7 @@ def _mark_problem(kind: str, newline: Any, separator: Any) -> str | None:
         if not isinstance(mark, str) or not least <= len(mark) <= _MAX_MARK_CHARS or not is_utf8(mark):
             return f"`{what}`: expected a text of {least} to {_MAX_MARK_CHARS} characters."
     if separator is not None and (separator in newline or newline in separator):
-        return "`separator` and `newline` must not hold each other: lines could not be told apart."
+        return "`separator` and `newline` must not contain each other: lines could not be told apart."
     return None
 
 
@@ -162,6 +162,6 @@ def _name_problem(names: tuple[str, ...]) -> str | None:
     return None if all(map(is_utf8, names)) else "`column_names`: a name that UTF-8 cannot hold."
 
 
-@lru_cache(maxsize=256)  # the shards of a set share one: a million entries must not mean a million copies
+@lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries need one copy
 def _schema_of(names: tuple[str, ...], encodings: tuple[str, ...]) -> Schema:
     return Schema(names, encodings, (None,) * len(names))

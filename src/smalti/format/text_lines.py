@@ -1,4 +1,4 @@
-"""One sample as a line of text, written without loss and read strictly. Knows no files and no offsets."""
+"""Lines of text: one sample to a line, written without loss, and read strictly. Knows no files and no offsets."""
 
 import json
 import math
@@ -10,15 +10,16 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import kind_of
+from smalti.format.schema import refused_value
 from smalti.format.text_layout import TextLayout
 
-# With these characters alone, `int` and `float` take plain numbers only: no 1_000, no spaces, no foreign digits.
+# `int` and `float` also accept 1_000, spaces and digits of other scripts; texts of these characters have none of them.
 _INT_CHARS = frozenset("0123456789-")
 _FLOAT_CHARS = frozenset("0123456789+-.eEinfa")
 
 
 class Lines(ABC):
-    """How samples become lines and come back; stateless, so thread-safe.
+    """Conversion between samples and lines; stateless, so thread-safe.
 
     A law: `decode(encode(sample))` equals `sample` with the same types, or `encode` raises.
     """
@@ -29,65 +30,56 @@ class Lines(ABC):
         self.encodings = layout.schema.encodings
 
     def encode(self, sample: Mapping[str, Any], row: int) -> bytes:
-        """The line, with its end.
+        """Return the line of a sample, with its end.
 
         Args:
             sample: Exactly the columns of the layout.
             row: Number of the sample, for messages.
 
         Raises:
-            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` say where.
+            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` are attributes.
         """
         if len(sample) != len(self.names) or any(name not in sample for name in self.names):
-            known, given = set(self.names), set(sample)
-            missing, extra = sorted(known - given), sorted(map(str, given - known))
-            raise SchemaError(
-                f"sample {row}: missing columns {missing}, unknown columns {extra}; a sample has exactly the columns "
-                "of the data set.",
-                row=row,
-                column=(missing or extra)[0],
-            )
+            self.layout.schema.check_sample(sample, row)
         values = []
         for name, encoding in zip(self.names, self.encodings, strict=True):
             try:
                 values.append(plain_value(encoding, sample[name]))
-            except SchemaError as error:  # noqa: PERF203 - the place of the fault is known only here
-                raise self._refusal(name, row, error.message) from error
+            except SchemaError as error:  # noqa: PERF203 - only here the column is known
+                raise self._refused(name, row, error) from error
         return self._line(values, row)
 
     @abstractmethod
     def _line(self, values: list[Any], row: int) -> bytes:
-        """The line of plain values, in the order of the columns."""
+        """Return the line of plain values, in the order of the columns."""
 
     @abstractmethod
     def decode(self, lines: list[str]) -> list[list[Any]]:
-        """The columns of lines that had their ends cut off: Python values, one list for each column.
+        """Return the columns of lines without their ends: Python values, one list for each column.
 
         Raises:
-            FormatError: A line is not as it must be; `line` is its place in `lines`, and the caller says which shard
-                it is.
+            FormatError: A line is malformed; `line` is its place in `lines`, and the caller adds the shard.
         """
 
     def _longest(self, values: list[Any]) -> str:
-        """The column of the integer with the most digits."""
+        """Return the column of the integer with the most digits."""
         bits = [value.bit_length() if isinstance(value, int) else 0 for value in values]
         return self.names[bits.index(max(bits))]
 
-    def _refusal(self, name: str, row: int, reason: str) -> SchemaError:
-        encoding = self.encodings[self.names.index(name)]
-        return SchemaError(f"column {name!r} ({encoding}), sample {row}: {reason}", column=name, row=row)
+    def _refused(self, name: str, row: int, error: SchemaError) -> SchemaError:
+        return refused_value(error, column=name, encoding=self.encodings[self.names.index(name)], row=row)
 
 
 def make_lines(layout: TextLayout) -> Lines:
-    """The lines of a layout."""
+    """Return the conversion for a layout."""
     return JsonLines(layout) if layout.separator is None else SeparatedLines(layout)
 
 
 def plain_value(encoding: str, value: Any) -> Any:
-    """`value` as the Python type that the line is made of.
+    """Return `value` as the Python type that the line is made of.
 
     Raises:
-        SchemaError: It is of another type, or a text that UTF-8 cannot hold; the message names no place.
+        SchemaError: It is of another type, or a text that UTF-8 cannot hold; the caller adds the place.
     """
     if encoding == "str" and isinstance(value, str):
         try:
@@ -104,28 +96,30 @@ def plain_value(encoding: str, value: Any) -> Any:
 
 
 class JsonLines(Lines):
-    """A JSON object on each line, keys sorted, other characters than ASCII escaped."""
+    """A JSON object on each line, keys sorted, non-ASCII characters escaped."""
 
     def __init__(self, layout: TextLayout) -> None:
         super().__init__(layout)
         self._write = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
-        # Pairs stay a tuple, which no JSON array becomes: a key that stands twice is seen.
+        # Objects become tuples of pairs, which no JSON array does, so repeated keys are detected.
         self._read = json.JSONDecoder(object_pairs_hook=tuple, parse_float=_finite).decode
 
     def _line(self, values: list[Any], row: int) -> bytes:
         for name, value in zip(self.names, values, strict=True):
             if isinstance(value, float) and not math.isfinite(value):
-                raise self._refusal(name, row, "a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
+                raise self._refused(
+                    name, row, SchemaError("a number that is not finite; JSON has none. Use CSV, TSV or MDS.")
+                )
         try:
             text = self._write(dict(zip(self.names, values, strict=True)))
-        except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
-            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+        except ValueError as error:  # Python's limit on the digits of one number; readers have it as well
+            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
         return (text + self.layout.newline).encode("ascii")
 
     def decode(self, lines: list[str]) -> list[list[Any]]:
-        """The values of strict JSON objects with exactly the columns of the layout.
+        """Return the values of strict JSON objects with exactly the columns of the layout.
 
-        Floats that are not finite are taken where the column holds floats: MosaicML's writer lets them through.
+        Floats that are not finite are accepted in columns of floats: MosaicML's writer stores them.
         """
         rows = []
         for i, line in enumerate(lines):
@@ -155,7 +149,7 @@ def _read_json(encoding: str, value: Any, place: tuple[str, int]) -> Any:
     kind = type(value)
     if (encoding == "str" and kind is str) or (encoding == "int" and kind is int):
         return value
-    if encoding == "int" and kind is bool:  # MosaicML's writer takes booleans for integers
+    if encoding == "int" and kind is bool:  # MosaicML's writer stores booleans as integers
         return int(value)
     if encoding == "float" and (kind is float or (kind is int and abs(value) <= 1 << 53)):
         return float(value)
@@ -170,9 +164,9 @@ class SeparatedLines(Lines):
         try:
             texts = [str(value) for value in values]
         except ValueError as error:  # as for JSON
-            raise self._refusal(self._longest(values), row, "an integer with too many digits.") from error
+            raise self._refused(self._longest(values), row, SchemaError("an integer with too many digits.")) from error
         text = separator.join(texts)
-        # One comparison for everything, also for separators of several characters that form across two values.
+        # One comparison for all cases, including separators of several characters that arise across two values.
         if newline in text or text.split(separator) != texts:
             self._explain(texts, row)
         return (text + newline).encode("utf-8")
@@ -180,16 +174,18 @@ class SeparatedLines(Lines):
     def _explain(self, texts: list[str], row: int) -> None:
         separator, newline = self.layout.separator or "", self.layout.newline
         bad = [n for n, text in zip(self.names, texts, strict=True) if separator in text or newline in text]
-        if not bad:  # the separator forms of a value's end and what follows: the first value that does not come back
+        if not bad:  # the separator arises across two values: take the first value that is not read back
             found = separator.join(texts).split(separator)
             bad = [n for n, text, got in zip(self.names, texts, found, strict=False) if text != got]
-        reason = "holds the separator or the line end, and such lines have no quotes; use `JSONWriter` or `MDSWriter`."
-        raise self._refusal((bad or self.names)[0], row, f"the text {reason}")
+        reason = (
+            "contains the separator or the line end, and such lines have no quotes; use `JSONWriter` or `MDSWriter`."
+        )
+        raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
 
     def decode(self, lines: list[str]) -> list[list[Any]]:
-        """The values of lines with exactly as many values as columns, each a plain number where it must be one."""
+        """Return the values of lines with exactly as many values as columns, each a plain number if it must be."""
         separator, width = self.layout.separator, len(self.names)
-        rows = [line.split(separator, width) for line in lines]  # one too many is enough to know
+        rows = [line.split(separator, width) for line in lines]  # one value too many is enough to detect
         for i, (line, row) in enumerate(zip(lines, rows, strict=True)):
             if len(row) != width or self.layout.newline in line:
                 raise FormatError(f"not one line of {width} values", line=i)
@@ -207,7 +203,7 @@ def _read_texts(encoding: str, texts: tuple[str, ...], name: str) -> list[Any]:
             if encoding == "int" or all(map(math.isfinite, values)) or not _overflowed(texts, values):
                 return values
     except ValueError:
-        pass  # which one it was is found below
+        pass  # the loop below finds the value
     for i, text in enumerate(texts):
         if not _is_plain(encoding, text):
             raise FormatError(f"column {name!r}: not a value of {encoding}", line=i, column=name)

@@ -1,8 +1,13 @@
-"""Images as bytes and as pixels: header checks, decoding, preparation. No stores, no Spark."""
+"""Encoded images and their pixels: header checks, decoding, preparation for training, a transform of batches.
 
+Nothing here needs a store, Spark or torch. Read `pixels` first (one image), then `batches` (many), then `transform`
+(the columns of a batch). What the format needs of image headers too stands in `smalti.image_headers`.
+"""
+
+from smalti.image_headers import MAX_PIXELS
 from smalti.images.batches import decode_batch
 from smalti.images.grid import thumbnail_grid
-from smalti.images.header import MAX_PIXELS, ImageHeader, probe_image
+from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
     PreparedImage,
     decode_rgb,

@@ -1,6 +1,6 @@
-"""A batch of encoded images as one array: each is decoded straight into its place where that can be.
+"""Decoding of a batch of encoded images into one array.
 
-Knows no columns; those are `smalti.images.transform`'s.
+Columns are the business of `smalti.images.transform`, single images that of `smalti.images.pixels`.
 """
 
 import os
@@ -19,25 +19,25 @@ from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import Pixels, decode_fast, decode_probed, is_fast, resize_square
 
 Crop = Literal["resize", "center"]
-Layout = Literal["hwc", "chw"]
-_DEADLINE_SECONDS = 600.0  # for the threads of one batch; a large image takes one second
+AxisOrder = Literal["hwc", "chw"]
+_DEADLINE_SECONDS = 600.0  # for the threads of one batch; decoding a large image takes about one second
 
 
 @dataclass(frozen=True)
-class Target:
-    """What each image of a batch becomes."""
+class DecodeOptions:
+    """The size, crop and axes that each image of a batch is brought to."""
 
     size: int
     """Pixels on each side."""
     crop: Crop = "resize"
-    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, untouched; of an
-    image with a shorter side, its centre square, resized."""
-    layout: Layout = "hwc"
+    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, not resized; if
+    the image has a shorter side, its centre square, resized."""
+    layout: AxisOrder = "hwc"
     """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"`size` is a number of pixels from 1, found {self.size!r}.")
+            raise ValueError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
         if self.crop not in {"resize", "center"}:
             raise ValueError(f'`crop` is "resize" or "center", found {self.crop!r}.')
         if self.layout not in {"hwc", "chw"}:
@@ -49,34 +49,34 @@ def decode_batch(
     *,
     size: int,
     crop: Crop = "resize",
-    layout: Layout = "hwc",
+    layout: AxisOrder = "hwc",
     num_threads: int = 1,
 ) -> Pixels:
-    """Encoded images as one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
+    """Decode images into one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
 
-    A JPEG whose pixels, as stored or scaled while decoding, are what is wanted is decoded straight into its place.
-    Decoding is made for training: colours that a JPEG stores at half its size are not interpolated. EXIF orientation
-    is not applied.
+    A JPEG that needs no resizing, as stored or after scaled decoding, is decoded straight into its place in the array.
+    Decoding is tuned for training: colours that a JPEG stores at half the resolution are not interpolated. EXIF
+    orientation is not applied.
 
     Args:
         images: JPEG, PNG, WEBP, BMP or GIF.
         size: pixels on each side.
-        crop: see `Target.crop`.
-        layout: see `Target.layout`.
+        crop: see `DecodeOptions.crop`.
+        layout: see `DecodeOptions.layout`.
         num_threads: threads that decode at the same time; the decoders release the interpreter lock.
 
     Raises:
         BadImageError: with `index`, the place of the first bad image in the batch.
     """
-    target = Target(size, crop, layout)
+    options = DecodeOptions(size, crop, layout)
     batch = _unaligned((len(images), size, size, 3) if layout == "hwc" else (len(images), 3, size, size))
     places = batch if layout == "hwc" else batch.transpose(0, 2, 3, 1)
     cuts = [len(images) * part // num_threads for part in range(num_threads + 1)]
     parts = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
-    jobs = [(images[begin:end], places[begin:end], target, begin) for begin, end in parts]
+    jobs = [(images[begin:end], places[begin:end], options, begin) for begin, end in parts]
     if len(jobs) > 1:
         threads = [_pool(os.getpid(), num_threads - 1).submit(_decode_part, *job) for job in jobs[1:]]
-        _decode_part(*jobs[0])  # this thread works as well; the first part's error is the first error
+        _decode_part(*jobs[0])  # this thread decodes as well; the error of the lowest part is raised first
         for thread in threads:
             thread.result(timeout=_DEADLINE_SECONDS)
     elif jobs:
@@ -85,23 +85,23 @@ def decode_batch(
 
 
 @lru_cache(maxsize=8)
-def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork inherits no threads
+def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - the key: a fork inherits no threads
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
 
 
-def _decode_part(images: Sequence[bytes], places: Pixels, target: Target, first: int) -> None:
+def _decode_part(images: Sequence[bytes], places: Pixels, options: DecodeOptions, first: int) -> None:
     scratch, place = _Scratch(), 0
     try:
         for place, data in enumerate(images):
-            _decode_into(places[place], data, target, scratch)
+            _decode_into(places[place], data, options, scratch)
     except BadImageError as error:
         index = first + place
         raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
 
 
-def _decode_into(place: Pixels, data: bytes, target: Target, scratch: "_Scratch") -> None:
-    header, size = probe_image(data), target.size
-    crops = target.crop == "center" and min(header.width, header.height) >= size
+def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_Scratch") -> None:
+    header, size = probe_image(data), options.size
+    crops = options.crop == "center" and min(header.width, header.height) >= size
     if is_fast(header):
         least = 0 if crops else min(size, header.width, header.height)
         height, width = _decoded_size(data, header, least)
@@ -125,28 +125,28 @@ def _decoded_size(data: bytes, header: ImageHeader, least: int) -> tuple[int, in
 
 
 def _window(pixels: Pixels, size: int) -> Pixels:
-    """The middle `size` x `size` pixels; a view."""
+    """Return the middle `size` x `size` pixels; a view."""
     top, left = (pixels.shape[0] - size) // 2, (pixels.shape[1] - size) // 2
     return pixels[top : top + size, left : left + size]
 
 
 class _Scratch:
-    """Room for an image that is larger than its place; used again for the next one, while it is in the core's cache."""
+    """Buffer for an image that is larger than its place, reused for the next one while it is in the core's cache."""
 
     def __init__(self) -> None:
-        self._room = np.empty(0, np.uint8)
+        self._buffer = np.empty(0, np.uint8)
 
     def pixels(self, height: int, width: int) -> Pixels:
-        if self._room.size < height * width * 3:
-            self._room = _unaligned((height * width * 3,))
-        return self._room[: height * width * 3].reshape(height, width, 3)
+        if self._buffer.size < height * width * 3:
+            self._buffer = _unaligned((height * width * 3,))
+        return self._buffer[: height * width * 3].reshape(height, width, 3)
 
 
 def _unaligned(shape: tuple[int, ...]) -> Pixels:
-    """An array that does not begin at a multiple of 32 bytes.
+    """Return an array that does not begin at a multiple of 32 bytes.
 
-    At one, libjpeg-turbo writes past the core's caches, and then whoever reads the pixels next waits for memory:
-    decoding alone was measured 15 % slower.
+    At such an address libjpeg-turbo uses stores that bypass the core's caches, and the next reader of the pixels waits
+    for memory: decoding alone was measured 15 % slower.
     """
     num_bytes = int(np.prod(shape))
     room = np.empty(num_bytes + 32, np.uint8)

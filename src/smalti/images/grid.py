@@ -6,21 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import BadImageError
-from smalti.images.header import exif_orientation, turn_upright
-from smalti.images.pixels import decode_rgb, encode_jpeg, resize_square
+from smalti.images.header import exif_orientation
+from smalti.images.pixels import decode_rgb, encode_jpeg, resize_square, turn_upright
 
-_GAP = 4  # pixels between two pictures
-_BACKGROUND = 245
-_MISSING = 200
+_GAP = 4  # pixels between two images
+_BACKGROUND = 245  # grey level
+_MISSING = 200  # grey level of an image that does not decode
 
 
 def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96) -> bytes:
-    """A JPEG that shows the images, upright, row by row; one that does not decode shows as a grey square.
+    """Return a JPEG that shows the images, upright, row by row; one that does not decode is a grey square.
 
     Args:
-        images: encoded images, at least one; the caller chooses how many a person can take in.
-        columns: pictures in a row, at least 1.
-        size: side of each picture in pixels, at least 1.
+        images: encoded images, at least one; nothing limits their number.
+        columns: images in a row, at least 1.
+        size: side of each image in pixels, at least 1.
     """
     if not images or columns < 1 or size < 1:
         raise ValueError(
@@ -35,7 +35,7 @@ def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96)
         top, left = _GAP + place // columns * step, _GAP + place % columns * step
         try:
             picture = resize_square(turn_upright(decode_rgb(data, min_size=size), exif_orientation(data)), size)
-        except BadImageError:  # shown as missing: one bad file must not take the overview away
+        except BadImageError:  # one bad file must not prevent the overview
             picture = np.full((size, size, 3), _MISSING, np.uint8)
         sheet[top : top + size, left : left + size] = picture
     return encode_jpeg(sheet, 88)

@@ -1,31 +1,28 @@
-"""What an image's first bytes say: format, size, orientation; nothing here decodes or allocates pixels.
+"""The headers of encoded images: format, size and EXIF orientation; nothing here decodes or allocates pixels.
 
-The headers are read by hand: opening a file with a decoder may already allocate its canvas (WebP does), and a size
-must be refused before that. Pixels belong to `smalti.images.pixels`.
-
-The orientation that a camera wrote into an image, and turning pixels upright; nothing else of EXIF.
-
-It is read by hand: Pillow's reader parses every tag and warns about those that do not matter here.
+Headers are parsed by hand: opening a file with a decoder may already allocate its canvas (WebP does), and an excessive
+size must be refused before that; Pillow's EXIF reader parses every tag and warns about those that do not matter here.
+Pixels belong to `smalti.images.pixels`.
 """
 
 import struct
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import simplejpeg
 
 from smalti.errors import BadImageError
+from smalti.image_headers import FRAME_MARKERS, MAX_PIXELS, frame_size, jpeg_segments, png_size
 
-MAX_PIXELS = 178_956_970
-"""Largest JPEG that is opened, in pixels: Pillow's hard limit, half a GiB as RGB; other formats get half."""
-
-_MAX_SIDE = 1 << 17  # far above any camera; keeps width * height a small integer for every format
+_MAX_SIDE = 1 << 17  # pixels; far above any camera, and keeps width * height a small integer for every format
+_SIGNATURE_STARTS = frozenset({b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"})
+_ORIENTATION_TAG = 0x0112
+_SHORT = 3  # EXIF's code of the type uint16
+_APP1 = 0xE1  # marker of the JPEG segment that holds EXIF
 
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the header of an image declares."""
+    """Format, size and colour space that the header of an image declares."""
 
     format: str
     """JPEG, PNG, GIF, BMP or WEBP."""
@@ -38,10 +35,11 @@ class ImageHeader:
 
 
 def probe_image(data: bytes) -> ImageHeader:
-    """The header of an encoded image, without decoding a pixel.
+    """Parse the header of an encoded image, without decoding a pixel.
 
     Raises:
-        BadImageError: no bytes, none of the five formats, a broken header, or more pixels than `MAX_PIXELS`.
+        BadImageError: no bytes, none of the five formats, a broken header, or more pixels than `MAX_PIXELS` (half as
+            many for formats other than JPEG).
     """
     kind = sniff_format(data)
     try:
@@ -65,7 +63,11 @@ def probe_image(data: bytes) -> ImageHeader:
 
 
 def sniff_format(data: bytes) -> str:
-    """Which of the five formats the first bytes declare; `BadImageError` says what they are instead."""
+    """Return which of the five formats the first bytes declare.
+
+    Raises:
+        BadImageError: none of them; the message names what the bytes are instead.
+    """
     if len(data) == 0:
         raise BadImageError("the image has zero bytes; its upload or copy was cut off: replace the file", num_bytes=0)
     head = bytes(data[:16])
@@ -84,6 +86,11 @@ def sniff_format(data: bytes) -> str:
         num_bytes=len(data),
         head=head,
     )
+
+
+def may_be_image(data: bytes) -> bool:
+    """Return whether the first two bytes are those of one of the five formats."""
+    return data[:2] in _SIGNATURE_STARTS
 
 
 _FOREIGN = (
@@ -129,36 +136,18 @@ def _parse_jpeg(data: bytes) -> ImageHeader:
 
 
 def _find_jpeg_frame(data: bytes) -> tuple[int, int] | None:
-    """Width and height from the first start-of-frame segment; None when there is none before the pixels."""
+    """Return width and height from the first whole frame segment, None if there is none before the pixels."""
     for marker, begin, end in jpeg_segments(data):
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and end - begin >= 5:
-            height, width = struct.unpack_from(">HH", data, begin + 1)
-            return width, height
+        if marker in FRAME_MARKERS and begin + 5 <= end <= len(data):
+            return frame_size(data, begin)
     return None
 
 
-def jpeg_segments(data: bytes) -> list[tuple[int, int, int]]:
-    """(marker, begin, end) of the payload of every complete segment before the compressed pixels."""
-    found: list[tuple[int, int, int]] = []
-    at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-            continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == 0xDA or end > len(data) or end < at + 4:
-            break
-        found.append((marker, at + 4, end))
-        at = end
-    return found
-
-
 def _parse_png(data: bytes) -> ImageHeader:
-    width, height = struct.unpack_from(">II", data, 16)
-    if data[12:16] != b"IHDR":
+    size = png_size(data)
+    if size is None:
         raise BadImageError("PNG file does not begin with its IHDR chunk; it is damaged: replace the file")
-    return ImageHeader("PNG", width, height)
+    return ImageHeader("PNG", *size)
 
 
 def _parse_gif(data: bytes) -> ImageHeader:
@@ -192,11 +181,8 @@ def _parse_webp(data: bytes) -> ImageHeader:
 _PARSERS = {"JPEG": _parse_jpeg, "PNG": _parse_png, "GIF": _parse_gif, "BMP": _parse_bmp, "WEBP": _parse_webp}
 
 
-_ORIENTATION = 0x0112
-
-
 def exif_orientation(data: bytes) -> int:
-    """EXIF orientation of an encoded JPEG, PNG or WEBP, 1 to 8; 1 (upright) when absent or unreadable."""
+    """Return the EXIF orientation of an encoded JPEG, PNG or WEBP, 1 to 8; 1 (upright) if absent or unreadable."""
     tiff = _tiff_block(data)
     if tiff is None or len(tiff) < 8 or tiff[:2] not in (b"II", b"MM"):
         return 1
@@ -206,19 +192,20 @@ def exif_orientation(data: bytes) -> int:
         (entries,) = struct.unpack_from(order + "H", tiff, directory)
         for entry in range(entries):
             tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, directory + 2 + 12 * entry)
-            if tag == _ORIENTATION:
-                return int(value) if kind == 3 and count == 1 and 1 <= value <= 8 else 1
-    except struct.error:  # damaged EXIF says nothing about the pixels; they are taken as stored
+            if tag == _ORIENTATION_TAG:
+                return int(value) if kind == _SHORT and count == 1 and 1 <= value <= 8 else 1
+    except struct.error:  # damaged EXIF does not make the pixels unusable: they are taken as stored
         return 1
     return 1
 
 
 def _tiff_block(data: bytes) -> bytes | None:
+    """Return the TIFF block that holds the EXIF tags, None if there is none."""
     if data[:2] == b"\xff\xd8":
-        if data.find(b"Exif\0\0", 0, 1 << 16) < 0:  # nearly always decided here, without walking segments
+        if data.find(b"Exif\0\0", 0, 1 << 16) < 0:  # fast pre-check: most files have no EXIF
             return None
         for marker, begin, end in jpeg_segments(data):
-            if marker == 0xE1 and data[begin : begin + 6] == b"Exif\0\0":
+            if marker == _APP1 and end <= len(data) and data[begin : begin + 6] == b"Exif\0\0":
                 return data[begin + 6 : end]
         return None
     if data[:4] == b"\x89PNG":
@@ -230,7 +217,7 @@ def _tiff_block(data: bytes) -> bytes | None:
 
 
 def _find_chunk(data: bytes, name: bytes, *, begin: int, order: str, name_first: bool) -> bytes | None:
-    """Payload of the first such chunk of a PNG (size, name, payload, crc) or RIFF (name, size, payload)."""
+    """Return the payload of the first such chunk of a PNG (size, name, payload, crc) or RIFF (name, size, payload)."""
     at = begin
     while at + 8 <= len(data):
         first, second = data[at : at + 4], data[at + 4 : at + 8]
@@ -239,14 +226,3 @@ def _find_chunk(data: bytes, name: bytes, *, begin: int, order: str, name_first:
             return data[at + 8 : at + 8 + size]
         at += 8 + size + (size % 2 if name_first else 4)
     return None
-
-
-def turn_upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Pixels, shape (height, width, 3), turned and mirrored as the EXIF orientation asks; a view."""
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return pixels

@@ -1,7 +1,8 @@
-"""Encoded images to RGB pixels and back, one image at a time; batches are `smalti.images.batches`'s.
+"""Encoded images to RGB pixels and back, one image at a time; batches stand in `smalti.images.batches`.
 
-JPEG goes through libjpeg-turbo with scaled decoding; what that cannot read (PNG, GIF, BMP, WEBP, CMYK and odd
-JPEGs) goes through Pillow. All functions are pure and thread-safe, and both decoders release the interpreter lock.
+JPEG files are decoded by libjpeg-turbo, scaled while decoding; what that cannot read (PNG, GIF, BMP, WEBP, CMYK and
+unusual JPEG files) is decoded by Pillow. All functions are pure and thread-safe, and both decoders release the
+interpreter lock.
 """
 
 import io
@@ -15,11 +16,11 @@ import simplejpeg
 from PIL import Image
 
 from smalti.errors import BadImageError
-from smalti.images.header import ImageHeader, exif_orientation, probe_image, turn_upright
+from smalti.images.header import ImageHeader, exif_orientation, probe_image
 
 Pixels = npt.NDArray[np.uint8]
 
-# Every kind of error that a Pillow plugin was seen to raise on damaged bytes.
+# Errors that Pillow's plugins have been observed to raise on damaged bytes.
 _DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, struct.error,
     zlib.error, Image.DecompressionBombError,
@@ -28,7 +29,7 @@ _DECODER_ERRORS = (
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """A JPEG made ready for training."""
+    """A JPEG prepared for training."""
 
     data: bytes
     """Baseline JPEG, RGB, without EXIF."""
@@ -39,21 +40,21 @@ class PreparedImage:
 
 
 def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:
-    """The pixels of an encoded image, uint8 (height, width, 3), as stored: EXIF orientation is not applied.
+    """Decode an image into pixels, uint8 (height, width, 3), as stored: EXIF orientation is not applied.
 
     Args:
         data: JPEG, PNG, WEBP, BMP or GIF (its first frame). Transparency is laid over white.
-        min_size: when given, a JPEG may come smaller than stored, scaled while decoding to the smallest size
-            whose sides are still at least this many pixels; much faster for large photos.
+        min_size: when given, a JPEG may come out smaller than stored, scaled while decoding to the smallest size whose
+            sides are still at least this many pixels; much faster for large photos.
 
     Raises:
-        BadImageError: not a whole image; see `probe_image` for what is refused unread.
+        BadImageError: not a whole image; see `probe_image` for what is refused before decoding.
     """
     return decode_probed(data, probe_image(data), min_size)
 
 
 def decode_probed(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
-    """The same, for an image whose header was checked already."""
+    """Decode an image whose header was checked already; arguments as for `decode_rgb`."""
     if is_fast(header):
         pixels = decode_fast(data, header, min_size=min(min_size or 0, header.width, header.height))
         if pixels is not None:
@@ -62,22 +63,22 @@ def decode_probed(data: bytes, header: ImageHeader, min_size: int | None) -> Pix
 
 
 def is_fast(header: ImageHeader) -> bool:
-    """Whether libjpeg-turbo turns the image into RGB."""
+    """Return whether libjpeg-turbo can decode the image to RGB."""
     return header.format == "JPEG" and header.color in ("YCbCr", "Gray", "RGB")
 
 
 def decode_fast(
     data: bytes, header: ImageHeader, *, min_size: int = 0, out: Pixels | None = None, smooth: bool = True
 ) -> Pixels | None:
-    """The pixels of a JPEG by libjpeg-turbo; None when it does not take it and Pillow may.
+    """Decode a JPEG with libjpeg-turbo; None if it refuses the file and Pillow may accept it.
 
     Args:
         data: The file.
         header: Its checked header, for which `is_fast` holds.
         min_size: As for `decode_rgb`; at most either side. 0 for the stored size.
         out: C-ordered array of the size that comes out, to decode into.
-        smooth: whether colours, stored at half the size, are interpolated; otherwise each stands for its 2 x 2 pixels,
-            which takes a tenth less time.
+        smooth: whether colours, stored at half the resolution, are interpolated; otherwise each is used for 2 x 2
+            pixels, which takes a tenth less time.
 
     Raises:
         BadImageError: The file ends before its pixels do.
@@ -93,8 +94,8 @@ def decode_fast(
             buffer=out,
         )
     except ValueError as error:
-        # Pillow passes over harmless oddities (bytes before a marker); missing pixels are not harmless.
-        if "remature end" in str(error):
+        # Pillow tolerates harmless oddities (bytes before a marker); missing pixels are not harmless.
+        if "remature end" in str(error):  # "Premature end of JPEG file"
             raise _broken(header, data, error) from error
         return None
     return pixels
@@ -114,8 +115,8 @@ def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) 
         with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
             if image.size != (header.width, header.height):  # a GIF's first frame makes Pillow's canvas grow
                 raise BadImageError(
-                    f"{header.format} header declares {header.width}x{header.height} pixels, and there are "
-                    f"{image.width}x{image.height}: the file is damaged, or made to take memory; replace it",
+                    f"{header.format} header declares {header.width}x{header.height} pixels, but the image has "
+                    f"{image.width}x{image.height}: the file is damaged, or crafted to exhaust memory; replace it",
                     num_bytes=len(data),
                     format=header.format,
                 )
@@ -138,8 +139,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Return pixels, shape (height, width, 3), turned and mirrored as the EXIF orientation demands; a view."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
 def resize_square(pixels: Pixels, size: int) -> Pixels:
-    """The centre square of (height, width, 3) pixels as (size, size, 3), bicubic with anti-aliasing."""
+    """Return the centre square of (height, width, 3) pixels as (size, size, 3), bicubic with anti-aliasing."""
     height, width = pixels.shape[:2]
     if height == width == size:
         return pixels
@@ -151,7 +163,7 @@ def resize_square(pixels: Pixels, size: int) -> Pixels:
 
 
 def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
+    """Encode pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
     if not 1 <= quality <= 100:
         raise ValueError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
     data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
@@ -159,7 +171,7 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
-    """The centre square of an encoded image, upright, `size` pixels on a side, as a JPEG.
+    """Return the centre square of an encoded image, upright, `size` pixels on a side, as a JPEG.
 
     Raises:
         BadImageError: not a whole image.

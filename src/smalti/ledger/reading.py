@@ -1,16 +1,15 @@
-"""Reading one rank's file: once over its passes, without parsing steps, and once for what the steps took.
+"""Reading a ledger: the files of all ranks, the passes of a run over all its lives, and the part of each that counts.
 
-A file may end in half a line, where its process was killed; that line does not count. Any other line that is not
-ours is damage. A step's line that is damaged is passed over; nothing that follows another damaged line is believed.
+A file is read twice: first its passes, without parsing steps, then its steps. An incomplete last line does not count:
+its process was killed while it wrote. Any other invalid line is damage. A damaged step is skipped; after any other
+damaged line the rest of the file is ignored.
 
-The passes of a run over all its lives, in order, and which part of each still counts.
-
-    life 1   |== epoch 0 =========|== epoch 1 =====....x   killed; its newest checkpoint stood at the dots
+    life 1   |== epoch 0 =========|== epoch 1 =====....x   killed; its newest checkpoint is at the first dot
     life 2                                        |====|== epoch 2 ==
-                                                  ^ the cursor of life 2: what life 1 took beyond is superseded
+                                                  ^ the cursor of life 2: the later samples of life 1 are superseded
 
 A pass counts up to the earliest cursor from which any later pass began. Repeats fill an epoch's last step, so they
-count only if no later pass begins in that epoch or before.
+count only if no later pass begins in that epoch or an earlier one.
 """
 
 import os
@@ -42,41 +41,46 @@ from smalti.ledger.sums import Ids, Sum
 from smalti.ledger.writing import LIFE_FOLDER
 from smalti.world import World
 
+_RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _STEP = re.compile(rb'\{"step":(\d{1,18}),')
 _CHUNK_SAMPLES = 1 << 16  # checked together: enough to make numpy's calls cheap, little memory
+_NO_LIMIT = 1 << 62  # above every position
+_MAX_RANKS_COMPARED = 1 << 20  # bounds the work for a damaged head
+# Fields that may differ between the cursors of one run; an epoch's size and a mixture only where weights changed.
+_VARIABLE_FIELDS = ("epoch", "samples", "initial_hosts", "epoch_size", "mixture")
 
 
 @dataclass
 class RankPass:
-    """One pass as one rank recorded it."""
+    """One pass in one rank's file."""
 
     start: PassStart
     num_steps: int = 0
-    """The last step recorded, and one."""
-    ended: bool = False
+    """Number of the last recorded step plus one."""
+    has_ended: bool = False
     sums: dict[int, Sum] = field(default_factory=dict)
-    """Running sums, by the steps that they are of; there are then no lines for steps."""
+    """Running sums by number of steps, in mode `digest`; there are then no lines for steps."""
 
 
 @dataclass
 class RankFile:
-    """One rank's file of one life, its steps not yet read."""
+    """One rank's file of one life, without its steps."""
 
     path: Path
     life: int
     world: World
     passes: list[RankPass] = field(default_factory=list)
     num_bytes: int = 0
-    """Bytes up to the end of the last line that is believed."""
-    torn: bool = False
-    """Whether the last line is cut off."""
+    """Bytes up to the end of the last valid line."""
+    is_truncated: bool = False
+    """True if the last line is incomplete."""
     damage: str | None = None
-    """The line at which reading stopped, and why."""
+    """The line at which reading stopped, and the reason."""
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a rank says it took in some steps of one pass."""
+    """The samples that a rank recorded in some steps of one pass."""
 
     file: RankFile
     pass_number: int
@@ -85,175 +89,46 @@ class Claims:
     positions: Ids
     ids: Ids
     repeats: tuple[tuple[int, int], ...]
-    """Steps with repeats, and their number."""
+    """Steps with repeats, and the number of repeats."""
     damage: tuple[str, ...]
-    """Lines that were passed over."""
-
-
-def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
-    """The head and the passes of a file.
-
-    Raises:
-        FormatError: it is not this rank's file of a ledger.
-        StoreError: it cannot be read.
-    """
-    with _opened(path) as file:
-        found: RankFile | None = None
-        for number, line in enumerate(_lines(file), 1):
-            if not line.endswith(b"\n"):
-                if found is None:
-                    raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
-                found.torn = len(line) <= MAX_LINE_BYTES
-                found.damage = None if found.torn else f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes."
-                return found
-            try:
-                if found is None:
-                    found = RankFile(path, life, parse_head(line, life=life, rank=rank))
-                else:
-                    _take_line(found, line)
-            except FormatError as fault:
-                if found is None:
-                    raise FormatError(f"{path}: {fault}", path=str(path)) from fault
-                found.damage = f"{path}, line {number}: {fault}"
-                return found
-            found.num_bytes += len(line)
-    if found is None:
-        raise FormatError(f"{path} is empty; the rank died before it began.", path=str(path))
-    return found
-
-
-def read_claims(file: RankFile) -> Iterator[Claims]:
-    """What the file's steps took, pass by pass, some tens of thousands of samples at a time."""
-    number, waiting = -1, _Waiting()
-    with _opened(file.path) as opened:
-        left = file.num_bytes
-        for line_number, line in enumerate(_lines(opened), 1):
-            left -= len(line)
-            if left < 0:
-                break
-            if line.startswith(b'{"step":'):
-                waiting.take(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
-            begins = line.startswith(b'{"pass":')
-            if number >= 0 and (waiting.is_full or begins):
-                yield waiting.claims(file, number)
-                waiting = _Waiting()
-            number += begins
-    if number >= 0:
-        yield waiting.claims(file, number)
-
-
-class _Waiting:
-    """Steps that were read and not yet handed on."""
-
-    def __init__(self) -> None:
-        self._steps: list[Step] = []
-        self._damage: list[str] = []
-        self._weight = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._weight >= _CHUNK_SAMPLES
-
-    def take(self, line: bytes, where: str, epoch: int) -> None:
-        try:
-            step = parse_step(line)
-            if step.epoch != epoch:
-                raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
-        except FormatError as fault:
-            self._damage.append(f"{where}: {fault}")
-            self._weight += 1
-            return
-        self._steps.append(step)
-        self._weight += 1 + step.ids.size
-
-    def claims(self, file: RankFile, number: int) -> Claims:
-        none = [np.empty(0, dtype=np.int64)]
-        steps = np.array([step.step for step in self._steps], dtype=np.int64)
-        return Claims(
-            file=file,
-            pass_number=number,
-            steps=np.repeat(steps, [step.ids.size for step in self._steps]),
-            positions=np.concatenate([step.positions for step in self._steps] or none),
-            ids=np.concatenate([step.ids for step in self._steps] or none),
-            repeats=tuple((step.step, step.num_repeats) for step in self._steps if step.num_repeats),
-            damage=tuple(self._damage),
-        )
-
-
-def _take_line(file: RankFile, line: bytes) -> None:
-    if line.startswith(b'{"pass":'):
-        file.passes.append(RankPass(parse_pass(line, number=len(file.passes))))
-        return
-    if not file.passes:
-        raise FormatError("a line before the first pass.")
-    now, step = file.passes[-1], _STEP.match(line)
-    if step is not None and not now.sums:
-        now.num_steps = max(now.num_steps, int(step[1]) + 1)
-    elif line.startswith(b'{"sum":') and (now.sums or not now.num_steps):
-        now.num_steps, total = parse_sum(line)
-        now.sums[now.num_steps] = total
-    elif line.startswith(b'{"end":'):
-        parse_end(line, number=len(file.passes) - 1)
-        now.ended = True
-    else:
-        raise FormatError("a line that is none of a ledger's, or steps and sums in one pass.")
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
-
-
-def _opened(path: Path) -> BinaryIO:
-    # Not blocking, so that a pipe of that name cannot hold us up.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as fault:
-        raise StoreError(f"ledger {path}: cannot be read: {fault.strerror}.", path=str(path)) from fault
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FormatError(f"{path} is not a plain file.", path=str(path))
-    return os.fdopen(descriptor, "rb")
-
-
-_RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
-# What may differ between the cursors of one run; an epoch's size and a mixture where weights changed.
-_PLACE = ("epoch", "samples", "initial_hosts", "epoch_size", "mixture")
-_ALL = 1 << 62
+    """Lines that were skipped, and the reasons."""
 
 
 @dataclass(frozen=True)
 class PassSpan:
-    """One pass of one life, and what of it counts."""
+    """One pass of one life over all ranks, and the part of it that counts."""
 
     life: int
     number: int
     start: PassStart
     worlds: tuple[World, ...]
-    """Of those ranks that left a file."""
+    """Worlds of the ranks that left a file."""
     complete_steps: int
-    """Steps that every rank recorded."""
+    """Number of steps that every rank recorded."""
     has_ended: bool
-    """Whether it came to its epoch's end."""
+    """True if it reached the end of its epoch."""
     sums: tuple[tuple[int, dict[int, Sum]], ...] = ()
-    """Ranks and their running sums, if the pass has such in place of steps."""
-    limit: int = _ALL
-    """Positions below it count; 0 if a later pass began before this one."""
+    """Ranks and their running sums, in mode `digest`."""
+    limit: int = _NO_LIMIT
+    """End of the positions that count; 0 if a later pass began before this one."""
     repeats_count: bool = True
+    """True if the repeats of its last step count."""
     is_last: bool = False
+    """True for the last pass of the run."""
 
     @property
     def epoch(self) -> int:
-        """The epoch it reads."""
+        """The epoch that was read."""
         return self.start.cursor.epoch
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of the life, with or without a file."""
+        """Number of ranks of the life, with or without a file."""
         return self.worlds[0].num_ranks
 
     @property
     def by_sample(self) -> bool:
-        """Whether what is taken once is a sample, not a position."""
+        """True if samples, not positions, must be taken once."""
         return self.start.cursor.algorithm in MOSAIC_ORDERS
 
     @property
@@ -263,25 +138,25 @@ class PassSpan:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run may have been stopped in it, in a step that some ranks had begun and others not."""
+        """True if the run may have stopped in it, at a step that some ranks had begun and others not."""
         return self.is_last and not self.has_ended
 
     def counts_step(self, step: int) -> bool:
-        """Whether a step is not merely in flight."""
+        """Return whether a step was begun by all ranks, or is not at the end of the run."""
         return not self.is_open or step < self.complete_steps
 
 
 def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
-    """The files of all lives, in order; what is wrong with them goes into the report.
+    """Scan the files of all lives, in order; problems go into the report.
 
     Raises:
         StoreNotFound: there is no ledger.
-        StoreError: it cannot be read.
+        StoreError: the ledger cannot be read.
     """
     files: list[RankFile] = []
     try:
-        for life, within in _numbered(folder, LIFE_FOLDER, report):
-            for rank, path in _numbered(within, _RANK_FILE, report):
+        for life, life_folder in _numbered(folder, LIFE_FOLDER, report):
+            for rank, path in _numbered(life_folder, _RANK_FILE, report):
                 _scan(path, life, rank, files, report)
     except StoreError:
         raise
@@ -295,7 +170,7 @@ def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
 
 
 def order_passes(files: list[RankFile], report: LedgerReport) -> list[PassSpan]:
-    """All passes, oldest first; contradictions between ranks, or between lives, go into the report."""
+    """Return all passes, oldest first; contradictions between ranks or between lives go into the report."""
     lives: dict[int, list[RankFile]] = {}
     for file in files:
         lives.setdefault(file.life, []).append(file)
@@ -303,32 +178,160 @@ def order_passes(files: list[RankFile], report: LedgerReport) -> list[PassSpan]:
     for before, after in pairwise(found):
         _compare_orders(before, after, report)
     spans: list[PassSpan] = []
-    cut = (_ALL, _ALL)
+    earliest = (_NO_LIMIT, _NO_LIMIT)  # epoch and position of the earliest cursor of a later pass
     for at, span in reversed(list(enumerate(found))):
         epoch = span.epoch
-        limit = _ALL if cut[0] > epoch else cut[1] if cut[0] == epoch else 0
-        spans.append(replace(span, limit=limit, repeats_count=cut[0] > epoch, is_last=at == len(found) - 1))
-        cut = min(cut, (epoch, span.start.cursor.samples))
+        limit = _NO_LIMIT if earliest[0] > epoch else earliest[1] if earliest[0] == epoch else 0
+        spans.append(replace(span, limit=limit, repeats_count=earliest[0] > epoch, is_last=at == len(found) - 1))
+        earliest = min(earliest, (epoch, span.start.cursor.samples))
     return spans[::-1]
 
 
 def owner_of(span: PassSpan, position: int) -> int | None:
-    """The rank that had to take a position in a pass; None if it left no file, or ranks replicate each other."""
+    """Return the rank that had to take a position in a pass; None if it left no file, or with replication."""
     world, begin = span.worlds[0], span.start.cursor.samples
     if span.by_sample or span.start.replication != 1 or position < begin:
         return None
     host = position % world.num_hosts
-    nth = (position - begin - (host - begin) % world.num_hosts) // world.num_hosts  # of the host, since the cursor
-    place = (host, nth % world.ranks_on_host)
-    return next((other.rank for other in span.worlds if (other.host, other.host_rank) == place), None)
+    # Number of the position among those of its host after the cursor.
+    number = (position - begin - (host - begin) % world.num_hosts) // world.num_hosts
+    owner = (host, number % world.ranks_on_host)
+    return next((other.rank for other in span.worlds if (other.host, other.host_rank) == owner), None)
+
+
+def read_claims(file: RankFile) -> Iterator[Claims]:
+    """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
+    number, pending = -1, _PendingSteps()
+    with _opened(file.path) as opened:
+        left = file.num_bytes
+        for line_number, line in enumerate(_lines(opened), 1):
+            left -= len(line)
+            if left < 0:
+                break
+            if line.startswith(b'{"step":'):
+                pending.add(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
+            begins = line.startswith(b'{"pass":')
+            if number >= 0 and (pending.is_full or begins):
+                yield pending.claims(file, number)
+                pending = _PendingSteps()
+            number += begins
+    if number >= 0:
+        yield pending.claims(file, number)
+
+
+def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
+    """Read the head and the passes of a file.
+
+    Raises:
+        FormatError: the file is not this rank's file of a ledger.
+        StoreError: the file cannot be read.
+    """
+    with _opened(path) as file:
+        found: RankFile | None = None
+        for number, line in enumerate(_lines(file), 1):
+            if not line.endswith(b"\n"):
+                if found is None:
+                    raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
+                found.is_truncated = len(line) <= MAX_LINE_BYTES
+                found.damage = (
+                    None if found.is_truncated else f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes."
+                )
+                return found
+            try:
+                if found is None:
+                    found = RankFile(path, life, parse_head(line, life=life, rank=rank))
+                else:
+                    _add_line(found, line)
+            except FormatError as fault:
+                if found is None:
+                    raise FormatError(f"{path}: {fault}", path=str(path)) from fault
+                found.damage = f"{path}, line {number}: {fault}"
+                return found
+            found.num_bytes += len(line)
+    if found is None:
+        raise FormatError(f"{path} is empty; the rank died before it began.", path=str(path))
+    return found
+
+
+class _PendingSteps:
+    """Steps that were read and not yet yielded."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._damage: list[str] = []
+        self._size = 0  # samples and lines
+
+    @property
+    def is_full(self) -> bool:
+        return self._size >= _CHUNK_SAMPLES
+
+    def add(self, line: bytes, where: str, epoch: int) -> None:
+        try:
+            step = parse_step(line)
+            if step.epoch != epoch:
+                raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
+        except FormatError as fault:
+            self._damage.append(f"{where}: {fault}")
+            self._size += 1
+            return
+        self._steps.append(step)
+        self._size += 1 + step.ids.size
+
+    def claims(self, file: RankFile, number: int) -> Claims:
+        empty = [np.empty(0, dtype=np.int64)]
+        steps = np.array([step.step for step in self._steps], dtype=np.int64)
+        return Claims(
+            file=file,
+            pass_number=number,
+            steps=np.repeat(steps, [step.ids.size for step in self._steps]),
+            positions=np.concatenate([step.positions for step in self._steps] or empty),
+            ids=np.concatenate([step.ids for step in self._steps] or empty),
+            repeats=tuple((step.step, step.num_repeats) for step in self._steps if step.num_repeats),
+            damage=tuple(self._damage),
+        )
+
+
+def _add_line(file: RankFile, line: bytes) -> None:
+    if line.startswith(b'{"pass":'):
+        file.passes.append(RankPass(parse_pass(line, number=len(file.passes))))
+        return
+    if not file.passes:
+        raise FormatError("a line before the first pass.")
+    last, step = file.passes[-1], _STEP.match(line)
+    if step is not None and not last.sums:
+        last.num_steps = max(last.num_steps, int(step[1]) + 1)
+    elif line.startswith(b'{"sum":') and (last.sums or not last.num_steps):
+        last.num_steps, total = parse_sum(line)
+        last.sums[last.num_steps] = total
+    elif line.startswith(b'{"end":'):
+        parse_end(line, number=len(file.passes) - 1)
+        last.has_ended = True
+    else:
+        raise FormatError("a line that is none of a ledger's, or steps and sums in one pass.")
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+
+
+def _opened(path: Path) -> BinaryIO:
+    # Non-blocking, so that opening a named pipe does not wait for a writer.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as fault:
+        raise StoreError(f"ledger {path}: cannot be read: {fault.strerror}.", path=str(path)) from fault
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FormatError(f"{path} is not a plain file.", path=str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:
     numbered = []
-    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names are what the pattern is for
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - only names are needed
         match = pattern.fullmatch(name)
         if match is None:
-            report.notes.append(f"{folder / name} is not a ledger's: left aside.")
+            report.notes.append(f"{folder / name} is not part of a ledger: ignored.")
         else:
             numbered.append((int(match[1]), folder / name))
     return sorted(numbered)
@@ -341,10 +344,10 @@ def _scan(path: Path, life: int, rank: int, files: list[RankFile], report: Ledge
         report.add("damaged", str(fault), life=life, rank=rank)
         return
     files.append(file)
-    if file.torn:
+    if file.is_truncated:
         report.notes.append(f"{path}: its last line is cut off, as by a kill; it does not count.")
     if file.damage is not None:
-        report.add("damaged", f"{file.damage} Nothing after it is believed.", life=life, rank=rank)
+        report.add("damaged", f"{file.damage} The rest of the file is ignored.", life=life, rank=rank)
 
 
 def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[PassSpan]:
@@ -352,22 +355,22 @@ def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[P
     ranks = {file.world.rank for file in files}
     report.lives.append({"life": life, "num_ranks": world.num_ranks, "num_hosts": world.num_hosts})
     if any(file.world.num_ranks != world.num_ranks for file in files):
-        told = sorted({file.world.num_ranks for file in files})
-        report.add("contradiction", f"life {life}: its ranks tell of {told} ranks altogether.", life=life)
+        found = sorted({file.world.num_ranks for file in files})
+        report.add("contradiction", f"life {life}: its ranks recorded different numbers of ranks, {found}.", life=life)
     worlds = tuple(file.world for file in files)
     spans = []
     for number in range(max(len(file.passes) for file in files)):
-        having = [file.passes[number] for file in files if len(file.passes) > number]
-        if any(other.start != having[0].start for other in having):
+        by_rank = [file.passes[number] for file in files if len(file.passes) > number]
+        if any(other.start != by_rank[0].start for other in by_rank):
             report.add("contradiction", f"life {life}, pass {number}: its ranks began at different cursors.", life=life)
-        complete = _complete_steps(having) if len(having) == world.num_ranks else 0
-        ended = any(one.ended for one in having)
+        complete = _complete_steps(by_rank) if len(by_rank) == world.num_ranks else 0
+        has_ended = any(each.has_ended for each in by_rank)
         sums = tuple((file.world.rank, file.passes[number].sums) for file in files if len(file.passes) > number)
-        if not any(of_rank for _, of_rank in sums):
+        if not any(sums_of_rank for _, sums_of_rank in sums):
             sums = ()
-        spans.append(PassSpan(life, number, having[0].start, worlds, complete, ended, sums))
-    missing = sorted(set(range(min(world.num_ranks, 1 << 20))) - ranks)
-    if missing and any(one.num_steps for file in files for one in file.passes):
+        spans.append(PassSpan(life, number, by_rank[0].start, worlds, complete, has_ended, sums))
+    missing = sorted(set(range(min(world.num_ranks, _MAX_RANKS_COMPARED))) - ranks)
+    if missing and any(each.num_steps for file in files for each in file.passes):
         report.add(
             "missing_file",
             f"life {life}: {len(missing)} of {world.num_ranks} ranks left no file, the first is rank {missing[0]}.",
@@ -377,22 +380,24 @@ def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[P
     return spans
 
 
-def _complete_steps(having: list[RankPass]) -> int:
-    """Steps that all ranks recorded; of running sums, the last that all ranks wrote after the same step."""
-    if not any(one.sums for one in having):
-        return min(one.num_steps for one in having)
-    return max(set.intersection(*(set(one.sums) for one in having)), default=0)
+def _complete_steps(by_rank: list[RankPass]) -> int:
+    """Return the number of steps that all ranks recorded; of running sums, that of the last sum on all ranks."""
+    if not any(each.sums for each in by_rank):
+        return min(each.num_steps for each in by_rank)
+    return max(set.intersection(*(set(each.sums) for each in by_rank)), default=0)
 
 
 def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> None:
     then, now = before.start.cursor, after.start.cursor
     differing = [
-        name for name in Cursor.__dataclass_fields__ if name not in _PLACE and getattr(then, name) != getattr(now, name)
+        name
+        for name in Cursor.__dataclass_fields__
+        if name not in _VARIABLE_FIELDS and getattr(then, name) != getattr(now, name)
     ]
     if not _mixture_follows(then, now):
         differing.append("mixture")
-    begins_anew = now.epoch != then.epoch or now.samples == 0
-    if then.epoch_size != now.epoch_size and (now.mixture is None or not begins_anew):
+    begins_epoch = now.epoch != then.epoch or now.samples == 0
+    if then.epoch_size != now.epoch_size and (now.mixture is None or not begins_epoch):
         differing.append("epoch_size")
     for name in differing:
         report.add(
@@ -405,25 +410,25 @@ def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> 
     if now.mixture is not None and now.mixture.history != (then.mixture and then.mixture.history):
         report.notes.append(
             f"life {after.life}: the streams' weights changed at sample {now.samples} of epoch {now.epoch}; they are "
-            f"{_told(now.mixture.weights.values)} from there on."
+            f"{_weights_text(now.mixture.weights.values)} from there on."
         )
 
 
-def _told(weights: Sequence[tuple[str, float] | None]) -> str:
+def _weights_text(weights: Sequence[tuple[str, float] | None]) -> str:
     return ", ".join("-" if weight is None else f"{weight[0]}={weight[1]!r}" for weight in weights)
 
 
 def _mixture_follows(then: Cursor, now: Cursor) -> bool:
-    """Whether a run may go on from one to the other: the same streams, and weights that change where it goes on."""
+    """Return whether `now` may continue a run that began with `then`: equal streams, and weights changed only there."""
     if then.mixture == now.mixture:
         return True
     if now.mixture is None:
         return False
     before = then.mixture
-    if before is None:  # one stream, every sample once, is written without a mixture
+    if before is None:  # a single stream of which every sample is read once has no mixture
         if len(now.mixture.streams) != 1:
             return False
         before = replace(now.mixture, history=(Weights(0, 0, (None,), None),))
-    if now.samples == 0 or now.epoch != then.epoch:  # each epoch has the batch that it was begun with
+    if now.samples == 0 or now.epoch != then.epoch:  # an epoch keeps the batch size that it began with
         before = replace(before, global_batch=now.mixture.global_batch, local_batch=now.mixture.local_batch)
     return before.is_followed_by(now.mixture, now.epoch, now.samples)

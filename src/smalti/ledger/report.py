@@ -1,35 +1,35 @@
-"""What a check of a ledger found, as values that a program can use and a person can be told."""
+"""The report of a ledger's check: values for programs, with messages for people."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-MOST = 20  # problems of one kind that are told one by one; all are counted
+MAX_LISTED = 20  # problems of one kind that are listed; all are counted
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that contradicts the claim that each sample was taken once."""
+    """One contradiction to the claim that each planned sample was taken once."""
 
     kind: str
-    """gap, double, wrong_id, outside, damaged, missing_file, unprovable or contradiction."""
+    """gap, double, wrong_id, outside, damaged, missing_file, sum, unmarked, unprovable or contradiction."""
     message: str
     facts: dict[str, Any] = field(default_factory=dict)
-    """Epoch, position, sample ids, ranks and lives, as far as they are known."""
+    """Epoch, position, sample ids, ranks and lives, as far as known."""
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch, as the lives of the run that count have taken it."""
+    """The samples of one epoch, over all lives of the run and without superseded steps."""
 
     epoch: int
     size: int
     """Samples of the whole epoch."""
     expected: int
-    """Samples that must have been taken: all, or as far as an open epoch has come."""
+    """Samples that must have been taken: all, or those before the last complete step of an open epoch."""
     taken: int
-    """Different positions that were taken."""
+    """Number of distinct positions that were taken."""
     repeats: int
-    """Samples that were read again to fill a last step."""
+    """Samples that were read again to fill the last step."""
     is_finished: bool
 
 
@@ -41,34 +41,34 @@ class LedgerReport:
     lives: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[EpochReport] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    """At most some tens of each kind; `counts` has them all."""
+    """The first `MAX_LISTED` of each kind; `counts` has the total numbers."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Kind of problem to how often it was met; for gaps, positions."""
+    """Number of problems by kind; for gaps, of positions."""
     notes: list[str] = field(default_factory=list)
-    """What a reader should know, and is no fault."""
+    """Observations that are not problems."""
     superseded: int = 0
-    """Samples of steps that a later life or pass took again."""
+    """Number of samples in steps that a later life or pass took again."""
     in_flight: int = 0
-    """Samples of steps that not all ranks had begun when the last life ended."""
+    """Number of samples in steps that not all ranks had begun when the last life ended."""
     compared: int = 0
-    """Sample ids that were compared with the plan."""
+    """Number of sample ids that were compared with the plan."""
 
     @property
     def ok(self) -> bool:
-        """Whether each planned sample was taken exactly once, as far as the run went."""
+        """True if each planned sample was taken exactly once, as far as the run went."""
         return not self.counts
 
     def add(self, kind: str, message: str, *, times: int = 1, **facts: Any) -> None:
-        """Counts a problem, and keeps it if it is among the first of its kind."""
+        """Count a problem, and list it if it is among the first of its kind."""
         self.count(kind, times)
-        if sum(problem.kind == kind for problem in self.problems) < MOST:
+        if sum(problem.kind == kind for problem in self.problems) < MAX_LISTED:
             self.problems.append(Problem(kind, message, facts))
 
     def count(self, kind: str, times: int) -> None:
-        """Counts problems that are not told one by one."""
+        """Count problems that are not listed."""
         if times:
             self.counts[kind] = self.counts.get(kind, 0) + times
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values."""
+        """Return the report as JSON-able values."""
         return {"ok": self.ok, **asdict(self)}

@@ -1,4 +1,4 @@
-"""Writing a ledger: each rank appends to a file of its own; nothing is locked, and nothing is said to other ranks."""
+"""Writing a ledger: each rank appends to its own file, without locks and without communication."""
 
 import os
 import re
@@ -13,15 +13,15 @@ from smalti.ledger.records import MOSAIC_ORDERS, PassStart, end_line, head_line,
 from smalti.ledger.sums import Ids, Sum, sum_of
 from smalti.world import World
 
-_SUMMED_AT_ONCE = 64  # steps
+_STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step
 MODES = ("steps", "digest")
 LIFE_FOLDER = re.compile(r"life-(\d{5,9})")
 
 
 def claim_life(folder: str | Path) -> int:
-    """The number of this start of the run, counting from 1, which no other start will get.
+    """Create the folder of a new life of the run, and return its number, which is unique and counts from 1.
 
-    One process claims it and tells the other ranks; a run's ranks must agree.
+    One process of a run claims the number and shares it with the other ranks.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -29,8 +29,8 @@ def claim_life(folder: str | Path) -> int:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        life = max((int(m[1]) for m in map(LIFE_FOLDER.fullmatch, os.listdir(folder)) if m), default=0) + 1  # noqa: PTH208 - names are all that is wanted
-        while not _made(_life_folder(folder, life)):
+        life = max((int(m[1]) for m in map(LIFE_FOLDER.fullmatch, os.listdir(folder)) if m), default=0) + 1  # noqa: PTH208 - only names are needed
+        while not _created(_life_folder(folder, life)):
             life += 1
     except OSError as fault:
         raise StoreError(f"ledger {folder}: no life can be claimed there: {fault.strerror}.") from fault
@@ -38,35 +38,35 @@ def claim_life(folder: str | Path) -> int:
 
 
 class LedgerWriter:
-    """One rank's file of one life; not thread-safe. A context manager.
+    """A writer of one rank's file of one life; not thread-safe. A context manager.
 
-    A line is with the operating system when a call returns: it survives the death of this process, though not of the
-    machine.
+    Lines are passed to the operating system before a call returns: they survive the death of this process, but not a
+    crash of the machine.
 
     Args:
-        folder: the run's ledger, on a disk that all ranks may share.
+        folder: the run's ledger, which all ranks may share.
         life: number of this start of the run, the same on all ranks; see `claim_life`.
-        world: who this rank is.
+        world: the world of the run, and the place of this rank in it.
         mode: `steps` writes a line for each step; `digest` keeps a running sum of 128 bits, and writes it at `mark` and
-            at an epoch's end. It proves the same, but cannot say which sample was wrong.
+            at an epoch's end. It proves the same, but does not show which sample was wrong.
 
     Raises:
-        StoreExists: this rank has written that life before.
+        StoreExists: this rank's file of that life exists.
         StoreError: the file cannot be written.
     """
 
     def __init__(self, folder: str | Path, *, life: int, world: World, mode: str = "steps") -> None:
         if mode not in MODES:
             raise ValueError(f"`mode` must be one of {', '.join(MODES)}, found {mode!r}.")
-        within = _life_folder(Path(folder), life)
-        self.path = within / f"rank-{world.rank:05d}.jsonl"
-        self._sums = mode == "digest"
+        life_folder = _life_folder(Path(folder), life)
+        self.path = life_folder / f"rank-{world.rank:05d}.jsonl"
+        self._is_digest = mode == "digest"
         self._passes = self._steps = 0
         self._sum = Sum()
         self._unsummed: list[tuple[int, Ids, Ids]] = []
         self._descriptor = -1
         try:
-            within.mkdir(parents=True, exist_ok=True)
+            life_folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError as fault:
             raise StoreExists(
@@ -76,21 +76,21 @@ class LedgerWriter:
             ) from fault
         except OSError as fault:
             raise self._failed(fault) from fault
-        self._close = weakref.finalize(self, os.close, self._descriptor)  # also where nobody closes it
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         self._append(head_line(life, world))
 
     @property
     def num_passes(self) -> int:
-        """Passes begun; the last of them stands open."""
+        """Number of passes begun."""
         return self._passes
 
     def begin_pass(self, start: PassStart) -> None:
-        """Records that an iteration begins; what was taken before beyond its cursor is superseded by it.
+        """Record that an iteration begins. It supersedes samples after its cursor that were taken before.
 
         Raises:
-            ValueError: the mode is `digest` and the order MosaicML's, in which each world has positions of its own.
+            ValueError: the mode is `digest` and the order is MosaicML's, whose positions depend on the world.
         """
-        if self._sums and start.cursor.algorithm in MOSAIC_ORDERS:
+        if self._is_digest and start.cursor.algorithm in MOSAIC_ORDERS:
             raise ValueError(
                 f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
                 "nothing; use mode 'steps'."
@@ -100,12 +100,12 @@ class LedgerWriter:
         self._steps, self._sum, self._unsummed = 0, Sum(), []
 
     def record(self, step: int, epoch: int, positions: Ids, ids: Ids) -> None:
-        """Records what one step takes, before the step has an effect.
+        """Record the samples of one step, before the step takes effect.
 
         Args:
             step: steps since the pass began, 0-based.
             epoch: epoch of the pass.
-            positions: int64, shape (n,): places in the epoch's order, -1 for a repeat.
+            positions: int64, shape (n,): positions in the epoch's order, -1 for a repeat.
             ids: int64, shape (n,): sample ids.
         """
         positions, ids = np.asarray(positions), np.asarray(ids)
@@ -114,27 +114,27 @@ class LedgerWriter:
                 f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
                 f"{positions.shape} and {ids.shape}, and {self._passes} passes begun."
             )
-        if self._sums:
+        if self._is_digest:
             self._steps = step + 1
-            self._unsummed.append((epoch, positions.copy(), ids.copy()))  # whoever made them may use them again
-            if len(self._unsummed) == _SUMMED_AT_ONCE:
-                self._settle()
+            self._unsummed.append((epoch, positions.copy(), ids.copy()))  # the caller may reuse the arrays
+            if len(self._unsummed) == _STEPS_PER_SUM:
+                self._update_sum()
         else:
             self._append(step_line(step, epoch, positions, ids))
 
     def mark(self) -> None:
-        """Writes the running sum, on every rank after the same step, where a state is saved from which to go on."""
-        if self._sums and self._steps:
-            self._settle()
+        """Write the running sum in mode `digest`; call it on every rank after a step whose state is saved."""
+        if self._is_digest and self._steps:
+            self._update_sum()
             self._append(sum_line(self._steps, self._sum))
 
     def end_pass(self) -> None:
-        """Records that the iteration came to its epoch's end."""
+        """Record that the iteration reached the end of its epoch."""
         self.mark()
         self._append(end_line(self._passes - 1))
 
     def close(self) -> None:
-        """Closes the file; calling it twice is harmless."""
+        """Close the file. Idempotent."""
         self._close()
         self._descriptor = -1
 
@@ -144,25 +144,25 @@ class LedgerWriter:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _settle(self) -> None:
-        """Sums what was recorded since; together, for numpy's calls cost more than a step's numbers."""
+    def _update_sum(self) -> None:
+        """Add the steps that were recorded since the last call to the sum."""
         for epoch in {epoch for epoch, _, _ in self._unsummed}:
-            parts = [(positions, ids) for of, positions, ids in self._unsummed if of == epoch]
+            parts = [(positions, ids) for its_epoch, positions, ids in self._unsummed if its_epoch == epoch]
             positions, ids = map(np.concatenate, zip(*parts, strict=True))
             self._sum += sum_of(epoch, positions, ids)
         self._unsummed = []
 
     def _append(self, line: bytes) -> None:
-        rest = memoryview(line)
+        unwritten = memoryview(line)
         try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            while unwritten:
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
         except OSError as fault:
             raise self._failed(fault) from fault
 
     def _failed(self, fault: OSError) -> StoreError:
         return StoreError(
-            f"ledger {self.path}: cannot be written: {fault.strerror}. Make room, or leave the ledger off.",
+            f"ledger {self.path}: cannot be written: {fault.strerror}. Make room, or train without a ledger.",
             path=str(self.path),
         )
 
@@ -171,7 +171,7 @@ def _life_folder(folder: Path, life: int) -> Path:
     return folder / f"life-{life:05d}"
 
 
-def _made(folder: Path) -> bool:
+def _created(folder: Path) -> bool:
     try:
         folder.mkdir()
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""Who reads which sample when: pure numpy, planned from shard sizes and never from samples.
+"""The order of an epoch and its division over ranks: pure numpy, planned from shard sizes and never from samples.
 
-No I/O, clock, threads, environment or global random state belongs here. `plan_epoch` gives the global order of one
-epoch; `Division` says which of its positions one rank takes at one step. `smalti.order.mosaic` makes MosaicML
-Streaming's own orders, for runs that were begun there.
+No I/O, clock, threads, environment or global random state belongs here. Read `window` first: `plan_epoch` returns the
+global order of one epoch. `Division` returns the positions of it that one rank takes at each step. `mixture` plans
+orders over several streams; `mosaic` has MosaicML Streaming's own orders, for runs that were begun with it.
 """
 
 from smalti.order.division import TAILS, Division, StepBatch

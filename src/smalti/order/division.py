@@ -1,4 +1,4 @@
-"""Who reads what: which positions of an epoch's global order one rank takes at one step.
+"""Division: the positions of an epoch's global order that one rank takes at each step.
 
 Global step s after cursor k is the span [k + s*B, k + (s+1)*B) for the global batch B. Position p goes to host p % H;
 a host's n-th position since the cursor goes to its rank n % R. So every rank's positions are an arithmetic progression,
@@ -23,14 +23,14 @@ TAILS = ("pad", "short", "drop")
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one rank reads at one step."""
+    """The positions that one rank reads at one step."""
 
     step: int
     """Steps since the cursor, 0-based."""
     lookup: NDArray[np.int64]
-    """Positions to read, each inside the epoch; repeats included."""
+    """Positions to read, each inside the epoch, including repeats."""
     positions: NDArray[np.int64]
-    """The same positions, with -1 where the sample is a repeat that only fills the step."""
+    """The same positions, with -1 where the sample is a repeat that only pads the step."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Division:
     """Samples per rank and step."""
     world: World
     tail: str = "pad"
-    """What becomes of an incomplete last step: `pad` fills it with the fewest repeats, from the epoch's start; `short`
-    leaves it short (a rank with nothing gets one marked repeat); `drop` leaves it out."""
+    """Treatment of an incomplete last step: `pad` fills it with the fewest repeats, from the epoch's start; `short`
+    leaves it short (a rank without samples gets one marked repeat); `drop` leaves it out."""
 
     def __post_init__(self) -> None:
         if self.tail not in TAILS:
@@ -73,14 +73,14 @@ class Division:
         return max(0, self.num_steps * self.global_batch - (self.epoch_size - self.start)) if self.tail == "pad" else 0
 
     def steps(self, first: int, stop: int, stride: int = 1) -> list[StepBatch]:
-        """What this rank reads at steps range(first, stop, stride), as far as the epoch goes."""
-        wanted = np.arange(first, min(stop, self.num_steps), stride, dtype=np.int64)
-        taken = wanted[:, None] * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        """Return this rank's positions at steps range(first, stop, stride), up to the epoch's end."""
+        numbers = np.arange(first, min(stop, self.num_steps), stride, dtype=np.int64)
+        taken = numbers[:, None] * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
         virtual = self._first_position() + taken * self.world.num_ranks
         inside = virtual < self.epoch_size
         lookup = np.where(inside, virtual, (virtual - self.epoch_size) % max(1, self.epoch_size))
         positions = np.where(inside, virtual, -1)
-        return [self._cut(StepBatch(int(step), lookup[row], positions[row])) for row, step in enumerate(wanted)]
+        return [self._cut(StepBatch(int(step), lookup[row], positions[row])) for row, step in enumerate(numbers)]
 
     def _first_position(self) -> int:
         world = self.world

@@ -1,6 +1,6 @@
-"""Keyed permutations: the only source of randomness in an order.
+"""Keyed permutations: the only source of randomness in the `window` order.
 
-All of it is raw Philox output, whose stream numpy guarantees; a permutation is the stable argsort of raw 64-bit keys.
+All keys are raw Philox output, whose stream numpy guarantees; a permutation is the stable argsort of raw 64-bit keys.
 `Generator.shuffle` and `permutation` may change between numpy versions and are not used.
 """
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
-    """What a stream of keys is for; two purposes never share a key. The numbers are part of the order."""
+    """The use of a stream of keys; no two purposes share a key. Changing a number changes the order."""
 
     SHARDS = 1
     PLACES = 2
@@ -27,14 +27,14 @@ class Purpose(IntEnum):
 def keyed_permutation(
     count: int, purpose: Purpose, *, seed: int, epoch: int = 0, run: int = 0, window: int = 0
 ) -> NDArray[np.int64]:
-    """A permutation of range(count) that depends on nothing but its arguments; int64, shape (count,)."""
+    """Return a permutation of range(count) that depends only on the arguments; int64, shape (count,)."""
     return stable_order(raw_keys(count, purpose, seed=seed, epoch=epoch, run=run, window=window))
 
 
 def raw_keys(
     count: int, purpose: Purpose, *, seed: int, epoch: int = 0, run: int = 0, window: int = 0
 ) -> NDArray[np.uint64]:
-    """Random words that depend on nothing but the arguments, `count` apart; uint64, shape (count,).
+    """Return random words; uint64, shape (count,). A larger `count` returns the same words and more.
 
     The Philox key is (seed, epoch); the upper three words of its counter are (window, run, purpose), and the lowest
     one counts, so that no two streams overlap. `seed` and `epoch` lie in [0, 2^64).
@@ -47,10 +47,10 @@ def raw_keys(
 
 
 def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The stable argsort of these keys; int64, the same shape.
+    """Return the stable argsort of the keys; int64, the same shape.
 
-    Sorted are words of a key's upper bits and its place, in half the time of an argsort; the few whose upper bits are
-    equal are then put in order by their whole keys.
+    Sorts words made of a key's upper bits and its place, which takes half the time of an argsort, and then sorts the
+    few words with equal upper bits by their whole keys.
     """
     low = np.uint64((1 << max(0, keys.size - 1).bit_length()) - 1)
     words = (keys & ~low) | np.arange(keys.size, dtype=np.uint64)

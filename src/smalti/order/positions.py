@@ -1,4 +1,4 @@
-"""What every global order offers: sample ids by position. The orders themselves are beside this."""
+"""GlobalOrder: the interface of all orders, sample ids by position."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -13,14 +13,14 @@ class GlobalOrder(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Positions of the epoch."""
+        """Return the number of positions of the epoch."""
 
     @abstractmethod
     def ids_at(self, positions: Positions) -> Positions:
-        """Sample ids at the given positions, each in [0, len(order)); int64, the shape of `positions`."""
+        """Return sample ids at the given positions, each in [0, len(order)); int64, the shape of `positions`."""
 
     def sample_ids(self, begin: int, end: int) -> Positions:
-        """Sample ids at positions [begin, end) of the epoch, as `ids_at` gives them; int64, shape (end - begin,).
+        """Return sample ids at positions [begin, end) of the epoch, as `ids_at`; int64, shape (end - begin,).
 
         Raises:
             IndexError: the span is not inside [0, len(order)].

@@ -32,16 +32,18 @@ from smalti.order.positions import GlobalOrder
 
 Ids = NDArray[np.int64]
 
-_MIXED_SAMPLES = 1 << 20  # samples that all windows of one row of runs hold together, by default
-_MIN_BLOCK = 4096  # a smaller window mixes too little to be worth its key
+# The default shuffle block; see `default_block_size`.
+_MIXED_SAMPLES = 1 << 20  # samples in one window of every run together
+_MIN_BLOCK = 4096  # samples in a window; smaller ones mix too little for the cost of a key
+
 _MAX_CANONICAL_NODES = 64
 
 
 def default_canonical_nodes(num_samples: int) -> int:
-    """The number of runs for a set of `num_samples`: 64, or fewer (a power of two) so that each run fills a window.
+    """Return the number of runs for a set of `num_samples`: 64, or fewer (a power of two) so that each fills a window.
 
-    A set of less than 8,192 samples is one run, and so one permutation of all of it: in a short run a sample would
-    meet the same few neighbours in every epoch.
+    A set with fewer samples than two of the smallest windows is one run, and so one permutation: in a short run a
+    sample would have the same few neighbours in every epoch.
     """
     nodes = _MAX_CANONICAL_NODES
     while nodes > 1 and num_samples // nodes < _MIN_BLOCK:
@@ -50,7 +52,7 @@ def default_canonical_nodes(num_samples: int) -> int:
 
 
 def default_block_size(canonical_nodes: int) -> int:
-    """Samples in a window where the user does not say: 2^20 over all runs together, at least 4,096 in each."""
+    """Return the default `shuffle_block_size`: 2^20 samples over all runs together, at least 4,096 in each."""
     return max(_MIXED_SAMPLES // canonical_nodes, _MIN_BLOCK)
 
 
@@ -63,7 +65,7 @@ def plan_epoch(
     shuffle_block_size: int | None = None,
     shuffle: bool = True,
 ) -> "EpochPlan":
-    """The global order of one epoch over shards of the given sizes (samples in each, in stored order). Pure.
+    """Return the global order of one epoch over shards of the given sizes (samples, in stored order). Pure.
 
     With `shuffle=False` the order is the stored one.
 
@@ -91,7 +93,7 @@ def plan_epoch(
 
 
 class _Runs:
-    """Steps 1 and 4's places: what depends on the seed alone, so that it may serve many epochs."""
+    """The runs and their places (steps 1 and 4), which depend on the seed alone and are the same in all epochs."""
 
     def __init__(self, sizes: Ids, seed: int, count: int) -> None:
         self.seed = seed
@@ -100,7 +102,7 @@ class _Runs:
         order = keyed_permutation(sizes.size, Purpose.SHARDS, seed=seed)
         first_ids = np.cumsum(sizes) - sizes
         self.shard_ids = first_ids[order]  # sample id of each laid-out shard's first sample
-        self.ends = np.cumsum(sizes[order])  # where each laid-out shard ends
+        self.ends = np.cumsum(sizes[order])  # end of each laid-out shard
         places = keyed_permutation(count, Purpose.PLACES, seed=seed)
         bounds = np.array([run * self.num_samples // count for run in range(count + 1)], dtype=np.int64)
         self.begins, self.lengths = bounds[:-1], np.diff(bounds)
@@ -109,7 +111,7 @@ class _Runs:
         self.longer_runs = places[self.lengths[places] > self.rows]
 
     def pieces(self, run: int) -> tuple[Ids, Ids]:
-        """First sample id and length of every piece of a run, in laid-out order."""
+        """Return the first sample id and the length of every piece of a run, in layout order."""
         begin = int(self.begins[run])
         end = begin + int(self.lengths[run])
         low = int(np.searchsorted(self.ends, begin, side="right"))
@@ -125,9 +127,9 @@ class _Runs:
 
 
 class EpochPlan(GlobalOrder):
-    """The global order G of one epoch: `len(plan)` sample ids, any part of which can be asked for alone.
+    """The global order G of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
-    Memory is O(shards) plus the windows in use. Not thread-safe: it remembers the windows that it computed last.
+    Memory is O(shards) plus the windows in use. Not thread-safe: it caches the windows that it computed last.
     """
 
     def __init__(self, runs: _Runs, *, epoch: int, block_size: int, shuffle: bool) -> None:
@@ -143,16 +145,16 @@ class EpochPlan(GlobalOrder):
         return self._runs.num_samples
 
     def ids_at(self, positions: Ids) -> Ids:
-        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
         if not self.shuffle:
             return positions.astype(np.int64)
         flat = positions.reshape(-1)
         run, index = self._runs_of(flat)
-        if self.block_size == 1:  # each window is one sample: there is nothing to mix
+        if self.block_size == 1:  # each window is one sample: no window needs a permutation
             return self._unmixed(run, index).reshape(positions.shape)
         window = index // self.block_size
         ids = np.empty(flat.size, dtype=np.int64)
-        # Positions that fall into one window are looked up together.
+        # Positions in the same window are looked up together.
         by_window = np.lexsort((window, run))
         run, window, index = run[by_window], window[by_window], index[by_window] % self.block_size
         changes = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(window, prepend=-1) != 0))
@@ -162,14 +164,14 @@ class EpochPlan(GlobalOrder):
         return ids.reshape(positions.shape)
 
     def runs_of_host(self, host: int, num_hosts: int) -> list[int]:
-        """The runs that a host reads of: the fewest where hosts divide the canonical nodes or are divided by them."""
+        """Return the runs that a host reads; the fewest if hosts divide the canonical nodes or the other way round."""
         places = range(host, num_hosts * self._runs.count, num_hosts)
         return sorted({int(self._runs.run_at_place[place % self._runs.count]) for place in places})
 
     def pieces(self, run: int) -> tuple[Ids, Ids]:
-        """A run's shards or parts of one in this epoch's order: the first sample id of each, and where it ends.
+        """Return the first sample id and the end of each piece (shard or part of one) of a run, in this epoch's order.
 
-        Two int64 arrays of shape (pieces,); ends count from the run's start. Without a shuffle as the run is laid out.
+        Two int64 arrays of shape (pieces,); ends count from the run's start. Without a shuffle, in layout order.
         """
         return self._permuted_pieces(run)
 
@@ -200,7 +202,7 @@ class EpochPlan(GlobalOrder):
         return shuffled
 
     def _unmixed(self, run: Ids, index: Ids) -> Ids:
-        """Sample ids at these places of runs whose windows hold one sample each."""
+        """Return sample ids at places of runs whose windows hold one sample each."""
         ids = np.empty(run.size, dtype=np.int64)
         for each in np.unique(run).tolist():
             here = np.flatnonzero(run == each)

@@ -7,7 +7,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import IO, Any, cast
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import (
     AbstractHTTPHandler,
     HTTPDefaultErrorHandler,
@@ -21,7 +21,7 @@ from urllib.request import (
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound
 from smalti.storage.deadline import TransferDeadline
-from smalti.storage.redact import address_secrets, raise_clean, redact, redact_address
+from smalti.storage.redact import MASK, address_secrets, raise_clean, redact, redact_address
 
 _CHUNK_BYTES = 1 << 20
 _NOT_ENCODED = "!#$%&'()*+,/:;=?@[]~"  # characters of an address; "%" because it may be encoded already
@@ -81,6 +81,7 @@ def _chunks(reply: HTTPResponse, shown: str, max_bytes: int, deadline: TransferD
         if not chunk:
             break
         received += len(chunk)
+        deadline.progress(len(chunk))
         yield chunk
     if expected not in {None, received}:
         raise StoreError(f"{shown}: expected {expected} bytes, received {received}; try again", source=shown)
@@ -138,18 +139,21 @@ class _Redirects(HTTPRedirectHandler):
     def __init__(self, shown: str) -> None:
         self._shown = shown
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> Request | None:
+    def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any) -> Any:
+        """Follow a redirect, or reject it before urllib shows its location, which may contain secrets."""
         fp.close()  # otherwise urllib reads its body, of any size, into memory
-        target = urlsplit(newurl).scheme
+        location = urljoin(req.full_url, headers.get("location") or headers.get("uri") or "")
+        target = urlsplit(location).scheme
         if target not in {"http", "https"} or (target, req.type) == ("http", "https"):
+            shown = redact_address(location) if "://" in location else f"{target}:{MASK}"
             raise StoreError(
-                f"{self._shown}: the server redirects from {req.type}:// to {redact_address(newurl)}, which is not "
+                f"{self._shown}: the server redirects from {req.type}:// to {shown}, which is not "
                 "followed; give the address of the file itself",
                 source=self._shown,
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _opener(shown: str, deadline: TransferDeadline) -> OpenerDirector:
@@ -197,7 +201,8 @@ class _Web(AbstractHTTPHandler):
 class TimedSocket:
     """The part of a socket that `http.client` uses, under the deadline of a transfer.
 
-    A timeout of the socket alone would restart with each byte.
+    A timeout of the socket alone would restart with each byte. Only content counts as progress, headers do not, so that
+    a server cannot send them without end.
     """
 
     def __init__(self, inner: socket.socket, deadline: TransferDeadline) -> None:
@@ -232,7 +237,7 @@ class _TimedReader(io.RawIOBase):
             received = self._raw.readinto(buffer) or 0
         except TimeoutError:
             raise self._deadline.error() from None
-        self._deadline.progress(received)
+        self._deadline.progress(0)
         return received
 
     def close(self) -> None:

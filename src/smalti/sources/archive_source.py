@@ -32,9 +32,9 @@ def describe_archive(source: str) -> str:
     archive = ArchiveSource.parse(source)
     if not _is_web(source):
         return archive.shown
-    place, parameters, _ = unsigned_address(source).partition("?")
+    place = re.split(r"[?#]", archive.shown, maxsplit=1)[0]
     # The rest of the query may identify the archive, and may be secret.
-    return f"{place}?*** ({archive.digest[:12]})" if parameters else place
+    return f"{place}?*** ({archive.digest[:12]})" if "?" in unsigned_address(source) else place
 
 
 def _path_of(source: str) -> str:

@@ -57,8 +57,9 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     if text.startswith("file://"):
         parts = urlsplit(text)
         if parts.netloc not in {"", "localhost"}:
+            shown = redact_address(text)
             raise StoreError(
-                f"{text}: a file:// address has no host; write file:///{parts.netloc}{parts.path}", url=text
+                f"{shown}: a file:// address has no host; write file:///{shown.partition('://')[2]}", url=shown
             )
         return LocalStore(unquote(parts.path))
     parsed = parse_address(text, options)

@@ -22,10 +22,15 @@ _MASKED_NAMES_IN_ADDRESS = "sas|secret|password|passwd|pwd|key|api_?key|auth|cod
 _WITHOUT_USER = "|".join(name for name, scheme in SCHEME_BY_NAME.items() if not scheme.allows_at_sign)
 _USERS = (
     # user:password@host, also after a single slash; a password may contain "/" and "@". "host:8080/a@b" has a port.
-    re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*:)(?!\d{1,5}/)[^\s'\"]+(?=@)"),
+    re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*?(?::|%3A))(?!\d{1,5}/)[^\s'\"]+(?=@|%40)", re.IGNORECASE),
     # token@host, for schemes in which the part before "@" has no other meaning
-    re.compile(rf"(?P<keep>\b(?:{_WITHOUT_USER}):/{{1,2}})[^/\s@'\"?#]+(?=@)", re.IGNORECASE),
+    re.compile(rf"(?P<keep>\b(?:{_WITHOUT_USER}):/{{1,2}})[^/\s@'\"?#]+(?=@|%40)", re.IGNORECASE),
 )
+_ADDRESS_USER = re.compile(
+    r"(?P<keep>^(?:(?!file:///)\W*[A-Za-z][\w+.-]+:/*|//)[^/:@]*?(?::|%3A))(?!\d{1,5}/).+(?=@|%40)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""As the first of `_USERS`, for a text that is one address: slashes may be miscounted, and a password hold spaces."""
 _PATTERNS = (
     *_USERS,
     re.compile(
@@ -46,7 +51,7 @@ _SECRET_NAMES = re.compile(
     re.IGNORECASE,
 )
 
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]+:/|dbfs:", re.IGNORECASE)
+_SCHEME = re.compile(r"\W*(?:[A-Za-z][\w+.-]+:/|(?:dbfs|https?|s3a?|gs):)|/Volumes/", re.IGNORECASE)
 
 _SIGNATURE_PARAMETERS = frozenset(
     f"x-{vendor}-{name}"
@@ -73,8 +78,8 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def redact_address(address: str) -> str:
-    """Return the address for messages: without password, query and fragment, any part of which may be secret. Pure."""
-    redacted = redact(address)
+    """Return the address for messages: without user, password, query and fragment, which may be secret. Pure."""
+    redacted = redact(_ADDRESS_USER.sub(rf"\g<keep>{MASK}", address))
     if not _SCHEME.match(redacted):
         return redacted
     place, mark, _ = _split(redacted)
@@ -83,7 +88,7 @@ def redact_address(address: str) -> str:
 
 def has_login(address: str) -> bool:
     """Return whether an address contains a password, or a user although its scheme has none. Pure."""
-    return any(pattern.search(address) for pattern in _USERS)
+    return any(pattern.search(address) for pattern in (*_USERS, _ADDRESS_USER))
 
 
 def address_secrets(address: str) -> tuple[str, ...]:

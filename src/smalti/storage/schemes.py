@@ -80,7 +80,12 @@ _S3 = Scheme(
     has_conditional_puts=True,
     keeps_uploads=True,
     variables=("AWS_*", "S3_*", "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"),
-    secret_variables=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    secret_variables=(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    ),
     credentials_help=(
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or AWS_PROFILE, "
         "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, `token`, "
@@ -166,7 +171,8 @@ SCHEMES = (
         keeps_uploads=True,
         variables=("DATABRICKS_*",),
         secret_variables=(
-            "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN"
+            "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN",
+            "ARM_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
         ),
         host_variables=("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN"),
         credentials_help=(

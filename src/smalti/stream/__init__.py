@@ -1,6 +1,7 @@
-"""Shard sets that are read: declared (`Stream`), and opened as one run of samples (`OpenStreams`).
+"""Shard sets opened for reading: declared (`Stream`), found (`ShardSet`), read as one run of samples (`OpenStreams`).
 
-Wiring only: manifests, stores and one cache. Which sample is read when is `smalti.order`'s.
+This package connects manifests, stores and one cache. It does not decide which sample is read when (`smalti.order`),
+nor how shards are fetched and evicted (`smalti.cache`). Read `opened` first.
 """
 
 from smalti.stream.opened import OpenStreams, Version, open_streams

@@ -1,6 +1,6 @@
-"""OpenStreams: the samples of one shard set or of several, laid end to end; manifests, stores, one cache.
+"""OpenStreams: the samples of one shard set or of several, laid end to end and read through one cache.
 
-What samples of several shard sets are given as: the logical types of each, or of all where they are the same.
+Not here: how one shard set is found (`shard_set`), and which shards hold added columns (`joined`).
 """
 
 from array import array
@@ -17,69 +17,9 @@ from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
 from smalti.format.reading.joining import check_alike, filled, joined
-from smalti.stream.joined import Beside, JoinedCache
-from smalti.stream.shard_set import JoinedShards, ShardSet, find_shard_set
+from smalti.stream.joined import AlignedShards, JoinedCache
+from smalti.stream.shard_set import ConcatenatedShards, ShardSet, find_shard_set
 from smalti.stream.stream import StreamOptions
-
-SampleIds = NDArray[np.int64]
-
-
-class Given(Protocol):
-    """From what shards hold to what a reader gets."""
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        """One sample."""
-
-    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:
-        """A batch by column."""
-
-
-def given_of(each: Sequence[LogicalTypes | None], ends: SampleIds) -> Given | None:
-    """How samples are given; None where all are given as they are stored.
-
-    Args:
-        each: the logical types of every stream.
-        ends: the sample id after the last one of every stream.
-    """
-    first = each[0]
-    if any(other != first for other in each):
-        return _Different(tuple(each), ends)
-    return None if first is None else _Alike(first)
-
-
-@dataclass(frozen=True)
-class _Alike:
-    types: LogicalTypes
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:  # noqa: ARG002 - all are alike
-        return self.types.sample(stored)
-
-    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:  # noqa: ARG002
-        return self.types.batch(stored)
-
-
-@dataclass(frozen=True)
-class _Different:
-    each: tuple[LogicalTypes | None, ...]
-    ends: SampleIds
-
-    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
-        types = self.each[int(np.searchsorted(self.ends, sample_id, side="right"))]
-        return stored if types is None else types.sample(stored)
-
-    def batch(self, stored: dict[str, Any], sample_ids: SampleIds) -> dict[str, Any]:
-        streams = np.unique(np.searchsorted(self.ends, sample_ids, side="right")).tolist() or [0]
-        types = self.each[streams[0]]
-        for stream in streams[1:]:
-            if self.each[stream] != types:
-                raise SchemaError(
-                    f"streams {streams[0]} and {stream} have different logical types, so that a batch by column would "
-                    "mix what their values stand for. Write them alike, read them sample by sample, or read what is "
-                    "stored with `logical=False`.",
-                    streams=(streams[0], stream),
-                )
-        return stored if types is None else types.batch(stored)
-
 
 Ids = NDArray[np.int64]
 Version = tuple[int, str]
@@ -87,14 +27,18 @@ Version = tuple[int, str]
 
 
 class OpenStreams:
-    """Samples by sample id, from stores near or far; thread-safe, picklable, safe under fork.
+    """Samples of shard sets by sample id; thread-safe, picklable, safe under fork.
 
-    Sample ids count over all streams laid end to end: the first sample of the second stream comes after the last one
-    of the first.
+    Sample ids count over all streams laid end to end: the first sample of the second stream follows the last one of
+    the first.
     """
 
     def __init__(self, options: Sequence[StreamOptions], cache_limit: int | None = None) -> None:
-        """Reads the manifests; no shard is fetched yet. `cache_limit`: bytes that all copies may take.
+        """Read the manifests; no shard is fetched yet.
+
+        Args:
+            options: the streams to open.
+            cache_limit: bytes that the local copies of all streams together may take; None for no limit.
 
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
@@ -105,24 +49,23 @@ class OpenStreams:
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
         self.shards: Sequence[ShardInfo] = (
-            sets[0].shards if len(sets) == 1 else JoinedShards([each.shards for each in sets])
+            sets[0].shards if len(sets) == 1 else ConcatenatedShards([each.shards for each in sets])
         )
         self.shard_sizes: Ids = np.concatenate([each.shard_sizes for each in self.sets])
         """Samples of every shard of all streams; int64, shape (shards,)."""
         self.shard_ends: Ids = np.cumsum(self.shard_sizes)
         """The end of each shard's sample ids; int64, shape (shards,)."""
-        self._ends = self.shard_ends
-        self._begins = np.concatenate(([0], self._ends[:-1]))[: self._ends.size]
-        self._num_samples = int(self._ends[-1]) if self._ends.size else 0
+        self._shard_begins = np.concatenate(([0], self.shard_ends[:-1]))[: self.shard_ends.size]
+        self._num_samples = int(self.shard_ends[-1]) if self.shard_ends.size else 0
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])
-        # Bisected in a tenth of the time that numpy takes for one id.
-        self._end_array = array("q", self._ends.tobytes())
-        self._given = given_of([each.logical for each in sets], self._stream_ends)
+        # For single ids: bisecting an array takes a tenth of the time of numpy's search.
+        self._end_array = array("q", self.shard_ends.tobytes())
+        self._conversion = _conversion_of([each.logical for each in sets], self._stream_ends)
         self.cache = cache
-        self._beside = cache.beside if isinstance(cache, JoinedCache) else None
+        self._aligned = cache.aligned if isinstance(cache, JoinedCache) else None
 
     def __getstate__(self) -> tuple[tuple[ShardSet, ...], ShardCache]:
-        return self.sets, self.cache  # the rest follows from them, and is as long as they have shards
+        return self.sets, self.cache  # all else is computed from them, in memory proportional to the shards
 
     def __setstate__(self, state: tuple[tuple[ShardSet, ...], ShardCache]) -> None:
         self._lay_out(*state)
@@ -132,7 +75,7 @@ class OpenStreams:
 
     @property
     def root(self) -> str:
-        """Where it is read from, for messages."""
+        """Addresses of the streams, for messages."""
         return ", ".join(each.options.root for each in self.sets)
 
     @property
@@ -141,109 +84,119 @@ class OpenStreams:
         return tuple((each.manifest.version, each.manifest.digest) for each in self.sets)
 
     def stream_of(self, sample_ids: Ids) -> Ids:
-        """The number of each sample's stream; int64, the shape of `sample_ids`."""
+        """Return the number of each sample's stream; int64, the shape of `sample_ids`."""
         return np.searchsorted(self._stream_ends, sample_ids, side="right")
 
+    def shards_of(self, sample_ids: Ids) -> Ids:
+        """Return the number of each sample's shard; int64, the shape of `sample_ids`."""
+        return np.searchsorted(self.shard_ends, sample_ids, side="right")
+
     def sample(self, sample_id: int) -> dict[str, Any]:
-        """One decoded sample, its values as their logical types have them; `sample_id` in [0, len(streams))."""
+        """Return one decoded sample with its logical types applied; `sample_id` in [0, len(streams))."""
         ends = self._end_array
         number = bisect_right(ends, sample_id)
         row = sample_id - (ends[number - 1] if number else 0)
         shard = self.cache.shard(number, row)
         try:
-            stored = shard[row] if self._beside is None else self._joined_sample(number, row)
-            return stored if self._given is None else self._given.sample(stored, sample_id)
+            stored = shard[row] if self._aligned is None else self._joined_sample(number, row)
+            return stored if self._conversion is None else self._conversion.sample(stored, sample_id)
         except FormatError as error:
-            raise self._placed(error, sample_id) from error
+            raise self._with_sample(error, sample_id) from error
 
     def batch(self, sample_ids: Ids, *, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Any]:
-        """The samples as columns, in the order of `sample_ids`; thread-safe.
+        """Return samples as columns, in the order of `sample_ids`; thread-safe.
 
         Args:
             sample_ids: int64, shape (n,), each in [0, len(streams)).
             out: arrays to fill for columns of fixed size, by name; see `Shard.batch`.
 
         Returns:
-            Column to values: arrays for columns of fixed size, lists for the others, images as bytes; as their logical
-            types have them.
+            Column to values, with logical types applied: arrays for columns of fixed size, lists for the others,
+            images as bytes.
 
         Raises:
             IndexError: there is no such sample.
             SmaltiError: a shard cannot be fetched, or is damaged.
-            SchemaError: shards of the batch have different columns, or streams of it different logical types.
+            SchemaError: shards of the batch have different columns, or its streams different logical types.
         """
         try:
-            stored = self._stored(sample_ids, out)
-            return stored if self._given is None else self._given.batch(stored, sample_ids)
+            stored = self._stored_batch(sample_ids, out)
+            return stored if self._conversion is None else self._conversion.batch(stored, sample_ids)
         except FormatError as error:
-            if "sample" in error.facts:  # a value's fault, not a shard's
-                for sample_id in sample_ids.tolist():  # the slow way finds whose
+            if "sample" in error.facts:  # one value is wrong, not a shard
+                for sample_id in sample_ids.tolist():  # reading one by one raises the error that names the sample
                     self.sample(sample_id)
             raise
 
-    def shards_of(self, sample_ids: Ids) -> Ids:
-        """The number of each sample's shard; int64, the shape of `sample_ids`."""
-        return np.searchsorted(self._ends, sample_ids, side="right")
-
     def prefetch(self, sample_ids: Ids) -> None:
-        """Begins to fetch the shards of these samples, first needed first; returns at once."""
+        """Start fetching the shards of these samples, first needed first; returns at once."""
         shards, _ = self._locate(sample_ids)
         _, first = np.unique(shards, return_index=True)
         self.cache.prefetch(int(shard) for shard in shards[np.sort(first)])
 
     def close(self) -> None:
-        """Lets go of open shards and fetching threads."""
+        """Close open shards and end fetching threads."""
         self.cache.close()
 
-    def _stored(self, sample_ids: Ids, out: Mapping[str, NDArray[Any]] | None) -> dict[str, Any]:
-        """A batch as shards hold it."""
+    def _stored_batch(self, sample_ids: Ids, out: Mapping[str, NDArray[Any]] | None) -> dict[str, Any]:
         numbers, rows = self._locate(sample_ids)
-        wanted = _distinct(numbers)
-        if len(wanted) * self._files <= self.cache.max_open:
-            return self._batch(wanted, numbers, rows, out)
-        return filled(self._in_parts(wanted, numbers, rows), out)
+        needed = sorted(set(numbers.tolist())) or [0]  # an empty batch takes its columns from the first shard
+        if len(needed) * self._shards_per_sample <= self.cache.max_open:
+            return self._batch(needed, numbers, rows, out)
+        return filled(self._batch_in_parts(needed, numbers, rows), out)
 
-    def _placed(self, error: FormatError, sample_id: int) -> FormatError:
-        """The same error, which says which sample of which version it is about."""
-        its = self.sets[int(self.stream_of(np.array([sample_id]))[0])]
-        where = f"sample {sample_id} of {self.root}, version digest {its.manifest.digest[:12]}"
-        facts = error.facts | {"sample_id": sample_id, "digest": its.manifest.digest}
+    def _with_sample(self, error: FormatError, sample_id: int) -> FormatError:
+        """Return the same error, with the sample and version in its message."""
+        digest = self.sets[int(self.stream_of(np.array([sample_id]))[0])].manifest.digest
+        where = f"sample {sample_id} of {self.root}, version digest {digest[:12]}"
+        facts = error.facts | {"sample_id": sample_id, "digest": digest}
         return type(error)(f"{where}: {error.message}", **facts)
 
     @property
-    def _files(self) -> int:
-        """How many shards hold the columns of a sample."""
-        return 1 if self._beside is None else 1 + self._beside.levels
+    def _shards_per_sample(self) -> int:
+        """The most shards that hold columns of one sample."""
+        return 1 if self._aligned is None else 1 + self._aligned.num_levels
 
     def _joined_sample(self, number: int, row: int) -> dict[str, Any]:
         sample = self.cache.shard(number, row)[row]
-        for neighbour in self._beside.of_one(number) if self._beside is not None else ():
-            sample |= self.cache.shard(neighbour, row)[row]
+        for aligned in self._aligned.of_shard(number) if self._aligned is not None else ():
+            sample |= self.cache.shard(aligned, row)[row]
         return sample
 
     def _batch(
-        self, wanted: list[int], numbers: Ids, rows: Ids, out: Mapping[str, NDArray[Any]] | None = None
+        self, needed: list[int], numbers: Ids, rows: Ids, out: Mapping[str, NDArray[Any]] | None = None
     ) -> dict[str, Any]:
-        """A batch out of these shards, and of those beside them."""
-        which = np.searchsorted(np.array(wanted), numbers) if len(wanted) > 1 else np.zeros(len(rows), np.int64)
+        """Return a batch read from the shards `needed` and the shards of added columns aligned with them.
 
-        def last() -> list[int]:
-            found = np.zeros(len(wanted), np.int64)
+        Args:
+            needed: shard numbers, sorted and distinct.
+            numbers: each sample's shard number.
+            rows: each sample's row in its shard.
+            out: as for `batch`.
+        """
+        which = np.searchsorted(np.array(needed), numbers) if len(needed) > 1 else np.zeros(len(rows), np.int64)
+
+        def last_rows() -> list[int]:
+            found = np.zeros(len(needed), np.int64)
             np.maximum.at(found, which, rows)
             return found.tolist()
 
-        columns = batch_of(self.cache.shards(wanted, last), which, rows, out)
-        self.cache.done(wanted)
-        for level in range(self._files - 1):
-            neighbours = self._neighbours(level, wanted)
-            if neighbours:
-                columns |= batch_of(self.cache.shards(neighbours, last), which, rows, out)
-                self.cache.done(neighbours)
+        columns = batch_of(self.cache.shards(needed, last_rows), which, rows, out)
+        self.cache.done(needed)
+        for level in range(self._shards_per_sample - 1):
+            aligned = self._aligned_shards(level, needed)
+            if aligned:
+                columns |= batch_of(self.cache.shards(aligned, last_rows), which, rows, out)
+                self.cache.done(aligned)
         return columns
 
-    def _neighbours(self, level: int, wanted: list[int]) -> list[int]:
-        """The shards beside these; none, if no columns were added to any of them."""
-        found = [] if self._beside is None else self._beside.at(level, np.array(wanted)).tolist()
+    def _aligned_shards(self, level: int, needed: list[int]) -> list[int]:
+        """Return the shards aligned with these; empty if no columns were added to any of them.
+
+        Raises:
+            SchemaError: columns were added to some of them only.
+        """
+        found = [] if self._aligned is None else self._aligned.at(level, np.array(needed)).tolist()
         if -1 not in found:
             return found
         if any(number >= 0 for number in found):
@@ -253,52 +206,36 @@ class OpenStreams:
             )
         return []
 
-    def _in_parts(self, wanted: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
-        """A batch out of more shards than may be open at once: each holds a file descriptor, and macOS allows 256."""
-        check_alike([self.shards[number] for number in wanted])
+    def _batch_in_parts(self, needed: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
+        """Return a batch of more shards than may be open at once: each holds a descriptor, and macOS allows 256."""
+        check_alike([self.shards[number] for number in needed])
         parts, places = [], []
-        stride = max(1, self.cache.max_open // self._files)
-        for begin in range(0, len(wanted), stride):
-            some = wanted[begin : begin + stride]
+        stride = max(1, self.cache.max_open // self._shards_per_sample)
+        for begin in range(0, len(needed), stride):
+            some = needed[begin : begin + stride]
             places.append(np.flatnonzero((numbers >= some[0]) & (numbers <= some[-1])))
             parts.append(self._batch(some, numbers[places[-1]], rows[places[-1]]))
         return joined(parts, places)
 
     def _locate(self, sample_ids: Ids) -> tuple[Ids, Ids]:
-        # Nothing behind this checks it: what lies before a shard in memory belongs to others.
+        """Return the shard number and the row in it of each sample.
+
+        Raises:
+            IndexError: there is no such sample. Nothing below checks this, and a wrong row would read other memory.
+        """
         if len(sample_ids) and not (sample_ids.min() >= 0 and sample_ids.max() < self._num_samples):
             raise IndexError(
                 f"samples {sample_ids.min()} to {sample_ids.max()} of {self.root}, which has "
                 f"{self._num_samples}: expected numbers from 0 on"
             )
-        numbers = np.searchsorted(self._ends, sample_ids, side="right")
-        return numbers, sample_ids - self._begins[numbers]
-
-
-def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
-    """One cache for all streams, and for what was added beside their shards."""
-    sources = [each.source for each in sets]
-    beside = [source for each in sets for source in each.sources_beside]
-    if not beside:
-        return ShardCache(*sources, limit=limit)
-    neighbours = Beside.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
-    return JoinedCache(*sources, *beside, limit=limit, beside=neighbours)
-
-
-def _distinct(numbers: Ids) -> list[int]:
-    """The shards with these numbers, each once, in their order; the first one for a batch of nothing."""
-    return sorted(set(numbers.tolist())) or [0]
-
-
-def _as_before(options: StreamOptions, version: int) -> StreamOptions:
-    """What was asked for, in the version that was found; a set without versions has number 0."""
-    return replace(options, version=version, tag=None) if version else options
+        numbers = self.shards_of(sample_ids)
+        return numbers, sample_ids - self._shard_begins[numbers]
 
 
 def open_streams(
     options: Sequence[StreamOptions], before: Sequence[Version] = (), *, cache_limit: int | None = None
 ) -> OpenStreams:
-    """The shard sets, in the versions that were opened before, if any were.
+    """Open shard sets, in the versions `before` that this dataset opened earlier, if any.
 
     Raises:
         CursorError: a set without versions was replaced since.
@@ -306,10 +243,12 @@ def open_streams(
     """
     if not before:
         return OpenStreams(options, cache_limit)
-    opened = OpenStreams(
-        [_as_before(each, number) for each, (number, _) in zip(options, before, strict=True)],
-        cache_limit,
-    )
+    # A set without versions has number 0: it can only be opened as it is now.
+    same = [
+        replace(each, version=number, tag=None) if number else each
+        for each, (number, _) in zip(options, before, strict=True)
+    ]
+    opened = OpenStreams(same, cache_limit)
     for (_, digest), each in zip(before, opened.sets, strict=True):
         if digest != each.manifest.digest:
             raise CursorError(
@@ -319,3 +258,65 @@ def open_streams(
                 found=each.manifest.digest,
             )
     return opened
+
+
+def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
+    """Return one cache for the shards of all streams and of their added columns."""
+    sources = [each.source for each in sets]
+    added = [source for each in sets for source in each.sources_of_added]
+    if not added:
+        return ShardCache(*sources, limit=limit)
+    aligned = AlignedShards.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
+    return JoinedCache(*sources, *added, limit=limit, aligned=aligned)
+
+
+class _Conversion(Protocol):
+    """Conversion of stored values to their logical types."""
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        """Return one sample, converted."""
+
+    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:
+        """Return a batch by column, converted."""
+
+
+def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> _Conversion | None:
+    """Return the conversion for streams with these logical types; None where all values are returned as stored."""
+    first = types[0]
+    if any(other != first for other in types):
+        return _TypesByStream(tuple(types), stream_ends)
+    return None if first is None else _SameTypes(first)
+
+
+@dataclass(frozen=True)
+class _SameTypes:
+    types: LogicalTypes
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:  # noqa: ARG002 - alike in all streams
+        return self.types.sample(stored)
+
+    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:  # noqa: ARG002
+        return self.types.batch(stored)
+
+
+@dataclass(frozen=True)
+class _TypesByStream:
+    types: tuple[LogicalTypes | None, ...]
+    stream_ends: Ids
+
+    def sample(self, stored: dict[str, Any], sample_id: int) -> dict[str, Any]:
+        types = self.types[int(np.searchsorted(self.stream_ends, sample_id, side="right"))]
+        return stored if types is None else types.sample(stored)
+
+    def batch(self, stored: dict[str, Any], sample_ids: Ids) -> dict[str, Any]:
+        streams = np.unique(np.searchsorted(self.stream_ends, sample_ids, side="right")).tolist() or [0]
+        types = self.types[streams[0]]
+        for stream in streams[1:]:
+            if self.types[stream] != types:
+                raise SchemaError(
+                    f"streams {streams[0]} and {stream} have different logical types, so that a batch by column would "
+                    "mix what their values stand for. Write them alike, read them sample by sample, or read what is "
+                    "stored with `logical=False`.",
+                    streams=(streams[0], stream),
+                )
+        return stored if types is None else types.batch(stored)

@@ -1,6 +1,6 @@
-"""One shard set, or one split of it, found: its manifest and its store. No shard is fetched.
+"""ShardSet: one shard set, or one split of it, with its manifest and store. No shard is fetched.
 
-Whether a set has splits that are read as one by mistake. Opens nothing.
+`find_shard_set` loads and checks it, and warns of splits that are read as one by mistake.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import CacheOptions, Source
+from smalti.cache import Source
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.additions.columns import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.header import INDEX
@@ -32,31 +32,32 @@ SPLIT_NAMES = frozenset(
         "train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout",
     }
 )  # fmt: skip
-"""Folders that are splits where no manifest says which are: parts that were merged have other names."""
-_MOST_TOLD = 5
-_warned: set[str] = set()
+"""Folders taken for splits in a set without a manifest; folders with other names are parts of a merged set."""
+_MAX_SPLITS_IN_MESSAGE = 5
+_warned: set[str] = set()  # roots; each is warned of once per process
 
 
 def splits_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the names of the splits of a version, or of a plain set the folders of its shards that look like some."""
+    """Return a version's splits; of a plain set, the folders of its shards if all have names of splits."""
     if manifest.version or not len(manifest.shards):
         return manifest.partitions
     shards = manifest.shards
-    # Those of a folder stand together: the first and last ones tell of two splits, and of most threes.
+    # Shards of a folder are listed together: three of them find two splits always, and three splits usually.
     names = [shards[place].raw.basename for place in (0, len(shards) // 2, -1)]
     folders = sorted({name.partition("/")[0] for name in names if "/" in name})
     return tuple(folders) if SPLIT_NAMES.issuperset(folder.lower() for folder in folders) else ()
 
 
 def warn_of_mixed_splits(manifest: Manifest, root: str) -> None:
-    """Warn, once for each set, of one that has several splits and is opened without a choice among them."""
+    """Warn, once for each set, if it has several splits and is opened without `split`."""
     splits = splits_of(manifest)
     if len(splits) < 2 or root in _warned:
         return
     _warned.add(root)
-    told = ", ".join(map(repr, splits[:_MOST_TOLD])) + (", ..." if len(splits) > _MOST_TOLD else "")
+    more = ", ..." if len(splits) > _MAX_SPLITS_IN_MESSAGE else ""
+    names = ", ".join(map(repr, splits[:_MAX_SPLITS_IN_MESSAGE])) + more
     warnings.warn(
-        f"{root} has the splits {told}, and is opened without `split`: samples of all of them are read as one, those "
+        f"{root} has the splits {names}, and is opened without `split`: samples of all of them are read as one, those "
         f"for validation too. Give split={splits[0]!r} or another one; to mix them on purpose, give a stream for each: "
         "streams=[Stream(remote=..., split=...), ...]",
         MixedSplitsWarning,
@@ -65,26 +66,26 @@ def warn_of_mixed_splits(manifest: Manifest, root: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Added:
-    """Columns that were added beside the shards of a set."""
+class AddedColumns:
+    """Columns that were added to a set after its shards were written, in shards of their own."""
 
     entry: ColumnsEntry
     shards: Sequence[ShardInfo]
-    """Each holds these columns of the samples of the set's shard in the same place."""
+    """One for each shard of the set, in the same order, with the same samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShardSet:
-    """What is known of one shard set before any of its shards is opened."""
+    """One shard set before any of its shards is opened."""
 
     options: StreamOptions
     manifest: Manifest
     store: Store
-    """Where its shards lie."""
+    """The store that holds its shards."""
     shards: Sequence[ShardInfo]
-    """Those of the split."""
-    added: tuple[Added, ...] = ()
-    """What is read joined with them."""
+    """The shards of the split."""
+    added: tuple[AddedColumns, ...] = ()
+    """Columns that are read together with them."""
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
@@ -98,17 +99,17 @@ class ShardSet:
 
     @property
     def num_bytes_each(self) -> ShardBytes:
-        """Bytes of every shard with those beside it, which come and go with it."""
-        main, *beside = (bytes_of(shards) for shards in (self.shards, *(each.shards for each in self.added)))
+        """Bytes of every shard together with its shards of added columns."""
+        main, *added = (bytes_of(shards) for shards in (self.shards, *(each.shards for each in self.added)))
         return ShardBytes(
-            main.raw + sum(each.raw for each in beside),
-            main.stored + sum(each.stored for each in beside),
-            main.zipped + sum(each.zipped for each in beside),
+            main.raw + sum(each.raw for each in added),
+            main.stored + sum(each.stored for each in added),
+            main.zipped + sum(each.zipped for each in added),
         )
 
     @cached_property
     def logical(self) -> LogicalTypes | None:
-        """What its values stand for; None where they are given as they are stored."""
+        """Logical types of its columns; None where values are returned as stored."""
         types = dict(self.manifest.logical)
         for each in self.added:
             types |= each.entry.logical
@@ -116,7 +117,7 @@ class ShardSet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.options, self.manifest, self.store, self.shards, self.added)
-        return type(self), parts  # what was counted is counted again
+        return type(self), parts  # cached properties are computed again
 
     @property
     def columns(self) -> dict[str, str]:
@@ -128,28 +129,22 @@ class ShardSet:
 
     @property
     def source(self) -> Source:
-        """Where a cache gets its shards from."""
+        """The cache's source of its shards."""
         return self._source(self.manifest.digest, self.shards)
 
     @property
-    def sources_beside(self) -> list[Source]:
-        """Where it gets the added columns from."""
+    def sources_of_added(self) -> list[Source]:
+        """The cache's sources of the shards of added columns."""
         return [self._source(each.entry.digest, each.shards) for each in self.added]
 
     def _source(self, digest: str, shards: Sequence[ShardInfo]) -> Source:
         options = self.options
-        cache = CacheOptions(
-            local=options.local if options.remote is not None else None,
-            download_retry=options.download_retry,
-            download_timeout=options.download_timeout,
-            keep_zip=options.keep_zip,
-        )
-        is_own = self.manifest.version > 0  # a plain set has none; its shards may be anybody's
-        return Source(self.store, digest, shards, cache, options.allow_unsafe_types, is_own)
+        is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
+        return Source(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own)
 
 
-class JoinedShards(Sequence[ShardInfo]):
-    """The shards of several sets, laid end to end; each is made when it is asked for."""
+class ConcatenatedShards(Sequence[ShardInfo]):
+    """The shards of several sets, laid end to end; each `ShardInfo` is made when it is indexed."""
 
     def __init__(self, parts: Sequence[Sequence[ShardInfo]]) -> None:
         self._parts = parts
@@ -163,7 +158,7 @@ class JoinedShards(Sequence[ShardInfo]):
     @overload
     def __getitem__(self, at: slice) -> list[ShardInfo]: ...
     def __getitem__(self, at: int | slice) -> ShardInfo | list[ShardInfo]:
-        """A shard, or a list of some of them."""
+        """Return a shard, or a list of shards for a slice."""
         numbers = range(len(self))[at]
         return self._shard(numbers) if isinstance(numbers, int) else list(map(self._shard, numbers))
 
@@ -176,35 +171,35 @@ class JoinedShards(Sequence[ShardInfo]):
 
 
 def find_shard_set(options: StreamOptions) -> ShardSet:
-    """Reads the manifest.
+    """Load the manifest of a shard set, choose its split and check that it can be read.
 
     Raises:
-        StoreNotFound: no data set there.
+        StoreNotFound: there is no data set.
         VersionNotFound: no such version, tag or split.
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted, or is an index file that lists no shards.
-        SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, is of a logical type that this
-            version does not know, or a file has not the hash that `validate_hash` asks for.
+        SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or of a logical type that this
+            release does not support, or a file lacks the hash that `validate_hash` requires.
     """
     manifest, store, shards = _find(open_store(options.root, dict(options.storage_options)), options)
     added = tuple(_added(store, manifest, shards, options.split, entry) for entry in columns_of(manifest.sidecars))
     found = ShardSet(options, manifest, store, shards, added)
-    _ = found.logical
+    _ = found.logical  # checks the logical types
     _check_samples(store, manifest, shards)
     if options.split is None:
         warn_of_mixed_splits(manifest, options.root)
     for part in (shards, *(each.shards for each in added)):
         check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
-        if options.validate_hash is not None:
-            _check_hash(found, part, options.validate_hash)
+        if options.cache.validate_hash is not None:
+            _check_hash(found, part, options.cache.validate_hash)
     return found
 
 
 def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
-    """Refuse an index file that lists no shards, or says of a shard that it has no samples when it has some.
+    """Refuse an index file that lists no shards, or that gives a shard 0 samples although its size shows some.
 
-    A version that Smalti published may be empty, as a table may; MosaicML's writer leaves an empty list where nothing
-    was written, and its reader refuses it, too.
+    A version that Smalti published may be empty, as a table may. MosaicML's writer leaves an empty list where nothing
+    was written, and MosaicML's reader refuses it, too.
     """
     sizes = sizes_of(shards)
     if manifest.version == 0 and not sizes.size:
@@ -227,8 +222,12 @@ def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]
 
 def _added(
     store: Store, manifest: Manifest, shards: Sequence[ShardInfo], split: str | None, entry: ColumnsEntry
-) -> Added:
-    """The added columns of the same split."""
+) -> AddedColumns:
+    """Return added columns for the shards of the split.
+
+    Raises:
+        IndexFileError: they are not aligned with the shards.
+    """
     found = aligned_shards(store, entry, manifest.shards)
     if split is not None and len(shards) < len(found):
         found = found.of_partition(split)
@@ -238,7 +237,7 @@ def _added(
             f"{', '.join(entry.columns)} have {len(found)} or others of other sizes",
             split=split,
         )
-    return Added(entry, found)
+    return AddedColumns(entry, found)
 
 
 def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None:
@@ -253,7 +252,7 @@ def _check_hash(found: ShardSet, shards: Sequence[ShardInfo], name: str) -> None
 
 
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
-    """The manifest at the root, or, as MosaicML lays splits out, below the split's own folder."""
+    """Return manifest, store and shards at the root, or below the split's own folder, as MosaicML lays out splits."""
     try:
         manifest = load_manifest(store, version=chosen_version(store, options.version, options.tag))
     except (VersionNotFound, StoreNotFound) as missing:
@@ -264,7 +263,7 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
         except StoreNotFound:
             if options.version is None and options.tag is None:
                 raise
-            raise missing from None  # the set is here, and has no such version
+            raise missing from None  # the set is there and lacks the version
     if options.split is not None and not any(manifest.partitions):
         return _find_below(store, options.split, options)
     return manifest, store, manifest.select(options.split)

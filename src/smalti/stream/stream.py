@@ -1,72 +1,56 @@
-"""Stream: one shard set of a mixture, as the user declares it.
+"""Stream: one shard set of a mixture as the user declares it, and StreamOptions: the same with all defaults settled.
 
-What is chosen about one shard set that is read; frozen.
+Declarations only: nothing is opened here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from smalti.attributes import Replaceable
-from smalti.cursor import MOST_WEIGHT, WEIGHT_NAMES
+from smalti.cache import CacheOptions
+from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
 from smalti.whole import whole_or_none
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Where the shard set lies, which version and split of it, and how it is fetched."""
+    """The shard set to open, the version and split to read, and how to fetch and decode it."""
 
-    remote: str | None = None
-    """URL or folder of the data set's root; None to read `local` in place."""
-    local: str | None = None
-    """Folder for fetched shards; None for the user's cache folder."""
+    root: str
+    """URL or folder of the data set's root."""
     split: str | None = None
-    """Split to read, such as `train`; None for the whole set."""
+    """Split to read, such as `train`; None or empty for the whole set."""
     version: int | None = None
     """Version to read; None for the newest."""
     tag: str | None = None
-    """Its name, instead of its number: what it means when the set is opened."""
-    download_retry: int = 2
-    """Attempts per shard."""
-    download_timeout: float = 60.0
-    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may take this long and
-    the time of its size at 64 KiB/s."""
-    validate_hash: str | None = None
-    """Hash that every file must have in the index; None for whichever it has. All that are there are checked."""
-    keep_zip: bool = False
-    """Whether compressed shards stay in the cache after they were unpacked."""
+    """Name of the version to read, instead of its number; resolved when the set is opened."""
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    """Options for fetching and keeping its shards."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to fsspec's file system."""
     allow_unsafe_types: bool = False
-    """Whether `pkl` columns are read, which can run code."""
+    """Read `pkl` columns, which can run code."""
     logical: bool = True
-    """Whether values are given as what they stand for by the manifest's logical types, or as they are stored."""
+    """Convert values to the manifest's logical types; otherwise return them as stored."""
 
     def __post_init__(self) -> None:
-        for name in ("remote", "local", "split"):
-            if getattr(self, name) == "":  # as MosaicML's reader takes it: not given
-                object.__setattr__(self, name, None)
-        if self.remote is None and self.local is None:
-            raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
+        if self.split == "":  # MosaicML's reader treats an empty string as not given
+            object.__setattr__(self, "split", None)
         if self.version is not None and self.tag is not None:
             raise ValueError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
-
-    @property
-    def root(self) -> str:
-        """Where the data set is read from."""
-        return str(self.local if self.remote is None else self.remote)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
     """One of the shard sets that a StreamingDataset mixes, and how much of it an epoch takes.
 
-    Nothing is opened. What is left None is as the dataset has it. At most one of `proportion`, `repeat` and `choose`
-    may be given; if one stream has a `proportion`, all have.
+    Nothing is opened. Fields left None take the dataset's value. At most one of `proportion`, `repeat` and `choose`
+    may be given; if one stream has a `proportion`, all must have one.
 
     Raises:
         ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or weights contradict each
@@ -80,7 +64,7 @@ class Stream:
     split: str | None = None
     """Split to read, such as `train`."""
     proportion: float | None = None
-    """Part of the epoch, from 0, relative to the other streams': they need not sum to 1."""
+    """Share of the epoch, from 0, relative to the other streams' shares: they need not sum to 1."""
     repeat: float | None = None
     """Times that an epoch takes the stream, from 0: 0.5 is half of it."""
     choose: int | None = None
@@ -95,9 +79,9 @@ class Stream:
     """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may take this long and
     the time of its size at 64 KiB/s."""
     validate_hash: str | None = None
-    """Hash that every file must have in the index."""
+    """Hash that the index must have for every file."""
     keep_zip: bool | None = None
-    """Keep compressed shards in the cache after they were unpacked."""
+    """Keep compressed shards in the cache after unpacking."""
     storage_options: Mapping[str, Any] | None = None
     """Passed to fsspec's file system."""
 
@@ -106,30 +90,29 @@ class Stream:
             value: Any = getattr(self, name)
             if isinstance(value, Path):
                 object.__setattr__(self, name, str(value))
-        for name in ("version", "download_retry"):
-            object.__setattr__(self, name, whole_or_none(name, getattr(self, name), 0 if name == "version" else 1))
+        object.__setattr__(self, "version", whole_or_none("version", self.version, 0))
         options_of(self)  # checks it
         for name in WEIGHT_NAMES:
             if isinstance(value := getattr(self, name), np.generic):
-                object.__setattr__(self, name, value.item())  # a state holds Python's numbers
-            _check_number(name, getattr(self, name), 0, is_whole=name == "choose")
-        weight_of(self)  # checks that they are one at most
+                object.__setattr__(self, name, value.item())  # saved states hold Python's own numbers
+            _check_weight(name, getattr(self, name), is_whole=name == "choose")
+        weight_of(self)  # checks that at most one is given
 
     @Replaceable
     def weight(self) -> StreamWeight:
-        """How much an epoch takes of it."""
+        """The share of the stream that an epoch takes."""
         return weight_of(self)
 
     def options(self, **defaults: Any) -> StreamOptions:
-        """Where it is read from and how; `defaults` are what the dataset chose for all streams."""
+        """Return the stream's options; `defaults` (see `options_of`) apply to the fields left None."""
         return options_of(self, **defaults)
 
 
-# The library uses these: a subclass may have fields or methods of its own named `weight` or `options`.
+# The library calls the functions below: a subclass may have its own attributes `weight` or `options`.
 
 
 def weight_of(stream: Stream) -> StreamWeight:
-    """Return how much an epoch takes of a stream.
+    """Return how much of a stream an epoch takes.
 
     Raises:
         ValueError: more than one of `proportion`, `repeat` and `choose` is given.
@@ -137,30 +120,32 @@ def weight_of(stream: Stream) -> StreamWeight:
     return StreamWeight(proportion=stream.proportion, repeat=stream.repeat, choose=stream.choose)
 
 
-def options_of(stream: Stream, **defaults: Any) -> StreamOptions:
-    """Return where a stream is read from and how.
+def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: Any) -> StreamOptions:
+    """Return the options of a stream, in which its own choices override those of the dataset.
 
     Args:
         stream: what the user declared.
-        defaults: what the dataset chose for all streams.
+        cache: the dataset's choice of how to fetch.
+        defaults: the dataset's choices for other fields of `StreamOptions`.
 
     Raises:
-        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`.
+        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or a number is out of range.
     """
-    own = {
-        name: getattr(stream, name)
-        for name in ("split", "download_retry", "download_timeout", "validate_hash", "keep_zip", "storage_options")
-        if getattr(stream, name) is not None
-    }
-    return StreamOptions(
-        remote=stream.remote, local=stream.local, version=stream.version, tag=stream.tag, **(defaults | own)
+    remote, local = stream.remote or None, stream.local or None  # MosaicML's reader treats "" as not given
+    root = local if remote is None else remote
+    if root is None:
+        raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
+    own = {name: getattr(stream, name) for name in ("split", "storage_options") if getattr(stream, name) is not None}
+    cache = replace(
+        (CacheOptions() if cache is None else cache).overridden_by(stream), local=None if remote is None else local
     )
+    return StreamOptions(root, version=stream.version, tag=stream.tag, cache=cache, **(defaults | own))
 
 
-def _check_number(name: str, value: Any, low: int, *, is_whole: bool) -> None:
+def _check_weight(name: str, value: Any, *, is_whole: bool) -> None:
     if value is None:
         return
     is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
-    if not (is_number and low <= value <= MOST_WEIGHT and (not is_whole or value == int(value))):
+    if not (is_number and 0 <= value <= MAX_WEIGHT and (not is_whole or value == int(value))):
         kind = "whole number" if is_whole else "number"
-        raise ValueError(f"`{name}` must be a {kind} from {low} to {MOST_WEIGHT:g}, found {value!r}.")
+        raise ValueError(f"`{name}` must be a {kind} from 0 to {MAX_WEIGHT:g}, found {value!r}.")

@@ -1,6 +1,7 @@
-"""Aids for tests, public: a store with planted faults, a store that logs its calls, and the contract of stores.
+"""Public test aids for authors of stores: the store contract, a store with planted faults, a store that logs its calls.
 
-Nothing in the library imports this. The contracts need pytest and are imported on first use.
+The library itself never imports this package. The contracts need pytest and are imported on first use. Read
+`contract.py` first.
 """
 
 from typing import TYPE_CHECKING, Any

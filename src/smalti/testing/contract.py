@@ -1,10 +1,10 @@
 # ruff: noqa: S101 -- a test suite, although it ships
-"""What every store must do, as a test suite: a backend proves itself by inheriting it.
+"""The contract of stores as a test suite, which the tests of a backend inherit.
 
 class TestMyStore(StoreContract):
-@pytest.fixture
-def store(self) -> Store:
-return MyStore(...)          # empty
+    @pytest.fixture
+    def store(self) -> Store:
+        return MyStore(...)  # empty
 """
 
 import io
@@ -19,10 +19,10 @@ from smalti.storage import Store, Tagged
 
 
 class StoreContract:
-    """Inherit, and give a fixture `store` that is empty."""
+    """Base class of a store's tests. A subclass defines a fixture `store` that is empty."""
 
     exclusive_puts = True
-    """False for a backend that is known to ignore conditional puts; the probe must then find out."""
+    """False for a backend that is known to ignore conditional puts; the probe must then detect it."""
     conditional_puts = True
     """False for a kind of store that has no `put_if_match`, or a backend that ignores or refuses its condition."""
     pickles = True
@@ -43,7 +43,7 @@ class StoreContract:
         assert store.get("k") == b"new"
 
     def test_a_missing_key_is_not_found(self, store: Store) -> None:
-        """Every reading method says so, naming the key."""
+        """Every reading method raises StoreNotFound with the key."""
         for read in (
             store.get,
             store.size,
@@ -147,7 +147,7 @@ class StoreContract:
         assert list(store.list()) == []
 
     def test_a_conditional_put_replaces_what_was_read_and_nothing_else(self, store: Store) -> None:
-        """Each ETag serves once; what is gone is no longer what it was."""
+        """Each ETag is valid for one put; a deleted object matches no ETag."""
         if not self.conditional_puts:
             pytest.skip("this backend has no conditional puts; see test_the_probe_of_conditional_puts_tells_the_truth")
         store.put("i", b"one")
@@ -158,7 +158,7 @@ class StoreContract:
             store.put_if_match("i", b"lost", first.etag)
         assert store.get("i") == b"two"
         assert store.get_tagged("i") == Tagged(b"two", second)
-        store.put("i", b"by somebody else")
+        store.put("i", b"by another writer")
         with pytest.raises(StoreConflict):
             store.put_if_match("i", b"lost", second)
         last = store.get_tagged("i").etag
@@ -169,7 +169,7 @@ class StoreContract:
             store.get_tagged("i")
 
     def test_no_change_is_lost_where_many_change_one_object(self, store: Store) -> None:
-        """Three threads count to three each in one object: read, add one, put if nobody else has."""
+        """Three threads count to three each in one object: read, add one, put if unchanged."""
         if not self.conditional_puts:
             pytest.skip("this backend has no conditional puts")
         store.put("count", b"0")
@@ -216,7 +216,7 @@ class StoreContract:
         assert list(store.list("nothing")) == []
 
     def test_list_sees_a_change(self, store: Store) -> None:
-        """No stale listing, and the mark of content is there."""
+        """No stale listing, and the version mark of the content is set."""
         store.put("f/a", b"1")
         before = list(store.list("f"))
         store.put("f/b", b"22")
@@ -224,20 +224,20 @@ class StoreContract:
         assert before[0].modified
 
     def test_a_listing_tells_when_objects_were_last_put(self, store: Store) -> None:
-        """By one clock, whatever it shows: what is put later is not older, and a second put counts."""
+        """Times come from one clock: a later put is not older, and a second put updates the time."""
         store.put("a", b"1")
         store.put("b", b"2")
         first = {info.key: info.changed for info in store.list()}
         store.put("a", b"3")
         second = {info.key: info.changed for info in store.list()}
         times = [first["a"], first["b"], second["a"]]
-        told = [time for time in times if time is not None]
-        assert len(told) in {0, 3}, "a store tells it of all objects or of none"
-        assert told == sorted(told)
-        assert not told or told[-1] - told[0] < 3600
+        known = [time for time in times if time is not None]
+        assert len(known) in {0, 3}, "a store gives the time of all objects or of none"
+        assert known == sorted(known)
+        assert not known or known[-1] - known[0] < 3600
 
     def test_a_child_is_a_folder(self, store: Store) -> None:
-        """Same objects, shorter keys; its URL says where."""
+        """Same objects, shorter keys; the URL contains the folder."""
         child = store.child("data/train")
         child.put("s", b"1")
         assert store.get("data/train/s") == b"1"

@@ -1,5 +1,5 @@
 # ruff: noqa: S101 -- a test suite, although it ships
-"""What every store must do with much data: seconds for most backends, so apart from `StoreContract`."""
+"""The contract of stores for large data. It takes seconds for most backends, so it is separate from `StoreContract`."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from smalti.storage import Store
 
 
 class LargeStoreContract:
-    """Inherit, and give a fixture `store` that is empty."""
+    """Base class of a store's tests. A subclass defines a fixture `store` that is empty."""
 
     exclusive_puts = True
     """False for a backend that is known to ignore conditional puts."""

@@ -1,7 +1,7 @@
 """A store in memory whose faults are planted by the test, with a log of every call.
 
     store = MemoryStore()
-    store.plant("put_if_absent", lost_ack=True)                # it lands, the caller is told that it failed
+    store.plant("put_if_absent", lost_ack=True)                # the put takes effect, but raises
     store.plant("get*", key="*.mds", at=2, error=StoreError("503"))   # the second matching call fails
     store.plant("fetch", truncate=100, times=1)                 # the first fetch delivers 100 bytes
 
@@ -25,7 +25,7 @@ WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "delete")
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: no handler of `Exception` sees it."""
+    """A simulated SIGKILL, which no handler of `Exception` catches."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Rule:
     seen: int = field(default=0, init=False)
 
     def is_plain(self) -> bool:
-        """Whether no kind of fault was named, so that the call just fails."""
+        """Return whether no kind of fault was given, so that the call raises StoreError."""
         spoils = self.truncate is not None or self.flip is not None
         waits = self.delay or self.chunk_delay
         ignores = self.ignore_if_absent or self.ignore_if_match
         return not (self.error or self.lost_ack or waits or spoils or ignores)
 
     def applies(self, op: str, key: str, dice: random.Random) -> bool:
-        """Count a matching call, and tell whether it is among those to hit."""
+        """Count a matching call, and return whether the fault hits it."""
         if not (fnmatchcase(op, self.op) and fnmatchcase(key, self.key)):
             return False
         self.seen += 1
@@ -101,7 +101,7 @@ class MemoryStore(Store):
         seed: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` is the store's own: its objects get their times from it."""
+        """Create an empty store; `clock` gives the times of its objects."""
         self.url = url
         self.chunk_bytes = chunk_bytes
         self._prefix = ""
@@ -140,11 +140,11 @@ class MemoryStore(Store):
         self._shared.writes_left = count
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
         return self._spoiled(self._enter("get", key), self._lookup(key))
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end), shorter where the object ends before."""
+        """Return bytes [begin, end), fewer if the object ends before."""
         check_span(begin, end)
         return self._spoiled(self._enter("get_range", key), self._lookup(key))[begin:end]
 
@@ -174,7 +174,7 @@ class MemoryStore(Store):
         self._write("put_if_absent", key, bytes(data), exclusive=True)
 
     def get_tagged(self, key: str) -> Tagged:
-        """The whole object; its hash is its ETag."""
+        """Return the whole object with its hash as ETag."""
         rules, found = self._enter("get_tagged", key), self._lookup(key)
         return Tagged(self._spoiled(rules, found), _etag(found))
 
@@ -184,19 +184,19 @@ class MemoryStore(Store):
         return _etag(bytes(data))
 
     def size(self, key: str) -> int:
-        """The size of the object, bytes."""
+        """Return the size of the object in bytes."""
         self._enter("size", key)
         return len(self._lookup(key))
 
     def delete(self, key: str) -> None:
-        """Remove the object if it is there."""
+        """Remove the object; a no-op if it does not exist."""
         self._enter("delete", key)
         with self._shared.lock:
             self._count_write()
             self._shared.objects.pop(self._full(key), None)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects below the folder, sorted by key."""
+        """List all objects below the folder, sorted by key."""
         folder = folder_of(prefix)
         self._enter("list", folder)
         top = f"{self._prefix}/" if self._prefix else ""
@@ -210,7 +210,7 @@ class MemoryStore(Store):
         return iter(sorted(found, key=lambda info: info.key))
 
     def begin_upload(self, key: str) -> UnfinishedUpload:
-        """Leave an upload in parts unfinished, as a writer does who dies in it."""
+        """Start an upload in parts and leave it unfinished, like a killed writer."""
         with self._shared.lock:
             number = str(len(self._shared.uploads))
             upload = UnfinishedUpload(self._full(check_key(key)), number, self._shared.clock())
@@ -218,7 +218,7 @@ class MemoryStore(Store):
         return upload
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Uploads below the folder that were not ended."""
+        """List the unfinished uploads below the folder."""
         self._enter("unfinished_uploads", folder_of(prefix))
         top = f"{self._prefix}/" if self._prefix else ""
         below = self._full(folder_of(prefix)) + "/" if self._full(folder_of(prefix)) else ""
@@ -235,7 +235,7 @@ class MemoryStore(Store):
             self._shared.uploads[:] = [each for each in self._shared.uploads if each != own]
 
     def child(self, prefix: str) -> "MemoryStore":
-        """A view of a folder, with the same objects, faults and log."""
+        """Return a view of a folder, with the same objects, faults and log."""
         other = object.__new__(MemoryStore)
         other.__dict__.update(self.__dict__)
         other._prefix = join_key(self._prefix, folder_of(prefix))
@@ -253,7 +253,7 @@ class MemoryStore(Store):
         return data
 
     def _enter(self, op: str, key: str) -> Rules:
-        """Log the call, wait and fail as planted; the rules that hit it."""
+        """Log the call, wait and fail as planted, and return the rules that hit it."""
         check_key(key, allow_root=op in {"list", "unfinished_uploads"})
         full = self._full(key)
         with self._shared.lock:
@@ -277,7 +277,7 @@ class MemoryStore(Store):
             if etag is not None and not any(rule.ignore_if_match for rule in rules):
                 found = self._shared.objects.get(self._full(key))
                 if found is None or _etag(found) != etag:
-                    raise StoreConflict(f"{self.locate(key)} is no longer what it was", key=key, url=self.url)
+                    raise StoreConflict(f"{self.locate(key)} has changed", key=key, url=self.url)
             self._shared.objects[self._full(key)] = self._spoiled(rules, data)
             self._shared.times[self._full(key)] = self._shared.clock()
         for rule in rules:

@@ -1,5 +1,5 @@
 # ruff: noqa: S101 -- a test suite, although it ships
-"""What a store that only reads must do, as a test suite."""
+"""The contract of read-only stores as a test suite."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ from smalti.storage import Store
 
 
 class ReadContract:
-    """Inherit, and give a fixture `filled`: a store that holds `CONTENT` and is written by other means."""
+    """Base class of a store's tests. A subclass defines a fixture `filled`: a store that contains `CONTENT`."""
 
     CONTENT: ClassVar[dict[str, bytes]] = {
         "k": b"0123456789",
@@ -34,7 +34,7 @@ class ReadContract:
             assert filled.exists(key)
 
     def test_a_missing_key_is_not_found(self, filled: Store) -> None:
-        """Every reading method says so, naming the key."""
+        """Every reading method raises StoreNotFound with the key."""
         for read in (
             filled.get,
             filled.size,
@@ -62,7 +62,7 @@ class ReadContract:
             assert out.getvalue() == self.CONTENT[key]
 
     def test_nothing_can_be_written(self, filled: Store, tmp_path: Path) -> None:
-        """A store that only reads says so, and what is there stays."""
+        """Every writing method raises, and the content stays."""
         (tmp_path / "f").write_bytes(b"2")
         writes: list[Callable[[], None]] = [
             lambda: filled.put("k", b"2"),
@@ -80,7 +80,7 @@ class ReadContract:
         assert filled.child("folder").child("sub").get("b.bin") == bytes(range(256))
 
     def test_keys_cannot_leave_the_root(self, filled: Store) -> None:
-        """Refused before anything is asked."""
+        """Refused before any request."""
         for key in ("../x", "/etc/passwd", "a//b", "", ".", "a\\b", "nul\0"):
             with pytest.raises(StoreError, match="key"):
                 filled.get(key)

@@ -1,10 +1,28 @@
-"""Smalti for PyTorch: a torch dataset, the loader that counts what was consumed, and the trainer.
+"""Smalti for PyTorch: datasets and a loader that counts what was consumed; the trainer is in `train`.
 
-The only room, with `spark` and `compat`, that may import torch.
+Besides `spark` and `compat`, this is the only package that may import torch. The order of samples, and reading them, is
+in `smalti.dataset`, which this package adapts to torch's classes and worker processes. Start reading at `loader`.
+Names are imported on first use, so that `smalti.torch.train.config` can be read without torch.
 """
 
-from smalti.torch.dataset import LocalDataset, StreamingDataset
-from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.ranks import gather_world
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from smalti.torch.dataset import LocalDataset, StreamingDataset
+    from smalti.torch.loader import StreamingDataLoader
+    from smalti.torch.ranks import gather_world
+
+_HOMES = {
+    "LocalDataset": "dataset",
+    "StreamingDataLoader": "loader",
+    "StreamingDataset": "dataset",
+    "gather_world": "ranks",
+}
 __all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
-"""StreamingDataset as a torch `IterableDataset`: the same samples, divided over loader workers as well.
+"""The datasets of `smalti.dataset` and `smalti.local` as datasets of torch.
 
-LocalDataset as a map-style dataset of torch.
+StreamingDataset is an `IterableDataset` whose samples are divided over loader workers; LocalDataset is map-style.
 """
 
 import json
@@ -17,7 +17,7 @@ from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
-from smalti.dataset.order import Progress
+from smalti.dataset.run import RunTracker
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
 from smalti.local import LocalDataset as _LocalDataset
@@ -27,46 +27,46 @@ from smalti.torch.workers.processes import end_with_program
 from smalti.torch.workers.sharing import SharedProgress
 from smalti.world import World
 
-_LENGTH_BYTES = 8
-_SPARE_BYTES = 1 << 14  # for a cursor that grows: by a change of weights
+_LENGTH_BYTES = 8  # before the cursor in shared memory
+_SPARE_BYTES = 1 << 14  # for cursors that are longer than the first, after changes of weights
 
 
 @dataclass
 class LoaderSide:
-    """What a loader tells its own view of a dataset, and through it the workers."""
+    """The settings and the current pass that a loader shares with its view of a dataset, and so with the workers."""
 
     columns: bool
-    """Whether batches are read as columns, or as lists of samples."""
+    """True if batches are read as columns, False if as lists of samples."""
     workers_persist: bool = False
-    """Whether worker processes outlive a pass."""
+    """True if worker processes outlive a pass."""
     this_pass: Pass | None = None
     """The pass that is being read."""
     shared_start: torch.Tensor | None = None
-    """Where the pass begins, for workers that outlive one: the cursor's state as JSON; uint8, in shared memory."""
+    """The start of the pass for persistent workers: length and JSON of the cursor's state; uint8, in shared memory."""
 
     def begin(self, this_pass: Pass) -> None:
-        """Tells the view, and workers that live already, where the next pass begins.
+        """Set the next pass, for the view and for workers that are already running.
 
         Raises:
-            CursorError: workers that live already have no room for so long a cursor.
+            CursorError: the cursor does not fit into the memory that running workers share.
         """
         self.this_pass = this_pass
         if self.workers_persist:
-            told = json.dumps(this_pass.start.to_state()).encode()
-            if self.shared_start is None:  # the first pass: its workers are yet to begin
-                self.shared_start = torch.zeros(_LENGTH_BYTES + 2 * len(told) + _SPARE_BYTES, dtype=torch.uint8)
+            state = json.dumps(this_pass.start.to_state()).encode()
+            if self.shared_start is None:  # the first pass: its workers are not yet running
+                self.shared_start = torch.zeros(_LENGTH_BYTES + 2 * len(state) + _SPARE_BYTES, dtype=torch.uint8)
                 self.shared_start.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
-            if len(told) + _LENGTH_BYTES > self.shared_start.numel():
+            if len(state) + _LENGTH_BYTES > self.shared_start.numel():
                 raise CursorError(
-                    f"the cursor takes {len(told)} bytes, and workers that persist were begun with room for "
-                    f"{self.shared_start.numel()}: make a new loader for this state, or give persistent_workers=False."
+                    f"the cursor takes {len(state)} bytes, and persistent workers were started with space for "
+                    f"{self.shared_start.numel()}: make a new loader for this state, or pass persistent_workers=False."
                 )
-            room = self.shared_start.numpy()
-            room[_LENGTH_BYTES : _LENGTH_BYTES + len(told)] = np.frombuffer(told, np.uint8)
-            room[:_LENGTH_BYTES] = np.frombuffer(len(told).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
+            memory = self.shared_start.numpy()
+            memory[_LENGTH_BYTES : _LENGTH_BYTES + len(state)] = np.frombuffer(state, np.uint8)
+            memory[:_LENGTH_BYTES] = np.frombuffer(len(state).to_bytes(_LENGTH_BYTES, "little"), np.uint8)
 
     def current(self) -> Pass:
-        """The pass to read, in the loader's process and in its workers."""
+        """Return the pass to read, in the loader's process and in its workers."""
         if self.this_pass is None:
             raise CursorError(
                 "this view of a StreamingDataset belongs to a loader: iterate the loader, or the dataset itself, and "
@@ -74,35 +74,35 @@ class LoaderSide:
             )
         if self.shared_start is None:
             return self.this_pass
-        room = self.shared_start.numpy()
-        length = int.from_bytes(room[:_LENGTH_BYTES].tobytes(), "little")
-        told = json.loads(room[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
-        return replace(self.this_pass, start=Cursor.from_state(told))
+        memory = self.shared_start.numpy()
+        length = int.from_bytes(memory[:_LENGTH_BYTES].tobytes(), "little")
+        state = json.loads(memory[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes())
+        return replace(self.this_pass, start=Cursor.from_state(state))
 
 
 @dataclass(eq=False)
 class LoaderReader(EpochReader):
-    """An EpochReader that knows torch: the process group, loader workers, and the loader that it is a view for."""
+    """An EpochReader that takes world and worker from torch, and the pass from a StreamingDataLoader if it has one."""
 
-    progress: Progress = field(default_factory=SharedProgress)
+    tracker: RunTracker = field(default_factory=SharedProgress)
     loader: LoaderSide | None = None
-    """What the loader tells, on a view that a StreamingDataLoader made."""
+    """State shared with the loader, on a view that a StreamingDataLoader created."""
 
     @property
     def world(self) -> World:
-        """The world that was given, else as the launcher or a running process group says."""
+        """The user's world, or that of the launcher or a running process group."""
         return self.chosen_world if self.chosen_world is not None else running_world()
 
     @property
     def worker(self) -> tuple[int, int]:
-        """Number of this loader worker, and how many there are."""
+        """Number of this loader worker, and number of workers."""
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
         if self.chosen_world is None and context.get_spawning_popen() is not None and group_runs():
-            state["chosen_world"] = running_world()  # a spawned worker is in no group
+            state["chosen_world"] = running_world()  # a spawned worker is not in the group
         return state
 
 
@@ -117,7 +117,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
     _smalti: LoaderReader
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples one by one; on a loader's view, whole batches."""
+        """Iterate over samples; over whole batches on a loader's view."""
         reader = self._smalti
         if get_worker_info() is not None:
             end_with_program()
@@ -132,13 +132,13 @@ def view_for_loader(
     """Return a view of a dataset that iterates whole batches, for a loader.
 
     Raises:
-        ValueError: no batch size, two that differ, or none that can be.
-        TypeError: the dataset overrides `__iter__`, which a loader of whole batches cannot honour.
+        ValueError: there is no batch size, two sizes differ, or the size is invalid.
+        TypeError: the dataset overrides `__iter__`, which a loader of whole batches cannot call.
     """
     if type(dataset).__iter__ is not StreamingDataset.__iter__:
         raise TypeError(
             f"{type(dataset).__name__} overrides `__iter__`, and StreamingDataLoader reads samples by `__getitem__`: "
-            "what `__iter__` does would be left out. Override `__getitem__` or `get_item` instead, or use "
+            "the override would be ignored. Override `__getitem__` or `get_item` instead, or use "
             "torch.utils.data.DataLoader, which calls `__iter__`."
         )
     reader = dataset._smalti.for_loader(batch_size, drop_last=drop_last)
@@ -148,9 +148,9 @@ def view_for_loader(
 
 
 class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):
-    """The same, for `torch.utils.data.DataLoader` with any sampler; see `smalti.local.LocalDataset`."""
+    """A `smalti.local.LocalDataset` for `torch.utils.data.DataLoader` with any sampler."""
 
     def __getitems__(self, sample_ids: list[int]) -> list[dict[str, Any]]:
-        """The samples of one batch: what torch's loader calls once instead of `__getitem__` for each."""
-        found: list[dict[str, Any]] = self[list(sample_ids)]
-        return found
+        """Return the samples of one batch; torch's loader calls this instead of `__getitem__` for each sample."""
+        samples: list[dict[str, Any]] = self[list(sample_ids)]
+        return samples

@@ -1,4 +1,4 @@
-"""StreamingDataLoader: a torch DataLoader that reads whole batches and counts what its consumer has taken."""
+"""StreamingDataLoader: a torch DataLoader that reads whole batches and counts those that its consumer has taken."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -18,7 +18,7 @@ from smalti.torch.collate import check_batches, collate_samples, columns_to_tens
 from smalti.torch.dataset import LoaderReader, LoaderSide, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
 from smalti.torch.recording import PassRecorder, open_ledger
-from smalti.torch.workers.handover import HandedOver, pickles_tasks
+from smalti.torch.workers.handover import TaskArgument, pickles_tasks
 from smalti.torch.workers.packing import PackingCollate
 from smalti.torch.workers.processes import check_workers_while_waiting, end_of_worker
 from smalti.torch.workers.ring import Ring
@@ -26,8 +26,8 @@ from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
 from smalti.whole import whole_number, whole_or_none
 
 WORKER_KINDS = ("auto", "thread", "process")
-_SPARE_SLOTS = 4  # batches that a consumer keeps of each worker, beside those ahead, before the next go the slow way
-_DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is not coming back
+_SPARE_SLOTS = 4  # batches of each worker that the consumer may keep, besides those ahead, before the ring is full
+_DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is considered dead
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -37,15 +37,16 @@ class StreamingDataLoader(DataLoader[Any]):
     batches that were taken out of the loader, not those that workers have prefetched; it is equal on all ranks.
 
     Args:
-        dataset: what to read. Overridden `__getitem__` and per-sample transforms are honoured, at a sample's price.
+        dataset: what to read. An overridden `__getitem__` and per-sample transforms are called, for each sample.
         batch_size: samples per rank and step; needed here or on the dataset.
         num_workers: loader workers, threads or processes; 0 reads in the consumer's own thread.
-        worker_kind: `thread`, `process`, or `auto`: threads, which hand batches over for nothing, where only our own
-            code runs in them (no `collate_fn`, per-sample transform, overridden `__getitem__`, `worker_init_fn` or
-            `multiprocessing_context`, and a transform on batches only if it says `thread_safe = True`); else processes.
-        collate_fn: makes a batch from a list of samples; by default columns become tensors without a detour.
+        worker_kind: `thread`, `process`, or `auto`: threads, which deliver batches without a copy, if only the
+            library's code runs in them (no `collate_fn`, per-sample transform, overridden `__getitem__`,
+            `worker_init_fn` or `multiprocessing_context`, and a transform on batches only if its `thread_safe` is
+            true); otherwise processes.
+        collate_fn: makes a batch from a list of samples; by default columns become tensors directly.
         drop_last: leave out an incomplete last step; by default the dataset's `tail` decides.
-        timeout: seconds to wait for a worker's batch; 0 means ten minutes, not for ever.
+        timeout: seconds to wait for a worker's batch; 0 means ten minutes.
         ledger: folder of the run's ledger, in which each step is recorded as it is taken, for `smalti ledger check`; a
             folder for each loader of a run. The first iteration begins a new life there, which is collective where a
             process group runs. Or this rank's own `LedgerWriter`.
@@ -75,7 +76,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 raise ValueError(f"`{name}` is not the loader's: the dataset plans the order; give it `shuffle=True`.")
         num_workers = whole_number("num_workers", num_workers, 0)
         ahead = whole_or_none("prefetch_factor", kwargs.get("prefetch_factor"), 0)
-        if ahead is not None:  # a worker reads a batch ahead or it has nothing to do
+        if ahead is not None:  # a worker must read at least one batch ahead
             kwargs["prefetch_factor"] = max(1, ahead) if num_workers else ahead
         view = view_for_loader(
             dataset,
@@ -84,8 +85,8 @@ class StreamingDataLoader(DataLoader[Any]):
             per_sample=collate_fn is not None,
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
-        # The library reads these, and no public name: a subclass may have put its own in its place.
-        self._given, self._view, self._side = dataset, view._smalti, _side(view)
+        # The library reads these and not the public names, which a subclass may replace.
+        self._streaming_dataset, self._view, self._side = dataset, view._smalti, _side(view)
         declared = self._view.declared
         self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in declared]))
         self._kind = _worker_kind(worker_kind, self._view, self._side, kwargs)
@@ -103,29 +104,29 @@ class StreamingDataLoader(DataLoader[Any]):
             timeout=timeout or (_DEADLINE_SECONDS if num_workers else 0),
             **kwargs,
         )
-        # Batches come whole from the dataset, so torch is told of none; these are for those who look at the loader.
+        # The dataset yields whole batches, so torch's batch_size is None; these are for code that inspects the loader.
         self.__dict__["batch_size"], self.__dict__["drop_last"] = self._view.batch_size, drop_last
 
     @Replaceable
     def streaming_dataset(self) -> StreamingDataset:
-        """The dataset that the loader was made with."""
-        return self._given
+        """The dataset that the loader was created with."""
+        return self._streaming_dataset
 
     @Replaceable
     def worker_kind(self) -> str:
-        """What workers are: `thread` or `process`."""
+        """The kind of workers: `thread` or `process`."""
         return self._kind
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, to count what is taken
-        """One epoch, or the rest of one.
+        """Iterate over one epoch, or the rest of one.
 
         Raises:
-            CursorError: another rank of the process group begins somewhere else.
-            SchemaError: a batch by column would hold samples of streams with other columns.
-            SmaltiError: fewer batches came than were planned.
+            CursorError: another rank of the process group began at another place.
+            SchemaError: a batch by column would mix streams with different columns.
+            SmaltiError: fewer batches were delivered than planned.
             RuntimeError: a worker process ended.
         """
-        this_pass = self._given._smalti.begin_pass(self._view.batch_size)
+        this_pass = self._streaming_dataset._smalti.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
         if self._side.columns:
@@ -139,14 +140,14 @@ class StreamingDataLoader(DataLoader[Any]):
                 batches = self._open(this_pass)
             for batch in batches:
                 taken += 1
-                self._pass, self._taken = this_pass, taken  # another iteration may have been begun meanwhile
+                self._pass, self._taken = this_pass, taken  # another iteration may have begun since
                 if recorder is not None:
                     recorder.take()
                 yield batch
-        except GeneratorExit:  # an early end; persistent workers live on
+        except GeneratorExit:  # the consumer stopped early; persistent workers keep running
             raise
         except BaseException as error:
-            try:  # torch may tell of the death right in the middle of this
+            try:  # torch's SIGCHLD handler may raise while this runs
                 end = end_of_worker(error, _workers_of(batches if self._iterator is None else self._iterator))
             finally:
                 self._end_workers(batches)
@@ -167,31 +168,31 @@ class StreamingDataLoader(DataLoader[Any]):
             recorder.end()
 
     def check_worker_number_rationality(self) -> None:
-        """Torch's warning about more worker processes than processors; threads are none."""
+        """Warn of more worker processes than processors, as torch does; threads do not count."""
         if self._kind == "process":
             super().check_worker_number_rationality()
 
     def __len__(self) -> int:
-        """Steps of a whole epoch, equal on all ranks."""
+        """Return the number of steps of a whole epoch, equal on all ranks."""
         view = self._view
         return view.division(Pass(view.cursor_at_start(), view.world)).num_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch taken, as a small JSON-able dict, equal on all ranks."""
-        reader = self._given._smalti
-        if self._pass is None or reader.progress.get().begun is None:
+        """Return the position after the last batch taken, as a small JSON-able dict, equal on all ranks."""
+        reader = self._streaming_dataset._smalti
+        if self._pass is None or reader.tracker.get().begun is None:
             return reader.cursor().to_state()
         if isinstance(self._ledger, LedgerWriter):
-            self._ledger.mark()  # a running sum is written where somebody may go on
+            self._ledger.mark()  # a run may resume here
         return self._view.cursor_after(self._pass, self._taken).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration continue where `state` was saved, on any world, worker count or batch size.
+        """Make the next iteration continue where `state` was saved, with any world, number of workers or batch size.
 
         Raises:
             CursorError: the state is damaged, or belongs to another data set, version, split, seed or order.
         """
-        self._given._smalti.load_state_dict(state)
+        self._streaming_dataset._smalti.load_state_dict(state)
 
     def _recorder(self, this_pass: Pass) -> PassRecorder | None:
         if self._ledger is None:
@@ -203,7 +204,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _open(self, this_pass: Pass) -> Iterator[Any]:
         if self.num_workers and self._kind == "process":
             return self._processes()
-        # Torch draws a seed for worker processes here: random numbers must not depend on what the workers are.
+        # Torch draws a seed for worker processes here: random numbers must not depend on the kind of workers.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         if not self.num_workers:
             return map(self._reader(), self._view.planned(this_pass))
@@ -211,9 +212,9 @@ class StreamingDataLoader(DataLoader[Any]):
         return ThreadedIterator(self._view.planned(this_pass, num_readers=self.num_workers), self._reader(), options)
 
     def _processes(self) -> Iterator[Any]:
-        """Torch's worker processes; those that begin now get a ring for what they send."""
-        if self._iterator is not None:  # persistent workers have one
-            if _can_go_on(self._iterator):
+        """Return torch's iterator over worker processes; new workers send batches through a ring."""
+        if self._iterator is not None:  # persistent workers have a ring
+            if _can_continue(self._iterator):
                 return super().__iter__()
             self._end_workers(self._iterator)
         collate, view = self.collate_fn, self.dataset
@@ -223,8 +224,8 @@ class StreamingDataLoader(DataLoader[Any]):
         try:
             if not pickles_tasks(self.multiprocessing_context):
                 return self._started_processes()
-            with HandedOver(view) as handed:  # or a worker that dies while it starts stops us for ever
-                self.__dict__["dataset"] = handed
+            with TaskArgument(view) as argument:  # otherwise a worker that dies at its start blocks this process
+                self.__dict__["dataset"] = argument
                 return self._started_processes()
         finally:
             self.collate_fn, self.__dict__["dataset"] = collate, view
@@ -235,7 +236,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return batches
 
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
-        """Reads one planned batch to the end, in whichever thread."""
+        """Return a function that reads and collates one planned batch; thread-safe."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
         get = None if self._side.columns else self.dataset.__getitem__
 
@@ -246,8 +247,8 @@ class StreamingDataLoader(DataLoader[Any]):
         return read
 
     def _end_workers(self, batches: Iterator[Any]) -> None:
-        """Ends the workers of a failed epoch now: the traceback would keep them, and a fork inherits what is kept."""
-        persistent, self._iterator = self._iterator, None  # they are not asked again
+        """End the workers of a failed epoch now: the traceback would keep them alive, and forks would inherit them."""
+        persistent, self._iterator = self._iterator, None
         for each in (persistent, batches):
             shut_down = getattr(each, "_shutdown_workers", None)
             if shut_down is not None:
@@ -258,8 +259,8 @@ def _workers_of(batches: Any) -> Sequence[BaseProcess]:
     return getattr(batches, "_workers", ())
 
 
-def _can_go_on(persistent: Any) -> bool:
-    """Whether workers that rest are to read another epoch; an interrupt, which asks every process, has ended them."""
+def _can_continue(persistent: Any) -> bool:
+    """Return whether idle workers can read another epoch; an interrupt, sent to every process, has ended them."""
     collate = persistent._collate_fn
     is_worn = isinstance(collate, PackingCollate) and collate.ring.is_worn
     return not is_worn and all(worker.is_alive() for worker in _workers_of(persistent))
@@ -268,33 +269,37 @@ def _can_go_on(persistent: Any) -> bool:
 def _side(view: StreamingDataset) -> LoaderSide:
     side = view._smalti.loader
     if side is None:
-        raise TypeError("this dataset is no view that was made for a loader.")
+        raise TypeError("this dataset is not a view that was made for a loader.")
     return side
 
 
-def _worker_kind(asked: str, view: LoaderReader, side: LoaderSide, options: Mapping[str, Any]) -> str:
-    """Threads or processes, for one who asked for either or left it to us."""
-    if asked not in WORKER_KINDS:
-        raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {asked!r}.")
-    needing = [name for name in ("worker_init_fn", "multiprocessing_context") if options.get(name) is not None]
-    if asked == "thread" and needing:
-        raise ValueError(f"`{needing[0]}` is for worker processes; leave it out, or give worker_kind='process'.")
-    if asked != "auto":
-        return asked
+def _worker_kind(choice: str, view: LoaderReader, side: LoaderSide, options: Mapping[str, Any]) -> str:
+    """Return `thread` or `process`, for the user's choice.
+
+    Raises:
+        ValueError: the choice is unknown, or threads cannot have one of the options.
+    """
+    if choice not in WORKER_KINDS:
+        raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {choice!r}.")
+    for_processes = [name for name in ("worker_init_fn", "multiprocessing_context") if options.get(name) is not None]
+    if choice == "thread" and for_processes:
+        raise ValueError(f"`{for_processes[0]}` is for worker processes; leave it out, or give worker_kind='process'.")
+    if choice != "auto":
+        return choice
     transform = view.transform
-    ours = side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
-    return "thread" if ours and not needing else "process"
+    is_thread_safe = side.columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    return "thread" if is_thread_safe and not for_processes else "process"
 
 
 def _pinning() -> Callable[[Any], Any] | None:
-    """Copies a batch into page-locked memory for the device that is current here; None where there is none."""
+    """Return a function that copies a batch into page-locked memory for the current device; None without a device."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type == "mps":
         return None
     device = torch.accelerator.current_device_index()
 
     def pinned(batch: Any) -> Any:
-        torch.accelerator.set_device_index(device)  # a thread of its own would begin with device 0, and a context there
+        torch.accelerator.set_device_index(device)  # a new thread would use device 0, and create a context there
         return pin_memory(batch)  # type: ignore[no-untyped-call]  # torch's own
 
     return pinned

@@ -1,10 +1,8 @@
-"""The world as a running process group knows it.
+"""Ranks of a process group: the world that they form, and the check that all of them begin a pass at the same place.
 
-Whether the ranks of a process group begin each pass at the same place; noticed without a collective or a wait.
-
-A rank that loaded another state than its fellows, or none, would read samples that others read too, and leave some to
-nobody. The first rank that begins the n-th pass of a loader writes down in the group's own key-value store where that
-is, in one atomic step; every later one compares. So of two ranks that differ, the later one says so at once.
+A rank that loaded another state than the others, or none, would read samples that others read too, and leave some out.
+The check needs neither a collective nor a wait: the first rank that begins the n-th pass of a loader writes its start
+into the group's key-value store, in one atomic operation, and every later rank compares its own start with that one.
 """
 
 import hashlib
@@ -22,10 +20,10 @@ from smalti.world import World, detect_host_identity, detect_world
 
 
 def gather_world() -> World:
-    """The world of this rank, with hosts told apart by host name and boot id. Collective where a group exists.
+    """Return the world of this rank, with hosts identified by host name and boot id. Collective in a process group.
 
-    LOCAL_WORLD_SIZE is not believed: TorchDistributor sets it to 1 for every process of a machine. Without a process
-    group this is `detect_world()`; none is created.
+    LOCAL_WORLD_SIZE is not used: TorchDistributor sets it to 1 for every process of a machine. Without a process group
+    this is `detect_world()`; no group is created.
     """
     if not group_runs():
         return detect_world()
@@ -35,10 +33,11 @@ def gather_world() -> World:
 
 
 def running_world() -> World:
-    """The launcher's world, or the process group's where one runs that the launcher did not describe. Not collective.
+    """Return the launcher's world, or that of a process group that the launcher did not describe. Not collective.
 
-    Lightning's own launchers set no RANK, and those that fork set nothing: the group alone knows then. Its ranks count
-    as hosts of their own, which is exact, and lets ranks of one machine share fewer shards; `gather_world` does better.
+    Lightning's own launchers set no RANK, and those that fork set no variable at all. Each rank of the group then
+    counts as a host of its own: every sample is still read once, but ranks of one machine share fewer shards than with
+    `gather_world`.
 
     Raises:
         WorldMismatch: there is no group, and the launcher's variables contradict each other.
@@ -47,10 +46,10 @@ def running_world() -> World:
         return detect_world()
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     try:
-        told = detect_world()
-    except WorldMismatch:  # half a description is no fault where a whole one exists
+        world = detect_world()
+    except WorldMismatch:  # incomplete variables do not matter: the group describes the world
         return World.flat(rank, num_ranks)
-    return told if (told.rank, told.num_ranks) == (rank, num_ranks) else World.flat(rank, num_ranks)
+    return world if (world.rank, world.num_ranks) == (rank, num_ranks) else World.flat(rank, num_ranks)
 
 
 def group_runs() -> bool:
@@ -59,16 +58,16 @@ def group_runs() -> bool:
 
 
 _loaders: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
-"""Loaders that began in a process group, by its store: a group that is made anew counts anew, on every rank."""
-_OF_THE_HOSTS_ALONE = "initial_physical_nodes"  # the order does not depend on it
+"""Numbers of loaders per data set that began in a process group, by the group's store; a new group starts at zero."""
+_IGNORED_FIELD = "initial_physical_nodes"  # of a cursor's state: the order does not depend on it
 
 
 class Agreement:
-    """The passes of one loader, to be compared with those of its fellows on the other ranks.
+    """The passes of one loader, to be compared with those of the same loader on other ranks.
 
     Args:
-        where: what the loader reads, as its user named it. Loaders are told apart by it and by how many began with it
-            before in the group: ranks that read other data besides, or the same in a world of their own, are no fault.
+        where: the data that the loader reads, as its user named it. A loader is identified by `where` and its number
+            among the loaders of the group with the same `where`. So ranks may read other data besides.
     """
 
     def __init__(self, where: str) -> None:
@@ -77,24 +76,24 @@ class Agreement:
         self._number = self._passes = 0
 
     def check(self, reading: Reading) -> None:
-        """Refuses a pass that another rank began at another place, or divides in another way; never waits for anybody.
+        """Check that the first rank to begin this pass began at the same place, with the same division. Does not wait.
 
-        Does nothing unless a process group runs that is the world of the pass.
+        A no-op unless a process group is running and is the world of the pass.
 
         Raises:
-            CursorError: it was begun otherwise; the message says both sides.
+            CursorError: the ranks differ; the message has the values of both.
         """
         world = reading.this_pass.world
         if not (dist.is_available() and dist.is_initialized()):
             return
         if world.num_ranks == 1 or (dist.get_world_size(), dist.get_rank()) != (world.num_ranks, world.rank):
             return
-        # The store that the group met at, for which torch has no public name.
+        # The store at which the group met; torch has no public name for it.
         store: Any = dist.distributed_c10d._get_default_store()
-        if store is None:  # MPI needs none
+        if store is None:  # with MPI
             return
-        here = _facts(reading)
-        first = _first_to_say(store, self._next_key(store), {"rank": world.rank, "begins": here})
+        here = _start_of(reading)
+        first = _put_if_absent(store, self._next_key(store), {"rank": world.rank, "begins": here})
         there = first["begins"]
         differing = [what for what in here if here[what] != there.get(what)]
         if differing:
@@ -103,7 +102,7 @@ class Agreement:
             raise CursorError(
                 f"ranks do not begin at the same place: rank {first['rank']} began with {saved}, and rank {world.rank} "
                 f"with {found}. Load one state into the loaders of all ranks, as one rank saved it, or into none, and "
-                "give all of them the same options; a loader that one rank alone has wants a dataset with `rank=0, "
+                "give all of them the same options; a loader that only one rank has needs a dataset with `rank=0, "
                 "num_ranks=1`.",
                 ranks=(first["rank"], world.rank),
                 saved={what: there.get(what) for what in differing},
@@ -112,33 +111,33 @@ class Agreement:
 
     def _next_key(self, store: Any) -> str:
         if self._store is None or self._store() is not store:
-            began = _loaders.setdefault(store, Counter())
-            self._store, self._number, self._passes = ref(store), began[self._where], 0
-            began[self._where] += 1
+            counts = _loaders.setdefault(store, Counter())
+            self._store, self._number, self._passes = ref(store), counts[self._where], 0
+            counts[self._where] += 1
         self._passes += 1
         return f"smalti/begin/{self._where}/{self._number}/{self._passes}"
 
 
-def _facts(reading: Reading) -> dict[str, Any]:
-    """What must be equal on all ranks, flat."""
+def _start_of(reading: Reading) -> dict[str, Any]:
+    """Return the values that must be equal on all ranks, as a flat mapping."""
     state = reading.this_pass.start.to_state()
     own = state.pop("smalti")
-    del state[_OF_THE_HOSTS_ALONE]
-    dealt = {
+    del state[_IGNORED_FIELD]
+    division = {
         "batch_size": reading.batch_size,
         "tail": reading.options.last_step,
         "replication": reading.options.replication,
     }
-    facts: dict[str, Any] = json.loads(json.dumps(state | own | dealt))  # as the other rank's come back
-    return facts
+    start: dict[str, Any] = json.loads(json.dumps(state | own | division))  # the types that the other rank's have
+    return start
 
 
-def _first_to_say(store: Any, key: str, said: dict[str, Any]) -> dict[str, Any]:
-    """What stands under the key: what the first rank wrote, or else this."""
+def _put_if_absent(store: Any, key: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the value that the first rank has put under the key; put this one if there is none."""
     try:
-        first: dict[str, Any] = json.loads(store.compare_set(key, "", json.dumps(said)))
-    except NotImplementedError:  # a kind of store that cannot: nothing to compare with
-        return said
-    except dist.DistError:  # it ended with its rank, which the next collective tells: reading needs no other rank
-        return said
+        first: dict[str, Any] = json.loads(store.compare_set(key, "", json.dumps(value)))
+    except NotImplementedError:  # this type of store has no such operation: there is nothing to compare with
+        return value
+    except dist.DistError:  # the store ended with its rank. Reading needs no other rank; the next collective will fail
+        return value
     return first

@@ -1,4 +1,7 @@
-"""What a loader tells its ledger: each step when its consumer takes it, planned again and not sent by the workers."""
+"""Recording of a loader's steps in a ledger, when the consumer takes them.
+
+Steps are planned a second time here instead of being sent by the workers.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,30 +13,30 @@ from smalti.errors import SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.world import World
 
-_STEPS_AT_ONCE = 64  # planned together: cheap for each, and little memory
+_STEPS_AT_ONCE = 64  # planned together: cheap per step, and little memory
 
 
 def open_ledger(folder: str | Path, world: World, mode: str = "steps") -> LedgerWriter:
-    """This rank's file of a new life of the run. Collective where a process group runs: its first rank numbers lives.
+    """Return a writer of this rank's file of a new life of the run. Collective if a process group is running.
 
     Raises:
         StoreError: the folder cannot be written.
-        WorldMismatch: there are several ranks and no process group, so that they cannot agree on the life's number.
+        WorldMismatch: there are several ranks and no process group in which they could agree on the life's number.
     """
     if dist.is_available() and dist.is_initialized():
         return LedgerWriter(folder, life=_agreed_life(folder), world=world, mode=mode)
     if world.num_ranks != 1:
         raise WorldMismatch(
             f"a ledger of {world.num_ranks} ranks without a process group: they cannot agree on the number of the "
-            "run's life. Make the group first, or give `ledger` a LedgerWriter(folder, life=..., world=...) whose life "
-            "one process got from `claim_life` and told the others.",
+            "run's life. Make the group first, or pass as `ledger` a LedgerWriter(folder, life=..., world=...) whose "
+            "life one process got from `claim_life` and shared with the others.",
             num_ranks=world.num_ranks,
         )
     return LedgerWriter(folder, life=claim_life(folder), world=world, mode=mode)
 
 
 class PassRecorder:
-    """Records one pass; `take` once for each batch, in order."""
+    """A recorder of one pass; call `take` once for each batch, in order."""
 
     def __init__(self, writer: LedgerWriter, reading: Reading) -> None:
         start, options = reading.this_pass.start, reading.options
@@ -42,10 +45,10 @@ class PassRecorder:
         self._epoch, self._planned = start.epoch, _all_steps(reading)
 
     def take(self) -> None:
-        """Records the next step's samples, before the step has an effect.
+        """Record the next step's samples, before the step takes effect.
 
         Raises:
-            SmaltiError: another iteration was begun since with the same ledger, which holds one after the other.
+            SmaltiError: another iteration with the same ledger has begun since; a ledger records one at a time.
         """
         if self._writer.num_passes != self._number:
             raise SmaltiError(
@@ -58,7 +61,7 @@ class PassRecorder:
         self._writer.record(step.step, self._epoch, step.positions, ids)
 
     def end(self) -> None:
-        """Records that the epoch was taken to its end."""
+        """Record that the epoch was read to its end."""
         self._writer.end_pass()
 
 
@@ -68,15 +71,15 @@ def _all_steps(reading: Reading) -> Iterator[Planned]:
 
 
 def _agreed_life(folder: str | Path) -> int:
-    """The number that the group's first rank claims; its failure is everybody's, or the others would wait for it."""
-    told: list[int | str | None] = [None]
+    """Return the number that rank 0 claims. Its failure is raised on every rank, as the others would wait for it."""
+    outcome: list[int | str | None] = [None]
     if dist.get_rank() == 0:
         try:
-            told = [claim_life(folder)]
+            outcome = [claim_life(folder)]
         except StoreError as fault:
-            told = [str(fault)]
-    dist.broadcast_object_list(told, src=0)
-    life = told[0]
+            outcome = [str(fault)]
+    dist.broadcast_object_list(outcome, src=0)
+    life = outcome[0]
     if not isinstance(life, int):
         raise StoreError(f"the first rank could not number this life of the run: {life}")
     return life

@@ -1,8 +1,8 @@
-"""Samples of one pass, one by one, from an iterator that can say where it stands: for torchdata's StatefulDataLoader.
+"""A resumable iterator over the samples of one pass, for torchdata's StatefulDataLoader.
 
-torchdata asks the iterator inside every worker for its state, keeps it with the batches that the consumer took, and
-gives it to the same worker later. So a state is one worker's: unlike a loader's cursor, it holds for the same ranks,
-workers and batch size only, and says so where they differ.
+torchdata saves the state of the iterator inside every worker with the batches that the consumer took, and passes it to
+the same worker later. So a state belongs to one worker. Unlike a loader's cursor, it can be loaded only with the same
+ranks, workers and batch size; anything else is an error.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,46 +18,51 @@ from smalti.errors import CursorError
 class SampleIterator(Iterator[Any]):
     """One worker's samples of an epoch, or of the rest of one.
 
-    In a worker process the epoch counts as begun when this is made, elsewhere with the first sample.
+    In a worker process the epoch begins when the iterator is created, elsewhere with the first sample.
 
     Args:
-        reader: what to read; its own position moves on as for any iteration.
+        reader: the dataset's reader; its own position advances as in any iteration.
         get: returns the sample with an id.
     """
 
     def __init__(self, reader: EpochReader, get: Get) -> None:
         self._reader, self._get, self._place = reader, get, reader.worker
-        self._number = reader.progress.enter()
+        self._number = reader.tracker.enter()
         self._pass: Pass | None = None
         self._rest: Iterator[Any] = iter(())
-        self._given = 0
+        self._num_taken = 0
         if self._number is not None:
-            self._begin(given=0)
+            self._begin(num_taken=0)
 
     def __next__(self) -> Any:
-        """The next sample."""
+        """Return the next sample."""
         if self._pass is None:
-            self._begin(given=0)
+            self._begin(num_taken=0)
         sample = next(self._rest)
-        self._given += 1
+        self._num_taken += 1
         return sample
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this worker stands, as a small JSON-able dict; it differs from worker to worker."""
+        """Return the position of this worker as a small JSON-able dict; it differs between workers."""
         start = self._reader.cursor() if self._pass is None else self._pass.start
-        return {"start": start.to_state(), "given": self._given, "reader": self._identity()}
+        return {"start": start.to_state(), "given": self._num_taken, "reader": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues after the sample that was the last when `state` was saved; reads none of those before.
+        """Continue after the last sample before `state` was saved, without reading the samples before it.
 
         Raises:
             CursorError: the state is damaged, or of another data set, order, rank, worker or batch size.
         """
-        given, start, reader = state.get("given"), state.get("start"), state.get("reader")
-        if type(given) is not int or given < 0 or not isinstance(start, Mapping) or not isinstance(reader, Mapping):
+        num_taken, start, reader = state.get("given"), state.get("start"), state.get("reader")
+        if (
+            type(num_taken) is not int
+            or num_taken < 0
+            or not isinstance(start, Mapping)
+            or not isinstance(reader, Mapping)
+        ):
             raise CursorError(
                 "saved state of an iterator: expected 'start' and 'reader' as mappings, and 'given' as a whole number "
-                f"from 0, found {type(start).__name__}, {type(reader).__name__} and {given!r:.80}; the state is "
+                f"from 0, found {type(start).__name__}, {type(reader).__name__} and {num_taken!r:.80}; the state is "
                 "damaged: use an older checkpoint."
             )
         for name, now in self._identity().items():
@@ -71,7 +76,7 @@ class SampleIterator(Iterator[Any]):
                     found=now,
                 )
         self._reader.load_state_dict(start)
-        self._begin(given)
+        self._begin(num_taken)
 
     def _identity(self) -> dict[str, Any]:
         world = self._reader.world if self._pass is None else self._pass.world
@@ -84,17 +89,17 @@ class SampleIterator(Iterator[Any]):
             "batch_size": self._reader.batch_size,
         }
 
-    def _begin(self, given: int) -> None:
-        """Reads on after `given` samples: whole steps are left out by arithmetic, the rest of one by reading it."""
+    def _begin(self, num_taken: int) -> None:
+        """Begin after `num_taken` samples: complete steps are skipped without reading, part of a step by reading it."""
         this_pass = self._reader.begin_pass(number=self._number)
-        self._pass, self._given = this_pass, given
+        self._pass, self._num_taken = this_pass, num_taken
         division, (_, num_workers) = self._reader.division(this_pass), self._place
-        own_steps, part = divmod(given, division.batch_size)
-        steps = own_steps * num_workers  # of all workers: this one's next step comes as far behind them as before
+        own_steps, samples_in_step = divmod(num_taken, division.batch_size)
+        steps = own_steps * num_workers  # of all workers, so that the next step is this worker's again
         if steps >= division.num_steps:
             self._rest = iter(())
             return
         later = replace(this_pass, start=self._reader.cursor_after(this_pass, steps)) if steps else this_pass
         steps_left = self._reader.planned(later, *self._place)
         samples = (self._reader.read(step, ids, self._get) for step, ids in steps_left)
-        self._rest = islice(chain.from_iterable(samples), part, None)
+        self._rest = islice(chain.from_iterable(samples), samples_in_step, None)

@@ -1,4 +1,8 @@
-"""Writing shard sets: samples in, uploaded and published shards out. Bytes are made in `smalti.format`."""
+"""Writers without Spark: samples in, a published version of a shard set out; and `compact`, which merges small shards.
+
+Cutting and encoding shards is in `smalti.format.writing`, publishing in `smalti.catalog.publishing`, writing DataFrames
+in `smalti.spark.writing`. Read `version` first, then `uploader`.
+"""
 
 from smalti.writer.compact import compact
 from smalti.writer.mds import MDSWriter

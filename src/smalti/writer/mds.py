@@ -1,4 +1,4 @@
-"""`MDSWriter`, with the interface that MosaicML's users know; a border: it makes options and hands over."""
+"""`MDSWriter`, with the interface of MosaicML's writer. It only builds the options for `VersionWriter`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,20 +9,20 @@ from smalti.writer.version import Place, VersionWriter, WriterOptions
 
 
 class MDSWriter(VersionWriter):
-    """Writes one version of a shard set; used by one thread.
+    """A writer of one version of a shard set in MDS. Not thread-safe: used by one thread.
 
         with MDSWriter(out="s3://bucket/set", columns={"image": "jpeg", "label": "int"}) as writer:
             writer.write({"image": data, "label": 3})
 
-    The version becomes visible when the block ends well, all at once. When the block raises, nothing is published and
-    what had been uploaded is deleted.
+    The version is published all at once when the block ends without an error. If the block raises, nothing is
+    published and the uploaded shards are deleted.
 
-    Shards are hashed, compressed and stored on threads while the next one fills. In memory are at most `max_workers`
-    shards on their way, one that waits for its turn and one being filled, and while a batch is taken in up to 64 MiB of
-    it more. A shard on its way counts twice where it is compressed or goes to a remote store.
+    Threads hash, compress and upload shards while the next one is filled. Memory holds at most `max_workers` shards
+    that are being uploaded, one that waits and one that is being filled, plus up to 64 MiB of a batch that is being
+    added. A shard that is being uploaded counts twice if it is compressed or the store is remote.
     """
 
-    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that a notebook moves over unchanged
+    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that notebooks need no changes
         self,
         *,
         columns: Mapping[str, str],
@@ -41,7 +41,7 @@ class MDSWriter(VersionWriter):
         row_hash: bool = False,
         mode: Mode | None = None,
     ) -> None:
-        """Check the options, and that `out` can take the version.
+        """Check the options, and that the version can be published at `out`.
 
         Args:
             columns: Name to encoding, such as `{"image": "jpeg", "label": "int"}`.
@@ -51,25 +51,25 @@ class MDSWriter(VersionWriter):
             hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
             size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
             exist_ok: MosaicML's name for `mode="overwrite"`.
-            max_workers: Shards hashed, compressed and uploaded at the same time, each in memory; by default one per
-                core and 4 more, at most 8.
-            retry: Tries per upload, at least 1.
-            progress_bar: Whether stored shards and bytes are counted on the error stream.
+            max_workers: Shards that are hashed, compressed and uploaded at the same time, each in memory; by default
+                the number of cores plus 4, at most 8.
+            retry: Attempts per upload, at least 1.
+            progress_bar: Whether to show stored shards and bytes on the error stream.
             storage_options: For the file system of the URL.
             metadata: Kept with the version; JSON.
-            allow_unsafe_types: Whether columns may be `pkl`, whose values run code when they are read.
-            row_hash: Whether the version says which samples it has, in whatever order and shards, so that `verify`,
-                `diff` and `compact` can compare them; some 0.2 microseconds a sample.
-            mode: `"create"` a set where there is none, the default; `"overwrite"` or `"append"` to one by a new
-                version, or create it. Earlier versions stay readable. An append needs the columns of the set; of
-                several at the same time each one's samples are added.
+            allow_unsafe_types: Whether columns may be `pkl`, whose values can run code when they are read.
+            row_hash: Whether the version records the hash of its samples, independent of order and shards, with which
+                `verify`, `diff` and `compact` compare them; about 0.2 microseconds per sample.
+            mode: `"create"`, the default, if there must be no set yet; `"overwrite"` or `"append"` to publish a new
+                version of a set, or create it. Earlier versions stay readable. An append needs the columns of the
+                set; concurrent appends are all added.
 
         Raises:
-            SchemaError: A column or an option that cannot be used, or `append` to a set with other columns.
-            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
+            SchemaError: a column or option is invalid, or `append` to a set with other columns.
+            DatasetExists: there is a set already and the mode is `create`, or Smalti did not write the set.
             StoreError: `out` cannot be read.
-            ValueError: `retry` or `max_workers` below 1, no such mode, or one that `exist_ok` or `keep_local`
-                contradicts.
+            ValueError: `retry` or `max_workers` is below 1, or the mode is unknown or contradicts `exist_ok` or
+                `keep_local`.
         """
         schema = Schema.from_columns(columns, allow_unsafe_types=allow_unsafe_types)
         chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)

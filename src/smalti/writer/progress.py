@@ -1,64 +1,31 @@
-"""A bar on the error stream that counts stored shards and bytes; asked for by the user, and shown nowhere else."""
+"""Progress of a write: stored shards and bytes, shown on the error stream if the user asks for it."""
 
-import importlib
 import sys
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 from smalti.format import ShardInfo
+from smalti.progress import ProgressLine
 
-_PAUSE_SECONDS = 0.1  # between two lines: a terminal shows no more, and a log keeps them all
 
+class UploadProgress:
+    """The number of shards and bytes that one writer has stored so far. Thread-safe."""
 
-class Progress:
-    """Shards and stored bytes so far: tqdm's bar where tqdm is installed, else a plain line. Thread-safe."""
-
-    def __init__(self, *, make_bar: Callable[[], Any] | None = None) -> None:
-        """Show nothing before the first shard.
-
-        Args:
-            make_bar: What gives a bar with the methods of tqdm's, or None; by default tqdm's, where it is installed.
-        """
+    def __init__(self) -> None:
+        self._line = ProgressLine(sys.stderr)
         self._lock = threading.Lock()
-        self._make_bar = make_bar or _tqdm
-        self._bar: Any = None
-        self._shards = 0
-        self._bytes = 0
-        self._shown = 0.0
+        self._num_shards = self._num_bytes = 0
 
     def add(self, info: ShardInfo) -> None:
-        """Count one stored shard."""
-        num_bytes = sum(file.num_bytes for file in info.stored_files)
+        """Count one stored shard, and show the new state."""
         with self._lock:
-            if self._shards == 0:
-                self._bar = self._make_bar()
-            self._shards += 1
-            self._bytes += num_bytes
-            if self._bar is not None:
-                self._bar.set_postfix_str(f"{self._shards} shards", refresh=False)
-                self._bar.update(num_bytes)
-            elif time.monotonic() - self._shown >= _PAUSE_SECONDS:
-                self._write("")
+            self._num_shards += 1
+            self._num_bytes += sum(file.num_bytes for file in info.stored_files)
+            self._line.show(self._text)
 
     def close(self) -> None:
-        """Show the last state, and leave the line."""
-        with self._lock:
-            if self._bar is not None:
-                self._bar.close()
-            elif self._shards:
-                self._write("\n")
+        """Show the last state and end the line; nothing is shown if no shard was stored."""
+        self._line.close(self._text if self._num_shards else None)
 
-    def _write(self, end: str) -> None:
-        self._shown = time.monotonic()
-        sys.stderr.write(f"\rstored {self._shards} shards, {self._bytes / 1e6:,.1f} MB{end}")
-        sys.stderr.flush()
-
-
-def _tqdm() -> Any:
-    try:
-        module = importlib.import_module("tqdm")
-    except ImportError:
-        return None
-    return module.tqdm(desc="stored", unit="B", unit_scale=True, file=sys.stderr)
+    @property
+    def _text(self) -> str:
+        return f"stored {self._num_shards} shards, {self._num_bytes / 1e6:,.1f} MB"

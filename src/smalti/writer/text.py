@@ -1,4 +1,4 @@
-"""`JSONWriter`, `CSVWriter`, `TSVWriter` and `XSVWriter`, with the interface that MosaicML's users know."""
+"""`JSONWriter`, `CSVWriter`, `TSVWriter` and `XSVWriter`, with the interface of MosaicML's writers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -9,16 +9,16 @@ from smalti.writer.version import Place, VersionWriter, WriterOptions
 
 
 class TextWriter(VersionWriter):
-    """Writes one version of a set of text shards; the base of the writers below. See `MDSWriter` for the life cycle.
+    """The base of the writers of text shards, each of which writes one version. See `MDSWriter` for the life cycle.
 
-    Columns hold text, integers of any size, or floats. A value that would not come back as it was is refused: there is
-    no quoting, so CSV, TSV and XSV hold neither separators nor line ends, and JSON holds no NaN.
+    Columns hold text, integers of any size, or floats. Values that cannot be read back unchanged are refused: as there
+    is no quoting, values in CSV, TSV and XSV contain neither separators nor line ends, and JSON contains no NaN.
     """
 
     _format: ClassVar[str]
     _separator: str | None = None
 
-    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that a notebook moves over unchanged
+    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that notebooks need no changes
         self,
         *,
         columns: Mapping[str, str],
@@ -36,30 +36,26 @@ class TextWriter(VersionWriter):
         metadata: Mapping[str, Any] | None = None,
         mode: Mode | None = None,
     ) -> None:
-        r"""Check the options, and that `out` can take the version.
+        r"""Check the options, and that the version can be published at `out`.
 
         Args:
             columns: Name to encoding: `"str"`, `"int"` or `"float"`.
-            out: As for `MDSWriter`, like every argument from `keep_local` on; `size_limit` counts the lines alone.
+            out: As for `MDSWriter`, like all arguments below but `newline`.
             newline: Ends each line.
-            keep_local: With (local, remote), whether the set is written to the local folder as well.
-            compression: `"zstd:7"`, for example, or None; of data and meta files alike.
-            hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
-            size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
-            exist_ok: MosaicML's name for `mode="overwrite"`.
-            max_workers: Shards sealed and uploaded at the same time.
-            retry: Tries per upload, at least 1.
-            progress_bar: Whether stored shards and bytes are counted on the error stream.
-            storage_options: For the file system of the URL.
-            metadata: Kept with the version; JSON.
-            mode: `"create"`, `"overwrite"` or `"append"`.
+            keep_local: See `MDSWriter`.
+            compression: Of data and meta files.
+            hashes: Of data and meta files.
+            size_limit: Of the lines, without the meta file.
+            exist_ok: See `MDSWriter`.
+            max_workers: See `MDSWriter`.
+            retry: See `MDSWriter`.
+            progress_bar: See `MDSWriter`.
+            storage_options: See `MDSWriter`.
+            metadata: See `MDSWriter`.
+            mode: See `MDSWriter`.
 
         Raises:
-            SchemaError: A column or an option that cannot be used, or `append` to a set with other columns.
-            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
-            StoreError: `out` cannot be read.
-            ValueError: `retry` or `max_workers` below 1, no such mode, or one that `exist_ok` or `keep_local`
-                contradicts.
+            Errors as for `MDSWriter`.
         """
         schema = text_schema(columns)
         layout = layout_of(self._format, schema, newline, self._separator)
@@ -71,29 +67,29 @@ class TextWriter(VersionWriter):
 
 
 class JSONWriter(TextWriter):
-    """Writes JSONL: an object on each line."""
+    """A writer of JSONL: one JSON object per line."""
 
     _format = "json"
 
 
 class CSVWriter(TextWriter):
-    """Writes lines of values with commas between them, below a line of the columns' names."""
+    """A writer of comma-separated values, below a line with the names of the columns."""
 
     _format, _separator = "csv", ","
 
 
 class TSVWriter(TextWriter):
-    """Writes lines of values with tabs between them, below a line of the columns' names."""
+    """A writer of tab-separated values, below a line with the names of the columns."""
 
     _format, _separator = "tsv", "\t"
 
 
 class XSVWriter(TextWriter):
-    """Writes lines of values with any separator between them, below a line of the columns' names."""
+    """A writer of values with any separator, below a line with the names of the columns."""
 
     _format = "xsv"
 
     def __init__(self, *, columns: Mapping[str, str], separator: str, **options: Any) -> None:
-        """As `CSVWriter`, with the text that separates the values, such as `"|"`."""
+        """Create a writer as `CSVWriter`, with the text that separates the values, such as `"|"`."""
         self._separator = separator
         super().__init__(columns=columns, **options)

@@ -1,15 +1,15 @@
-"""Samples to shards in a store; publishes nothing: what it returns becomes visible when somebody commits it.
+"""`ShardUploader`: samples are cut into shards, which threads seal and upload. It publishes nothing.
 
-Shards that are sealed and put on threads while the writer goes on: bounded, checked, and none forgotten.
+The uploaded shards become visible when the caller publishes a version with them.
 
-Intended behaviour; anything else is a bug:
-1. At most `max_workers` shards are under way; a further one blocks the writer, so memory is bounded.
-2. A put counts when the store has it with its full size, asked for afterwards: stores have taken empty bodies before.
-3. The first failure is told at once through `on_failure`, and raised by the next `put` or `drain` and every one after.
+Intended behaviour of the upload queue; anything else is a bug:
+1. At most `max_workers` shards are being sealed and uploaded; a further one blocks the writer, so memory is bounded.
+2. After each put the size of the object is checked: some stores acknowledge objects and keep empty ones.
+3. The first failure calls `on_failure` at once, and is raised by every later `put` and `drain`.
 4. Every wait ends: a put has the store's deadlines, and waiting for a shard has `timeout_seconds` on top.
-5. `drain` gives the shards in the order in which they were put, however their threads overtook each other.
-6. A call that is interrupted, anywhere, leaves a queue that has failed: no shard is forgotten by one who goes on.
-7. A fork's copy stores, deletes and waits for nothing: the shards on their way are its parent's.
+5. `drain` returns the shards in the order in which they were put, whatever the order in which the threads finish.
+6. A call that is interrupted, at any point, leaves a failed queue, so that no shard can be missing unnoticed.
+7. A copy of the queue in a forked process does nothing: the shards belong to the parent process.
 """
 
 import os
@@ -18,54 +18,56 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from smalti.catalog.checked_put import put_and_check
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardInfo
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
-from smalti.format.writing.sealing import Lengths
 from smalti.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Put = Callable[[str, bytes | memoryview], None]
+_BATCH_BYTES = 1 << 26  # larger Arrow batches are added in parts of this size
 
 
 @dataclass(frozen=True)
 class UploadOptions:
-    """How shards travel."""
+    """Limits of the uploads of one writer."""
 
     max_workers: int = 4
     """Shards hashed, compressed and uploaded at the same time; each is in memory."""
     attempts: int = 2
-    """Tries per object and store, on top of the retries of the store itself."""
+    """Attempts per object and store, on top of the retries of the store itself."""
     timeout_seconds: float = 900.0
-    """Longest wait for one shard to be stored."""
+    """Longest wait for one shard to be stored, seconds."""
     hash_rows: bool = False
-    """Whether the row hash of what is written is summed up meanwhile, on the threads: 0.2 microseconds a sample."""
+    """True if the threads also compute the row hash of the samples: 0.2 microseconds per sample."""
     is_synced: bool = True
-    """False if somebody calls `sync` of the stores for every object before anybody counts on it."""
+    """True if a put makes the object durable; if False, the caller must call `sync` of the stores for each object."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the shards of one writer go."""
+    """The place of one writer's shards: stores, folder and split."""
 
     stores: tuple[Store, ...]
-    """One or more, which all get the same objects."""
+    """One or more; all get the same objects."""
     prefix: str = ""
     """The folder for them, which no other writer may use; empty for the root."""
     partition: str | None = None
     """The split that the shards belong to; the prefix should then start with it."""
 
     def place(self, info: ShardInfo) -> ShardInfo:
-        """The shard as it lies there."""
+        """Return the shard with its names and split at this place."""
         return replace(info.with_prefix(self.prefix), partition=self.partition)
 
 
 class UploadQueue:
-    """Shards on their way into one destination; used by one thread."""
+    """The shards that are being uploaded to one destination. Not thread-safe: used by one thread."""
 
     def __init__(
         self,
@@ -75,13 +77,13 @@ class UploadQueue:
         on_failure: Callable[[], None] | None = None,
         on_stored: Callable[[ShardInfo], None] | None = None,
     ) -> None:
-        """Start no thread yet.
+        """Create an empty queue; threads start with the first shard.
 
         Args:
-            destination: Where the shards go.
-            options: How many at a time, and how patiently.
+            destination: The place of the shards.
+            options: Concurrency, attempts and timeouts.
             on_failure: Called once, on the failing thread, as soon as a shard has failed for good.
-            on_stored: Called on its thread with every shard that the stores have whole.
+            on_stored: Called, on the uploading thread, with every shard that is completely stored.
         """
         self._destination = destination
         self._options = options
@@ -98,11 +100,11 @@ class UploadQueue:
         self._pid = os.getpid()
 
     def put(self, shard: FilledShard) -> None:
-        """Have the shard sealed and stored soon; blocks while too many are under way.
+        """Submit a shard; blocks while too many are being uploaded.
 
         Raises:
-            StoreError: This or an earlier shard failed, or does not end.
-            SmaltiError: This is a fork's copy.
+            StoreError: an earlier shard failed, or exceeded `timeout_seconds`.
+            SmaltiError: the queue was created before a fork, in the parent process.
         """
         self._check_process()
         try:
@@ -112,16 +114,16 @@ class UploadQueue:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
             self._running.append(self._pool.submit(self._store, [shard]))
-        except Exception as error:  # such as a thread that cannot be started: this shard is lost
+        except Exception as error:  # such as a thread that cannot be started: this shard would be missing
             self._fail(error)
             raise
 
     def drain(self) -> list[ShardInfo]:
-        """Every shard, in order, when all of them are stored.
+        """Wait until all shards are stored, and return them in order.
 
         Raises:
-            StoreError: One failed, or does not end.
-            SmaltiError: This is a fork's copy.
+            StoreError: a shard failed, or exceeded `timeout_seconds`.
+            SmaltiError: the queue was created before a fork, in the parent process.
         """
         self._check_process()
         while self._running:
@@ -132,11 +134,11 @@ class UploadQueue:
 
     @property
     def row_hash(self) -> int | None:
-        """The sum of the hashes of the samples stored so far; None if they are not hashed."""
+        """Sum of the hashes of the samples stored so far; None if they are not hashed."""
         return self._row_hash if self._options.hash_rows else None
 
     def cancel(self) -> tuple[str, ...]:
-        """Stop, wait for what runs, and delete what was put; returns the addresses that could not be deleted."""
+        """Stop, wait for running uploads, delete what was stored; return the addresses that could not be deleted."""
         if os.getpid() != self._pid:
             return ()
         self._cancelled.set()
@@ -147,30 +149,30 @@ class UploadQueue:
         self._close()
         with self._lock:
             keys, self._keys = self._keys, []
-            self._failure = None  # told already: what comes now is a use after the end
+            self._failure = None  # raised already; later calls are a use after the end
         stores = self._destination.stores
         return tuple(store.locate(key) for store in stores for key in keys if not _deleted(store, key))
 
     def raise_failure(self) -> None:
-        """Return only if no shard has failed so far."""
+        """Raise the failure of a shard, if there was one."""
         if self._failure is not None:
             raise self._failure
 
-    def note(self, error: BaseException) -> None:
-        """Have every further call fail if `error` is an interrupt: what a call had in its hands then is lost."""
-        if not isinstance(error, Exception):  # those are refusals, or known here already
+    def record_interrupt(self, error: BaseException) -> None:
+        """Mark the queue as failed if `error` is an interrupt: the call may have lost a sample or a shard."""
+        if not isinstance(error, Exception):  # exceptions are refused samples, or failures that are recorded already
             text = "this writer was interrupted, and a sample or a shard would be missing; make a new one, write again."
             self._fail(ValueError(text))
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise SmaltiError(
-                "this writer was made before a fork, and its shards are on their way in the parent process; make a "
-                "writer in each process, and publish what they wrote together with `smalti.merge_index`."
+                "this writer was created before a fork, and the parent process uploads its shards; create a writer in "
+                "each process, and publish what they wrote together with `smalti.merge_index`."
             )
 
     def _settle(self) -> None:
-        future = self._running[0]  # still there if the wait is interrupted: then it is `cancel` that waits for it
+        future = self._running[0]  # stays in the queue if the wait is interrupted, for `cancel` to wait for it
         is_done = bool(wait([future], timeout=self._options.timeout_seconds).done)
         self._running.popleft()
         if not is_done:
@@ -201,7 +203,7 @@ class UploadQueue:
 
     def _store(self, holder: list[FilledShard]) -> ShardInfo:
         try:
-            filled = holder.pop()  # popped, so that the unfinished form is free once there is the finished one
+            filled = holder.pop()  # popped, so that the unsealed shard is freed as soon as the sealed one exists
             row_hash = filled.row_hash() if self._options.hash_rows else 0
             built = filled.seal()
             del filled
@@ -221,31 +223,19 @@ class UploadQueue:
             raise
 
     def _put(self, store: Store, key: str, data: Buffer) -> None:
-        put = store.put if self._options.is_synced else store.put_unsynced
+        store_put = store.put if self._options.is_synced else store.put_unsynced
+        put = partial(store_put, key, bytes(data) if isinstance(data, bytearray) else data)
         for attempt in range(1, self._options.attempts + 1):
             if self._cancelled.is_set():
                 return
             try:
-                _put_checked(put, store, key, data)
+                put_and_check(put, store, key, len(data), attempts=1, error=StoreError)
                 return
             except StoreAuthError:
                 raise
             except StoreError:
                 if attempt == self._options.attempts:
                     raise
-
-
-def _put_checked(put: Put, store: Store, key: str, data: Buffer) -> None:
-    put(key, bytes(data) if isinstance(data, bytearray) else data)
-    found = store.size(key)
-    if found != len(data):
-        raise StoreError(
-            f"{store.locate(key)}: put {len(data)} bytes, and the store has {found}; it did not take the whole object. "
-            "Write again; if it happens again, look at the store.",
-            key=key,
-            expected=len(data),
-            found=found,
-        )
 
 
 def _deleted(store: Store, key: str) -> bool:
@@ -256,28 +246,25 @@ def _deleted(store: Store, key: str) -> bool:
     return True
 
 
-_PART_BYTES = 1 << 26
-
-
 class SampleBuilder(Protocol):
-    """What cuts samples into shards: `ShardBuilder`, or the builder of a text format."""
+    """The interface of shard builders, which cut samples into shards: `ShardBuilder`, or that of a text format."""
 
     def add(self, sample: Mapping[str, Any], /) -> Sequence[FilledShard]:
-        """Take one sample in, and return the shards that were completed."""
+        """Add one sample, and return the completed shards."""
 
     def add_batch(self, batch: "pa.RecordBatch", /) -> Sequence[FilledShard]:
-        """Take every row of a batch in, and return the shards that were completed."""
+        """Add every row of a batch, and return the completed shards."""
 
     def finish(self) -> Sequence[FilledShard]:
-        """The last shards."""
+        """Return the last shards."""
 
 
 class ShardUploader:
-    """Fills shards, and has them sealed and put below a prefix on threads meanwhile; used by one thread.
+    """A writer of shards below a prefix, which threads seal and upload. Not thread-safe: used by one thread.
 
-    In memory are at most `uploads.max_workers` shards on their way, one that waits for its turn and one being filled,
-    and while a batch is taken in up to 64 MiB of it more. After any error but SchemaError call `abort`: the uploader is
-    of no further use.
+    Memory holds at most `uploads.max_workers` shards that are being uploaded, one that waits and one that is being
+    filled, plus up to 64 MiB of a batch that is being added. After any error but SchemaError the uploader cannot be
+    used any more; call `abort`.
     """
 
     def __init__(
@@ -291,77 +278,71 @@ class ShardUploader:
         mirrors: Sequence[Store] = (),
         on_stored: Callable[[ShardInfo], None] | None = None,
     ) -> None:
-        """Start empty; the store is first used when a shard is full.
+        """Create an empty uploader; the store is first used when a shard is full.
 
         Args:
-            store: Where the shards go.
+            store: The store of the shards.
             prefix: The folder for them, which no other writer may use; empty for the root.
-            builder: What makes shards of samples; nobody else uses it.
+            builder: Cuts the samples into shards; it must not be shared.
             partition: The split that the shards belong to; the prefix should then start with it.
-            uploads: How many at a time, and how patiently.
+            uploads: Concurrency, attempts and timeouts.
             mirrors: Further stores that get the same objects.
-            on_stored: Called, on some thread, with every shard that is in the stores.
+            on_stored: Called, on an uploading thread, with every shard that is in all stores.
         """
         self._builder: SampleBuilder | None = builder
         destination = Destination((store, *mirrors), prefix, partition)
-        self._queue = UploadQueue(destination, uploads or UploadOptions(), on_failure=self._shut, on_stored=on_stored)
-        # Looked up once, and replaced when there is something to say instead: a sample costs no further checks.
+        self._queue = UploadQueue(destination, uploads or UploadOptions(), on_failure=self._close, on_stored=on_stored)
+        # Bound methods that are replaced by `_refuse` at the end, so that adding a sample needs no state check.
         self._add = builder.add
         self._add_batch = builder.add_batch
         self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Take one sample in; blocks while too many shards are on their way.
+        """Add one sample; blocks while too many shards are being uploaded.
 
         Raises:
-            SchemaError: The sample does not fit; it was not taken in.
-            StoreError: A shard could not be stored, this one's or an earlier one.
-            ValueError: Finished or aborted already.
+            SchemaError: the sample does not match the schema; it was not added.
+            StoreError: a shard could not be stored.
+            ValueError: the uploader was finished or aborted.
         """
         try:
             for shard in self._add(sample):
                 self._queue.put(shard)
         except BaseException as error:
-            self._queue.note(error)
+            self._queue.record_interrupt(error)
             raise
 
-    def write_encoded(self, lengths: Lengths, data: memoryview) -> None:
-        """Take samples in as they lie in a shard of the same schema; see `ShardBuilder.add_encoded`.
+    def write_encoded(self, lengths: Int64s, data: memoryview) -> None:
+        """Add samples as stored in a shard of the same schema; see `ShardBuilder.add_encoded`.
 
         Raises:
-            SchemaError: They do not fit, or the shards are text, which cannot be put together so.
-            StoreError: A shard could not be stored, this one's or an earlier one.
-            ValueError: Finished or aborted already.
+            SchemaError: they do not match the schema, or the builder cannot add encoded samples.
+            StoreError: a shard could not be stored.
+            ValueError: the uploader was finished or aborted.
         """
         try:
             for shard in self._add_encoded(lengths, data):
                 self._queue.put(shard)
         except BaseException as error:
-            self._queue.note(error)
+            self._queue.record_interrupt(error)
             raise
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
-        """Take every row of an Arrow batch or table in, column by column; otherwise as `write`.
-
-        A table is taken batch by batch, and a batch of more than 64 MiB in parts, so that memory stays bounded.
-
-        Raises:
-            SchemaError: A row does not fit; nothing was taken in of the batch or part with that row.
-        """
+        """Add every row of an Arrow batch or table; see `VersionWriter.write_batch`. Otherwise as `write`."""
         try:
             for part in _parts(batch):
                 for shard in self._add_batch(part):
                     self._queue.put(shard)
         except BaseException as error:
-            self._queue.note(error)
+            self._queue.record_interrupt(error)
             raise
 
     def finish(self) -> list[ShardInfo]:
-        """Every shard, in order, with its files below the prefix; all of them are in the store, whole.
+        """Upload the last shards, wait for all, and return every shard in order, with its keys in the store.
 
         Raises:
-            StoreError: A shard could not be stored.
-            ValueError: Finished or aborted already.
+            StoreError: a shard could not be stored.
+            ValueError: the uploader was finished or aborted.
         """
         if self._builder is None or self._add == self._refuse:
             self._refuse()
@@ -370,32 +351,32 @@ class ShardUploader:
                 self._queue.put(shard)
             shards = self._queue.drain()
         except BaseException as error:
-            self._queue.note(error)
+            self._queue.record_interrupt(error)
             raise
-        self._shut()
+        self._close()
         self._builder = None  # it holds memory
         return shards
 
     @property
     def row_hash(self) -> int | None:
-        """The sum of the hashes of all samples (`catalog.row_hash`), after `finish`; None if they are not hashed."""
+        """Sum of the hashes of all samples, valid after `finish`; None if they are not hashed. See `row_hash_text`."""
         return self._queue.row_hash
 
     def abort(self) -> tuple[str, ...]:
-        """Stop and delete what was uploaded; the addresses that could not be deleted. Harmless after another abort.
+        """Stop, delete what was uploaded, and return the addresses that could not be deleted. Idempotent.
 
-        Also after `finish`, as long as nobody has committed the shards.
+        It may also be called after `finish`, as long as no version with the shards was published.
         """
-        self._shut()
+        self._close()
         self._builder = None
         return self._queue.cancel()
 
-    def _shut(self) -> None:
+    def _close(self) -> None:
         self._add = self._add_batch = self._add_encoded = self._refuse
 
     @staticmethod
     def _refuse_encoded(*_: object) -> NoReturn:
-        raise SchemaError("shards of text are put together from samples alone; write the samples one by one")
+        raise SchemaError("this builder cannot add encoded samples; write the samples one by one")
 
     def _refuse(self, *_: object) -> NoReturn:
         self._queue.raise_failure()
@@ -409,7 +390,7 @@ def _parts(batch: "pa.RecordBatch | pa.Table") -> "Iterator[pa.RecordBatch]":
         for piece in batch.to_batches():
             yield from _parts(piece)
     elif isinstance(batch, pa.RecordBatch):
-        rows = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
+        rows = max(1, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes))
         for begin in range(0, batch.num_rows, rows):
             yield batch.slice(begin, rows)
     else:

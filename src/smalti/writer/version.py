@@ -1,4 +1,4 @@
-"""One version of a shard set, from the first sample to its publication; what every writer of a format shares."""
+"""`VersionWriter`: the life cycle of a writer, from the first sample to publication, for all shard formats."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError
 from smalti.format import Schema
 from smalti.storage import Store, open_store
-from smalti.writer.progress import Progress
+from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
 if TYPE_CHECKING:
@@ -28,36 +28,24 @@ Writer = TypeVar("Writer", bound="VersionWriter")
 
 @dataclass(frozen=True)
 class WriterOptions:
-    """Where a writer's version goes, and how; the arguments that MosaicML's writers share, and Smalti's own."""
+    """The options that all writers share, with the names and meanings of the arguments of `MDSWriter`."""
 
     out: Place | tuple[Place, Place]
-    """A local folder or a URL; or both as (local, remote)."""
     keep_local: bool = False
-    """With (local, remote), whether the set is written to the local folder as well."""
     exist_ok: bool = False
-    """MosaicML's name for `mode="overwrite"`."""
     max_workers: int | None = None
-    """Shards hashed, compressed and uploaded at the same time, each in memory; by default one per core and 4 more, at
-    most 8."""
     retry: int = 2
-    """Tries per upload, at least 1."""
     progress_bar: bool = False
-    """Whether stored shards and bytes are counted on the error stream."""
     storage_options: Mapping[str, Any] | None = None
-    """For the file system of the URL."""
     metadata: Mapping[str, Any] | None = None
-    """Kept with the version; JSON."""
     row_hash: bool = False
-    """Whether the version gets a row hash; it costs some 0.2 microseconds a sample."""
     mode: Mode | None = None
-    """Whether to `create` a set where there is none, or to `overwrite` or `append` to one by a new version; by default
-    what `exist_ok` says."""
 
     def chosen_mode(self) -> Mode:
         """Return the mode that `mode` and `exist_ok` name.
 
         Raises:
-            ValueError: There is no such mode, or it contradicts another option.
+            ValueError: the mode is unknown, or contradicts another option.
         """
         if self.mode is None:
             return "overwrite" if self.exist_ok else "create"
@@ -76,10 +64,10 @@ class WriterOptions:
         return self.mode
 
     def uploads(self) -> UploadOptions:
-        """The part that the uploader takes.
+        """Return the options of the uploader.
 
         Raises:
-            ValueError: A number below 1.
+            ValueError: `retry` or `max_workers` is below 1.
         """
         if self.retry < 1:
             raise ValueError(f"`retry` is the number of tries, at least 1, found {self.retry}")
@@ -89,10 +77,10 @@ class WriterOptions:
         return UploadOptions(workers, attempts=self.retry, hash_rows=self.row_hash)
 
     def stores(self) -> tuple[Store, ...]:
-        """The stores to write to, the one that decides first.
+        """Return the stores to write to; the first one decides whether the version is published.
 
         Raises:
-            StoreError: A URL that cannot be opened.
+            StoreError: a URL cannot be opened.
         """
         if not isinstance(self.out, tuple):
             return (open_store(self.out, self.storage_options),)
@@ -104,20 +92,20 @@ class WriterOptions:
 
 
 class VersionWriter:
-    """Writes one version of a shard set; used by one thread. The base of the writers, each of which brings a builder.
+    """A writer of one version of a shard set, used by one thread; the base of the writers, which provide the builder.
 
-    The version becomes visible when the `with` block ends well, all at once. When the block raises, nothing is
-    published and what had been uploaded is deleted; unless `finish` was called in it, which cannot be undone.
+    The version is published all at once when the `with` block ends without an error. If the block raises, nothing is
+    published and the uploaded shards are deleted, unless `finish` was called in the block, which cannot be undone.
     """
 
     def __init__(self, schema: Schema, builder: SampleBuilder, options: WriterOptions) -> None:
-        """Check the options, and that `options.out` can take the version.
+        """Check the options, and that the version can be published at `options.out`.
 
         Raises:
-            DatasetExists: There is a set already and the mode is `create`, or it is not one of Smalti's.
-            SchemaError: The mode is `append`, and the set has other columns.
+            DatasetExists: there is a set already and the mode is `create`, or Smalti did not write the set.
+            SchemaError: the mode is `append`, and the set has other columns.
             StoreError: `out` cannot be read.
-            ValueError: An option that cannot be used.
+            ValueError: an option is invalid.
         """
         uploads = options.uploads()
         self._mode = options.chosen_mode()
@@ -133,8 +121,8 @@ class VersionWriter:
                 check_append(store, newest, schema)
         for store in self._stores:
             markers.begin(store, self._write_id)
-        self._progress = Progress() if options.progress_bar else None
-        self._may_be_named = False  # once publishing has begun a version may name our shards: they are not deleted
+        self._progress = UploadProgress() if options.progress_bar else None
+        self._may_be_published = False  # from the start of publishing on: the shards must not be deleted then
         self._uploader = ShardUploader(
             self._stores[0],
             f"{self._write_id}/0",
@@ -146,44 +134,44 @@ class VersionWriter:
 
     @Replaceable
     def write_id(self) -> str:
-        """Name of what is written, before and after it is published."""
+        """The write id, which names this write before and after it is published."""
         return self._write_id
 
     @Replaceable
     def manifest(self) -> Manifest | None:
-        """What was published; None before."""
+        """The published version; None before."""
         return self._published
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Take one sample in: exactly the columns of the set.
+        """Add one sample, which has exactly the columns of the set.
 
         Raises:
-            SchemaError: The sample does not fit; it was not taken in.
-            StoreError: An upload failed.
-            ValueError: Finished already.
+            SchemaError: the sample does not match the schema; it was not added.
+            StoreError: an upload failed.
+            ValueError: the writer was finished.
         """
         self._uploader.write(sample)
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
-        """Take every row of an Arrow batch or table in, column by column; otherwise as `write`.
+        """Add every row of an Arrow batch or table, column by column; otherwise as `write`.
 
-        A table is taken batch by batch, and a batch of more than 64 MiB in parts, so that memory stays bounded.
+        Tables are added batch by batch, and batches of more than 64 MiB in parts, so that memory is bounded.
 
         Raises:
-            SchemaError: A row does not fit; nothing was taken in of the batch or part with that row.
+            SchemaError: a row does not match the schema; no row of its batch or part was added.
         """
         self._uploader.write_batch(batch)
 
     def finish(self) -> Manifest:
-        """Upload the rest and publish the version; leaving the `with` block does it.
+        """Upload the last shards and publish the version. Leaving the `with` block calls it.
 
         Raises:
-            StoreError: An upload failed; nothing was published, and what had been uploaded was deleted.
-            CommitConflict: Somebody else published first; as above. An append is tried again before, 30 times at most.
-            DatasetExists: Somebody else has made a set there, and the mode is `create`; as above.
-            SchemaError: Somebody else has replaced the set to append to by one with other columns; as above.
-            CommitUnknown: The store stopped answering while publishing; nothing was deleted.
-            ValueError: Finished already; what was published stays.
+            StoreError: an upload failed; nothing was published, and the uploaded shards were deleted.
+            CommitConflict: another writer published first; as above. Appends are retried, 30 times at most.
+            DatasetExists: another writer has created a set there, and the mode is `create`; as above.
+            SchemaError: another writer has replaced the set to append to by one with other columns; as above.
+            CommitUnknown: the store stopped answering while publishing; nothing was deleted.
+            ValueError: the writer was finished already; the published version stays.
         """
         try:
             shards = self._uploader.finish()
@@ -198,14 +186,14 @@ class VersionWriter:
             metadata=self._metadata,
             row_hash="" if self._uploader.row_hash is None else row_hash_text(self._uploader.row_hash),
         )
-        self._may_be_named = True
+        self._may_be_published = True
         try:
             self._published = publish(self._stores[0], draft, mode=self._mode)
         except CommitUnknown:
             raise
         except (CatalogError, SchemaError) as error:
-            # These say for sure that no version names our shards.
-            self._may_be_named = False
+            # After these errors it is certain that no version references the shards.
+            self._may_be_published = False
             self._abort(error)
             raise
         for store in self._stores[1:]:
@@ -225,16 +213,17 @@ class VersionWriter:
             self.finish()
 
     def _abort(self, error: BaseException) -> None:
-        left = () if self._may_be_named else self._uploader.abort()
-        if not left and not self._may_be_named:
+        left = () if self._may_be_published else self._uploader.abort()
+        if not left and not self._may_be_published:
             self._end_marker()
         self._close_progress()
         if left and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"{len(left)} uploaded objects could not be deleted; no version names them: {left[0]} ...")
 
     def _end_marker(self) -> None:
-        for store in self._stores if os.getpid() == self._pid else ():  # a fork's copy ends nothing of its parent's
-            markers.end(store, self._write_id)
+        if os.getpid() == self._pid:  # in a forked process the marker belongs to the parent
+            for store in self._stores:
+                markers.end(store, self._write_id)
 
     def _close_progress(self) -> None:
         if self._progress is not None:

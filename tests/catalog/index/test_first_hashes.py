@@ -66,7 +66,7 @@ def test_shards_and_digests_are_the_same_with_and_without():
     plain = [shard(number, None) for number in range(4)]
     assert plain == SHARDS
     assert digest_of(plain) == digest_of(SHARDS)
-    assert table_of(plain).marks().tolist() == table_of(SHARDS).marks().tolist()
+    assert table_of(plain).content_hashes().tolist() == table_of(SHARDS).content_hashes().tolist()
 
 
 def test_a_version_opens_with_them_by_its_index_and_by_its_table(published):

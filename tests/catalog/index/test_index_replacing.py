@@ -158,7 +158,7 @@ def test_a_store_that_keeps_nothing_of_an_index_is_told(tmp_path):
         def put_if_match(self, key, data, etag):
             return super().put_if_match(key, b"", etag)
 
-    with pytest.raises(CatalogError, match="holds nothing"):
+    with pytest.raises(CatalogError, match="the store has 0"):
         replace_index(Losing(), "index.json", b"{}", 1)
 
 

@@ -146,20 +146,20 @@ def test_one_listing_and_one_read_for_each_part_are_all_requests():
     assert (calls.count("list"), calls.count("get"), calls.count("put"), len(calls)) == (1, 20, 1, 22)
 
 
-class Meeting(MemoryStore):
-    """Answers a `get` only when four of them are under way."""
+class FourReadersStore(MemoryStore):
+    """A store whose `get` waits until four of them run at the same time."""
 
     def __init__(self):
         super().__init__()
-        self.meeting = threading.Barrier(4)
+        self.four_readers = threading.Barrier(4)
 
     def get(self, key):
-        self.interfering_store.wait(timeout=20)
+        self.four_readers.wait(timeout=20)
         return super().get(key)
 
 
 def test_parts_are_read_at_the_same_time():
-    store = Meeting()
+    store = FourReadersStore()
     for part in range(8):
         fill(store, f"{part}", 2)
     merge_index(store)

@@ -1,17 +1,16 @@
-"""A store in which somebody comes in between."""
+"""A store that runs a function of the test immediately before a version is put."""
 
 from smalti.testing import MemoryStore
 
 
-class Meeting(MemoryStore):
-    """Does something of the test's just before a compaction's version is put, once."""
+class InterferingStore(MemoryStore):
+    """A store that calls `interfere` once, before the put of a header that contains `before`."""
 
     before = b'"compact"'
-    """What the put has that it comes before."""
-    meanwhile = None
+    interfere = None
 
     def put_if_absent(self, key, data):
-        if self.before in data and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if self.before in data and self.interfere is not None:
+            interfere, self.interfere = self.interfere, None
+            interfere()
         super().put_if_absent(key, data)

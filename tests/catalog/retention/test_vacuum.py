@@ -5,7 +5,7 @@ import pytest
 from smalti.catalog import history, load_manifest, publish, rollback, verify
 from smalti.catalog.header import read_header
 from smalti.catalog.retention import markers
-from smalti.catalog.retention.sweep import LEAST_SECONDS, parse_age
+from smalti.catalog.retention.age import LEAST_SECONDS, parse_age
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import (
@@ -21,7 +21,7 @@ from smalti.format import emit_index
 from smalti.storage import LocalStore, ObjectInfo
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
-from tests.catalog.publishing.interfering_store import Meeting
+from tests.catalog.publishing.interfering_store import InterferingStore
 
 DAY = 86400.0
 
@@ -163,7 +163,7 @@ def test_what_a_dead_writer_left_goes_with_its_marker(store, make_draft):
     assert store.below("_versions/writes/") == []
     assert report.removed[-1].key == "_versions/writes/dead.json", "the marker last: it says whose the rest is"
     assert is_whole(store, None)
-    with pytest.raises(CatalogError, match="write dead was taken for dead"):
+    with pytest.raises(CatalogError, match="write dead was considered abandoned"):
         publish(store, draft, mode="append")
     assert is_whole(store, None)
 
@@ -307,7 +307,7 @@ def test_a_store_that_tells_no_times_is_refused(make_draft):
     store = Timeless()
     publish(store, make_draft(store))
     before = dict(store.objects)
-    with pytest.raises(CatalogError, match="does not tell when its objects were put"):
+    with pytest.raises(CatalogError, match="does not report when its objects were put"):
         vacuum(store)
     assert store.objects == before
 
@@ -334,7 +334,7 @@ def test_a_kept_version_that_cannot_be_read_stops_it(store, make_draft):
 # ---------------------------------------------------------------------- beside others
 
 
-class BeforeVacuum(Meeting, Aging):
+class BeforeVacuum(InterferingStore, Aging):
     """Just before the vacuum's own version is put."""
 
     before = b'"vacuum"'
@@ -344,9 +344,9 @@ def test_a_rollback_that_comes_first_keeps_its_version(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
-    store.meanwhile = lambda: rollback(store, 1)
+    store.interfere = lambda: rollback(store, 1)
     report = vacuum(store, dry_run=False)
-    assert store.meanwhile is None
+    assert store.interfere is None
     assert report.removed == ()
     assert store.below("aaaa/") != []
     assert is_whole(store, None)
@@ -356,7 +356,7 @@ def test_an_append_that_comes_first_is_kept(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
-    store.meanwhile = lambda: publish(store, make_draft(store, 4, write_id="cccc"), mode="append")
+    store.interfere = lambda: publish(store, make_draft(store, 4, write_id="cccc"), mode="append")
     vacuum(store, dry_run=False)
     assert load_manifest(store).rows == 9
     assert is_whole(store, None)
@@ -366,7 +366,7 @@ def test_a_tag_that_comes_first_keeps_its_version(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
-    store.meanwhile = lambda: tag(store, "best", 1)
+    store.interfere = lambda: tag(store, "best", 1)
     vacuum(store, dry_run=False)
     assert tags(store) == {"best": 1}
     assert is_whole(store, 1)
@@ -376,7 +376,7 @@ def test_two_at_once_remove_the_same(make_draft):
     store = BeforeVacuum()
     publish_all(store, make_draft, "aaaa", "bbbb")
     store.pass_days(20)
-    store.meanwhile = lambda: vacuum(store, dry_run=False)
+    store.interfere = lambda: vacuum(store, dry_run=False)
     vacuum(store, dry_run=False)
     assert store.below("aaaa/") == []
     assert is_whole(store, None)
@@ -389,7 +389,7 @@ def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_
 
     def again():
         publish(store, make_draft(store, 2), mode="append")
-        store.meanwhile = again
+        store.interfere = again
 
     class Quick:
         def now(self):
@@ -400,7 +400,7 @@ def test_publishers_who_never_pause_make_it_give_up_and_nothing_is_removed(make_
         def pause(self, seconds):
             """Not."""
 
-    store.meanwhile = again
+    store.interfere = again
     with pytest.raises(CommitConflict, match="nothing was removed"):
         vacuum(store, dry_run=False, clock=Quick())
     assert is_whole(store, 1)

@@ -169,7 +169,7 @@ def test_opened_streams_are_sent_as_what_they_were_opened_from(tmp_path, make_dr
     store = LocalStore(tmp_path / "set")
     publish(store, make_draft(store, 200))
     unindexed(store)
-    streams = OpenStreams([StreamOptions(local=str(tmp_path / "set"))] * 2)
+    streams = OpenStreams([StreamOptions(str(tmp_path / "set"))] * 2)
     data = pickle.dumps(streams)
     again = pickle.loads(data)
     assert len(data) < 6000

@@ -25,7 +25,7 @@ def code_of_the_page():
     return [block for block in blocks if not block.startswith("# mosaicml")]
 
 
-def test_the_pages_example_runs(tmp_path):
+def test_the_example_of_the_documentation_runs(tmp_path):
     definition, use = code_of_the_page()
     names = {"folder": str(tmp_path / "set"), "__name__": "docs_encodings"}
     exec(compile(definition, PAGE, "exec"), names)
@@ -70,7 +70,7 @@ def test_same_factory_may_be_registered_again_and_another_may_not():
         register_encoding("test.lambda", lambda name, _: Flag(name, ""))
 
 
-def test_newest_definition_counts_when_a_notebook_cell_runs_twice():
+def test_newest_definition_is_used_when_a_notebook_cell_runs_twice():
     cell = """
 class Shout(Encoding):
     def __init__(self, name, parameters):
@@ -167,14 +167,14 @@ class NoConstructor(Flag):
         (NoConstructor, "of that name, found None"),
     ],
 )
-def test_factory_that_gives_nothing_usable_is_refused(make, fault):
+def test_factory_that_returns_no_usable_encoding_is_refused(make, fault):
     name = f"test_bad_{make.__name__.lower()}"
     register_encoding(name, make)
     with pytest.raises(SchemaError, match=fault):
         Schema.from_columns({"x": name})
 
 
-def test_built_in_names_do_not_reach_factories():
+def test_built_in_names_are_never_looked_up_in_factories():
     with pytest.raises(SchemaError, match="unknown encoding"):
         parse_encoding("jpeg:90")
     with pytest.raises(SchemaError, match="unknown encoding"):
@@ -225,7 +225,7 @@ def in_a_fresh_process(folder, code):
 
 
 @pytest.mark.process
-def test_an_index_never_makes_a_package_be_imported(tmp_path):
+def test_an_index_never_causes_an_import(tmp_path):
     """Fault S17: a set that names an encoding must not choose what code runs, installed or not."""
     announce(tmp_path, "planted", ["planted = planted:Flag"], f"open({str(tmp_path / 'ran')!r}, 'w')\n{ANNOUNCED}")
     assert "unknown encoding 'planted'" in in_a_fresh_process(tmp_path, "parse_encoding('planted')")

@@ -83,7 +83,7 @@ def test_numbers_give_one_array_of_their_type():
     assert (found.dtype, found.tolist()) == (np.float16, [1.5])
 
 
-def test_block_is_given_where_all_headers_are_equal_and_only_there():
+def test_block_is_returned_only_if_all_headers_are_equal():
     codec = parse_encoding("ndarray:int16")
     one, two = (codec.encode(np.arange(n, dtype=np.int16)) for n in (3, 4))
     turned = codec.encode(np.arange(4, dtype=np.int16).reshape(2, 2))
@@ -119,14 +119,14 @@ def test_block_is_given_where_all_headers_are_equal_and_only_there():
         ("pil", [bytes.fromhex("0100000001000000010000004c07"), b"\x01"], 1),
     ],
 )
-def test_error_says_which_value_is_damaged(name, stored, row):
+def test_error_has_the_row_of_the_damaged_value(name, stored, row):
     with pytest.raises(FormatError) as caught:
         parse_encoding(name).decode_many(*joined(stored))
     assert caught.value.row == row
 
 
 @given(st.lists(st.binary(max_size=6), max_size=6))
-def test_split_cuts_bytes_where_the_offsets_say(values):
+def test_split_cuts_bytes_at_the_offsets(values):
     assert split(*joined(values)) == values
 
 
@@ -136,7 +136,7 @@ def test_split_of_equal_and_of_long_values():
 
 
 @given(st.sampled_from(["ndarray", "ndarray:int16", "ndarray:int16:2"]), st.lists(st.binary(max_size=12), max_size=5))
-def test_any_bytes_are_arrays_or_a_typed_error(name, stored):
+def test_any_bytes_give_arrays_or_a_typed_error(name, stored):
     codec = parse_encoding(name)
     try:
         expected = [codec.decode(value) for value in stored]

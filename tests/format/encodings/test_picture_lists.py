@@ -9,7 +9,7 @@ from PIL import Image
 
 from smalti.errors import BadImageError, SchemaError
 from smalti.format import Encoding, Schema, ShardBuilder, ShardOptions, parse_encoding
-from smalti.format.encodings.images import PictureList
+from smalti.format.encodings.images import ImageList
 from tests.format.columns import image_bytes
 
 JPEG, PNG = image_bytes("JPEG", (5, 4)), image_bytes("PNG", (5, 4))
@@ -117,7 +117,7 @@ def test_damaged_lists_are_refused(name):
             codec.encode(data)
 
 
-def test_millions_of_empty_images_end_at_the_first():
+def test_list_of_millions_of_empty_images_is_refused_at_the_first():
     data = u32(0, 1_000_000) + bytes(4_000_000)
     for name in LISTS:
         with pytest.raises(BadImageError):
@@ -168,4 +168,4 @@ def test_image_of_four_gib_is_refused():
             return data
 
     with pytest.raises(SchemaError, match="4 GiB"):
-        PictureList("list[fake]", Fake("fake")).encode([b"a"])
+        ImageList("list[fake]", Fake("fake")).encode([b"a"])

@@ -37,7 +37,7 @@ def test_palette_image_is_refused_as_raw_pixels():
 
 @pytest.mark.parametrize("name", ["pil", "list[pil]"])
 @pytest.mark.parametrize(("mode", "pixels"), [("P", bytes([0, 1, 255, 7])), ("PA", bytes(range(8)))])
-def test_palette_image_that_mosaicml_stored_keeps_its_numbers(name, mode, pixels):
+def test_palette_image_that_mosaicml_stored_keeps_its_indices(name, mode, pixels):
     """Masks of classes are such images."""
     stored = b"".join(n.to_bytes(4, "little") for n in (2, 2, len(mode))) + mode.encode() + pixels
     if name == "pil":
@@ -68,7 +68,7 @@ def test_damaged_raw_image_is_refused_before_anything_is_allocated(stored):
 
 
 @pytest.mark.parametrize(("name", "data"), [("jpeg", JPEG), ("png", PNG)])
-def test_file_passes_through_untouched(name, data):
+def test_image_file_is_stored_unchanged(name, data):
     assert parse_encoding(name).encode(data) == data
     assert parse_encoding(name).encode(memoryview(data)) == data
     assert np.asarray(parse_encoding(name).decode(data)).shape == (4, 5)
@@ -135,7 +135,7 @@ def test_image_that_was_changed_in_place_is_stored_as_it_is_now(tmp_path):
         assert (found.mode, found.size) == (image.mode, image.size) != ("RGB", (64, 32))
 
 
-def test_file_that_changed_under_an_open_image_is_not_stored_for_it(tmp_path):
+def test_file_changed_after_the_image_was_opened_is_not_stored(tmp_path):
     path = tmp_path / "a.jpg"
     Image.new("L", (8, 8), 200).save(path)
     with Image.open(path) as image:
@@ -208,7 +208,7 @@ START, SIZE, SCAN, END = "ffd8", "ffc0000b0800020003010111 00", "ffda00080101000
         (START + SIZE, "ends before any pixels"),
     ],
 )
-def test_jpeg_header_check_by_hand(data, fault):
+def test_jpeg_check_finds_each_fault(data, fault):
     codec = parse_encoding("jpeg")
     stored = bytes.fromhex(data)
     if fault is None:
@@ -218,7 +218,7 @@ def test_jpeg_header_check_by_hand(data, fault):
             codec.encode(stored)
 
 
-def test_png_header_check_by_hand():
+def test_png_check_finds_each_fault():
     for data, fault in (
         (PNG[:12] + b"XXXX" + PNG[16:], "header is missing"),
         (PNG[:16] + bytes(4) + PNG[20:], "width or height is 0"),

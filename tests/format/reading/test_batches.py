@@ -27,9 +27,9 @@ from smalti.format import (
     open_shard,
     register_encoding,
 )
-from smalti.format.reading.batch import Picked, read_batch
+from smalti.format.reading.batch import RowSelection, read_batch
 from smalti.format.reading.gather import gather
-from smalti.format.reading.mapping import _Memory
+from smalti.format.reading.mapping import _AddressRange
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
 from tests.format.text_sets import one_shard, paths
@@ -86,7 +86,7 @@ def tables(draw):
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tables())
 @pytest.mark.slow
-def test_a_batch_is_its_samples_whatever_shards_they_lie_in(tmp_path, table):
+def test_a_batch_equals_its_samples_whatever_shards_they_lie_in(tmp_path, table):
     columns, samples, picks, per_shard = table
     shards = write_many(tmp_path, columns, samples, per_shard)
     which, rows = np.array(picks, np.int64) // per_shard, np.array(picks, np.int64) % per_shard
@@ -104,7 +104,7 @@ def test_a_batch_is_its_samples_whatever_shards_they_lie_in(tmp_path, table):
             assert same(decoded[name][place], expected)
 
 
-def test_every_encoding_comes_back_alike_alone_in_a_batch_and_gathered(tmp_path):
+def test_every_encoding_gives_equal_values_as_sample_in_a_batch_and_gathered(tmp_path):
     columns = {f"c{i}": encoding for i, encoding in enumerate(EVERY_ENCODING)}
     sample = {f"c{i}": value for i, value in enumerate(EVERY_ENCODING.values())}
     shards = write_many(tmp_path, columns, [sample] * 5, 2)
@@ -168,7 +168,7 @@ def test_an_array_that_does_not_fit_is_refused(tmp_path, array):
         shard.batch(np.array([0, 1, 2]), out={"id": array})
 
 
-def test_gather_takes_only_the_columns_asked_for(tmp_path):
+def test_gather_returns_only_the_requested_columns(tmp_path):
     _, shard = write(tmp_path, MIXED, mixed(5))
     found = shard.gather(np.array([4, 1]), ["text", "id"])
     assert list(found) == ["text", "id"]
@@ -179,7 +179,7 @@ def test_gather_takes_only_the_columns_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "rows"), [(8192, 5), (40_000, 20), (40_001, 20), (1 << 20, 2), (1_100_001, 3)])
-def test_large_values_come_whole(tmp_path, size, rows):
+def test_large_values_are_read_completely(tmp_path, size, rows):
     """Large ones are cut into pieces, odd ones cannot be, and very large ones are copied one by one."""
     values = np.random.default_rng(size).integers(0, 256, (rows, size), dtype=np.uint8)
     samples = [{"fixed": value, "free": value.tobytes()} for value in values]
@@ -191,7 +191,7 @@ def test_large_values_come_whole(tmp_path, size, rows):
 
 
 @pytest.mark.slow
-def test_values_beyond_two_gigabytes_come_whole(tmp_path):
+def test_values_beyond_two_gigabytes_are_read_completely(tmp_path):
     """numpy has no element type of 2 GiB; the file has a hole in place of nearly all of it."""
     size = (1 << 31) + 5
     info = ShardInfo(Schema.from_columns({"a": f"ndarray:uint8:{size}"}), 1, FileInfo("s", 12 + size))
@@ -206,12 +206,12 @@ def test_values_beyond_two_gigabytes_come_whole(tmp_path):
 
 def test_values_wider_than_numpy_can_count_over_a_huge_span_are_copied_too():
     data = np.arange(1 << 18, dtype=np.uint8)
-    memory = _Memory(data.__array_interface__["data"][0], 1 << 46, ())
+    memory = _AddressRange(data.__array_interface__["data"][0], 1 << 46, ())
     found = gather(np.asarray(memory), np.array([5, 0]), 1 << 17)
     assert found.reshape(2, -1)[:, 0].tolist() == [5, 0]
 
 
-def test_numbers_of_the_other_byte_order_become_this_machine_s(tmp_path):
+def test_numbers_are_converted_to_native_byte_order(tmp_path):
     """What happens on big-endian machines, with the roles changed: the stored 1 is read as 1 << 24."""
     _, shard = write(tmp_path, {"n": "int32", "v": "ndarray:int16:2"}, [{"n": 1, "v": np.array([1, 2], np.int16)}])
     n, v = shard.plan.columns
@@ -219,7 +219,7 @@ def test_numbers_of_the_other_byte_order_become_this_machine_s(tmp_path):
     zero = np.zeros(1, np.int64)
     out = {"v": np.zeros((1, 2), np.int16)}
     for filled in (None, out):
-        batch = read_batch(Picked([shard.mapped()], zero, zero, plan), filled)
+        batch = read_batch(RowSelection([shard.mapped()], zero, zero, plan), filled)
         assert batch["n"].tolist() == [1 << 24]
         assert batch["v"].tolist() == [[256, 512]]
         assert batch["n"].dtype.isnative
@@ -264,7 +264,7 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
     assert decode_gathered(schema, gathered)["t"] == batch["t"]
 
 
-def test_text_that_utf8_cannot_hold_leaves_its_neighbours_text(tmp_path):
+def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
     """Beside a shard whose texts go as a list, those of another must not arrive as bytes."""
     shards = []
     for name, texts in (("a", ["halves"]), ("b", ["hé", "x"])):
@@ -379,7 +379,7 @@ class Terse(Encoding):
         return data.tolist()
 
 
-def test_an_encoding_that_does_not_say_which_value_is_bad_is_asked_one_by_one(tmp_path):
+def test_values_are_decoded_one_by_one_if_an_encoding_does_not_report_the_bad_one(tmp_path):
     register_encoding("test-terse", lambda name, parameters: Terse(name, 1))
     values = [1, 2, 255, 3, 200, 4]
     shards = write_many(tmp_path, {"x": "test-terse", "y": "str"}, [{"x": x, "y": "a"} for x in values], 2)
@@ -438,7 +438,7 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
     assert batch_of(shards, picks // 2, picks % 2)["id"].tolist() == picks.tolist()
 
 
-def test_nothing_of_a_batch_keeps_a_file_mapped(tmp_path):
+def test_a_batch_does_not_keep_a_file_mapped(tmp_path):
     shards = write_many(tmp_path, MIXED, mixed(6), 2)
     where = np.array([2, 0, 1]), np.array([0, 1, 1])
     kept = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
@@ -454,7 +454,7 @@ def test_nothing_of_a_batch_keeps_a_file_mapped(tmp_path):
 # ---------------------------------------------------------------- Ragged
 
 
-def test_ragged_gives_each_value_and_copies():
+def test_ragged_returns_views_and_copies_of_each_value():
     ragged = Ragged.from_values([b"ab", b"", b"cde"])
     assert len(ragged) == 3
     assert ragged.offsets.tolist() == [0, 2, 2, 5]

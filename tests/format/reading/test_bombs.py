@@ -75,5 +75,5 @@ def test_content_of_the_declared_size_streams_through_in_little_memory(text, tmp
     assert outcome(tmp_path, text.split()[0], bomb(text), MANY) == str(MANY)
 
 
-def test_block_that_claims_what_it_cannot_hold_is_refused_in_little_memory(tmp_path):
+def test_block_that_declares_more_than_it_can_hold_is_refused_in_little_memory(tmp_path):
     assert outcome(tmp_path, "snappy", b"\xff\xff\xff\xff\x0f" + bytes(1000), (1 << 32) - 1) == "FormatError"

@@ -18,7 +18,7 @@ def test_the_collector_runs_again_after_nested_blocks():
     assert gc.isenabled()
 
 
-def test_who_switched_the_collector_off_finds_it_off():
+def test_a_collector_that_was_off_stays_off():
     gc.disable()
     try:
         with uncollected():

@@ -109,7 +109,7 @@ def test_unchanged_shard_verifies(shard, tmp_path):
 
 
 @pytest.mark.parametrize("table", [(0, 16, 24), (20, 16, 24), (16, 25, 24), (16, 20, 23), (17, 20, 24), (15, 20, 24)])
-def test_offsets_have_to_rise_and_to_cover_the_file(tmp_path, table):
+def test_offsets_must_rise_and_cover_the_file(tmp_path, table):
     # 2 samples, no config: samples begin at 16 and end at 24.
     data = b"".join(n.to_bytes(4, "little") for n in (2, *table)) + bytes(8)
     (small,) = build({"x": "int32"}, [{"x": 0}, {"x": 0}])

@@ -20,12 +20,12 @@ def get(at, size=10):
         ([slice(0, 2), 5], [["#0", "#1"], "#5"]),
     ],
 )  # fmt: skip
-def test_what_is_asked_for_comes_in_that_form(at, wanted):
+def test_result_has_the_form_of_the_index(at, wanted):
     assert get(at) == wanted
 
 
 @pytest.mark.parametrize("at", [10, -11, [0, 10], np.array([-11]), 10**30])
-def test_numbers_outside_are_index_errors(at):
+def test_numbers_out_of_range_are_index_errors(at):
     with pytest.raises(IndexError, match="it has samples 0 to 9"):
         get(at)
     with pytest.raises(IndexError, match="no samples"):

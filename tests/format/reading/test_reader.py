@@ -76,7 +76,7 @@ def test_empty_batch_has_every_column(tmp_path):
     assert batch["text"] == []
 
 
-def test_indices_outside_are_refused(tmp_path):
+def test_indices_out_of_range_are_refused(tmp_path):
     _, shard = write(tmp_path, MIXED, mixed(3))
     assert shard[-1]["id"] == 2
     for index in (3, -4):
@@ -135,7 +135,7 @@ def test_empty_shard_of_other_writers_opens(tmp_path):
         shard[0]
 
 
-def test_padding_behind_samples_and_any_config_are_allowed(tmp_path):
+def test_padding_after_samples_and_any_config_are_allowed(tmp_path):
     # Samples of 8 + 3 bytes, aligned to 16; the config is not JSON.
     config, pad = b"anything", bytes(5)
     rows = [(7).to_bytes(8, "little") + b"abc" + pad, (8).to_bytes(8, "little") + b"def" + pad]

@@ -75,7 +75,7 @@ def test_a_batch_gives_the_bytes_of_its_rows():
     assert [shard.seal() for shard in by_batch] == [shard.seal() for shard in by_row]
 
 
-def test_a_batch_with_a_bad_row_is_not_taken_in():
+def test_a_batch_with_a_bad_row_is_not_added():
     made = builder("csv")
     with pytest.raises(SchemaError, match=r"column 'name' \(str\), sample 1: expected text, found a null") as caught:
         made.add_batch(pa.table({"id": [1, 2], "name": ["a", None], "x": [0.0, 1.0]}))
@@ -125,7 +125,7 @@ def test_gathered_columns_are_bytes_and_numbers(kind, tmp_path):
         open_shard(paths(tmp_path, info), info).gather(np.array([2, 0]), ["y"])
 
 
-def test_numbers_are_written_into_the_arrays_given(tmp_path):
+def test_numbers_are_written_into_the_arrays_of_out(tmp_path):
     info = one_shard(tmp_path, "csv", [{"id": i, "name": "", "x": i / 2} for i in range(4)])
     shard = open_shard(paths(tmp_path, info), info)
     out = {"id": np.zeros(2, np.int64), "x": np.zeros(2)}
@@ -200,14 +200,14 @@ def test_values_of_other_types_are_refused_with_column_and_row(kind, column, val
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_numpy_numbers_are_taken_where_nothing_is_lost(kind):
+def test_numpy_numbers_are_accepted_if_nothing_is_lost(kind):
     lines = lines_of(kind)
     line = lines.encode({"id": np.uint64(2**64 - 1), "name": np.str_("é"), "x": np.float32(0.1)}, 0)
     assert lines.decode([line.decode()[:-1]]) == [[18446744073709551615], ["é"], [0.10000000149011612]]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused_in_json_and_kept_elsewhere(value):
+def test_non_finite_floats_are_refused_in_json_and_stored_elsewhere(value):
     sample = {**SAMPLES[0], "x": value}
     with pytest.raises(SchemaError, match="not finite"):
         lines_of("json").encode(sample, 0)
@@ -245,7 +245,7 @@ def test_a_sample_has_exactly_the_columns(sample):
         ("xsv", {"a-": "int", "b": "int"}, "\n", "--"), ("csv", {"a": "int"}, 3, ","),
     ],
 )  # fmt: skip
-def test_layouts_whose_lines_could_not_be_told_apart_are_refused(kind, columns, newline, separator):
+def test_ambiguous_layouts_are_refused(kind, columns, newline, separator):
     with pytest.raises(SchemaError):
         layout_of(kind, text_schema(columns), newline, separator).check_writable()
 
@@ -265,7 +265,7 @@ class Long(bytes):
         return (1 << 32) - 100
 
 
-def test_one_shard_for_everything_ends_where_offsets_do():
+def test_one_shard_for_everything_is_limited_by_its_offsets():
     made = builder("csv", {"a": "str"}, size_limit=None)
     made._push([Long()])
     made.add({"a": "x"})
@@ -294,7 +294,7 @@ def test_one_shard_for_everything_ends_where_offsets_do():
         ("json", '{"id": 1, "name": "a", "x": 9007199254740993}'), ("json", '{"id": 1, "name": "a", "z": 0.5}'),
     ],
 )  # fmt: skip
-def test_lines_that_hold_no_sample_are_errors_and_say_which(kind, line, tmp_path):
+def test_malformed_lines_are_errors_with_their_sample(kind, line, tmp_path):
     info = one_shard(tmp_path, kind, SAMPLES[:1])
     found = (tmp_path / info.raw.basename).read_bytes().splitlines(keepends=True)
     first, second = found if kind == "csv" else (b"", *found)
@@ -327,7 +327,7 @@ def test_invalid_utf8_is_an_error_that_names_the_sample(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_change_of_the_table_of_offsets_is_seen(kind, tmp_path):
+def test_every_change_of_the_table_of_offsets_is_detected(kind, tmp_path):
     info = one_shard(tmp_path, kind, SAMPLES)
     meta = (tmp_path / info.meta.basename).read_bytes()
     for place in range(4 * (1 + len(SAMPLES) + 1)):
@@ -338,7 +338,7 @@ def test_every_change_of_the_table_of_offsets_is_seen(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_cut_meta_file_is_opened(kind, tmp_path):
+def test_every_truncated_meta_file_is_refused(kind, tmp_path):
     info = one_shard(tmp_path, kind, SAMPLES)
     meta = (tmp_path / info.meta.basename).read_bytes()
     for length in range(4 * (1 + len(SAMPLES) + 1)):
@@ -350,7 +350,7 @@ def test_no_cut_meta_file_is_opened(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_cut_data_file_is_opened(kind, tmp_path):
+def test_every_truncated_data_file_is_refused(kind, tmp_path):
     info = one_shard(tmp_path, kind, SAMPLES)
     data = (tmp_path / info.raw.basename).read_bytes()
     for length in range(len(data)):
@@ -377,7 +377,7 @@ def test_a_shard_without_samples_can_be_opened(tmp_path):
     assert shard.batch(np.array([], int)) == {"id": pytest.approx([]), "name": [], "x": pytest.approx([])}
 
 
-def test_a_separator_that_forms_across_two_values_names_the_first_of_them():
+def test_a_separator_that_arises_across_two_values_is_refused_at_the_first():
     lines = make_lines(layout_of("xsv", text_schema({"a": "float", "b": "str", "c": "str"}), "\n", ";;"))
     with pytest.raises(SchemaError, match="column 'b'") as refused:
         lines.encode({"a": 0.0, "b": ";", "c": ""}, 7)

@@ -45,7 +45,7 @@ def test_shard_of_the_description_byte_for_byte():
     }
 
 
-def test_config_inside_the_shard_says_what_the_index_says():
+def test_config_inside_the_shard_equals_its_index_entry():
     (shard,) = build({"x": "int"}, [{"x": 1}], ShardOptions("zstd:7", ("sha1",), "1kb"))
     assert shard.info.stored.basename == "shard.00000.mds.zstd"
     (raw,) = build({"x": "int"}, [{"x": 1}], ShardOptions(None, ("sha1",), "1kb"))
@@ -78,7 +78,7 @@ def test_no_samples_give_no_shard():
     assert build(COLUMNS, []) == []
 
 
-def test_builder_goes_on_after_finish_with_the_next_number():
+def test_builder_continues_after_finish_with_the_next_number():
     builder = ShardBuilder(Schema.from_columns({"x": "int"}), ShardOptions())
     names = []
     for i in range(2):

@@ -173,7 +173,7 @@ def test_columns_may_come_in_any_order_and_empty_batches_change_nothing():
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), st.sampled_from(sorted(SCALARS)))
-def test_integers_are_taken_or_refused_alike_one_by_one_and_by_column(values, name):
+def test_integers_are_accepted_or_refused_alike_by_sample_and_by_column(values, name):
     codec, stored = parse_encoding(name), None
     with suppress(SchemaError):
         stored = b"".join(codec.encode(value) for value in values)

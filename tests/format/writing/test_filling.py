@@ -35,7 +35,7 @@ def test_head_that_is_longer_than_expected_and_samples_beyond_the_limit_still_fi
 
 
 @pytest.mark.slow
-def test_memory_is_lent_again_when_the_last_view_is_gone_and_never_before():
+def test_memory_is_reused_only_after_the_last_view_is_gone():
     memory = ShardMemory(front=10, limit=100)
     first = memory.lend()
     first.append(b"first")
@@ -57,7 +57,7 @@ def test_memory_is_lent_again_when_the_last_view_is_gone_and_never_before():
     assert bytes(memory.close(second, b"")) == b"SECOND"
 
 
-def test_memory_of_one_builder_serves_the_next_ones_that_it_is_large_enough_for():
+def test_memory_of_one_builder_is_reused_by_later_ones_if_large_enough():
     spare = SpareMemory()
     places = []
     for limit in (100, 100, 50):
@@ -81,7 +81,7 @@ def test_shard_is_sealed_once():
         shard.seal()
 
 
-def test_shards_kept_by_somebody_do_not_change_while_the_builder_goes_on():
+def test_shards_still_referenced_do_not_change_while_the_builder_continues():
     builder = ShardBuilder(Schema.from_columns({"x": "bytes"}), ShardOptions(hashes=(), size_limit=300))
     kept, copies = [], []
     for i in range(60):
@@ -93,7 +93,7 @@ def test_shards_kept_by_somebody_do_not_change_while_the_builder_goes_on():
     assert len(set(copies)) == 59
 
 
-def test_builder_that_nobody_holds_is_gone_at_once_with_its_memory():
+def test_unreferenced_builder_is_freed_at_once_with_its_memory():
     builder = ShardBuilder(Schema.from_columns({"x": "int"}), ShardOptions())
     builder.add({"x": 1})
     builder.add({"x": np.float64(1)})

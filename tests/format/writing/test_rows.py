@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import Encoding, Schema, ShardBuilder, ShardOptions, parse_encoding
-from smalti.format.writing.rows import LongWay, short_way
+from smalti.format.writing.rows import CheckedEncoder, make_fast_encoder
 from tests.format.columns import COLUMNS, NAMES, image_bytes, json_values
 
 NO_HASH = ShardOptions(hashes=(), size_limit=None)
@@ -53,13 +53,13 @@ ANYTHING = st.one_of(
 def ways(columns):
     """The short way, which answers None for what it leaves to the long one, and the long way."""
     schema = Schema.from_columns(columns)
-    long_way = LongWay(schema, schema.codecs())
-    return short_way(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
+    long_way = CheckedEncoder(schema, schema.codecs())
+    return make_fast_encoder(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
 
 
 @settings(max_examples=400)
 @given(st.data(), st.lists(st.sampled_from([*NAMES, "float16", "ndarray", "pil"]), min_size=1, max_size=4))
-def test_short_way_gives_the_bytes_of_the_long_one_or_leaves_it_the_sample(data, encodings):
+def test_fast_path_gives_the_bytes_of_the_checked_encoder_or_declines(data, encodings):
     columns = {f"c{i}": encoding for i, encoding in enumerate(encodings)}
     short, long = ways(columns)
     sample = {
@@ -81,7 +81,7 @@ def test_short_way_gives_the_bytes_of_the_long_one_or_leaves_it_the_sample(data,
         ("json", {"a": [1]}), ("str_decimal", Decimal("1.50")),
     ],
 )  # fmt: skip
-def test_plain_values_take_the_short_way(encoding, value):
+def test_plain_values_take_the_fast_path(encoding, value):
     short, long = ways({"a": "bytes", "b": encoding, "c": "int8"})
     sample = {"a": b"xyz", "b": value, "c": 1}
     assert short(sample) == long(sample) is not None
@@ -115,7 +115,7 @@ def test_bytes_of_a_sample_by_hand():
         ({"x": "int", "y": "int"}, {"x": 1, "y": 2, "z": 3}, "z"),
     ],
 )
-def test_refused_sample_is_named_at_its_own_call_and_the_builder_goes_on(columns, bad, column):
+def test_refused_sample_is_named_at_its_own_call_and_the_builder_continues(columns, bad, column):
     good = {name: GOOD[encoding] for name, encoding in columns.items()}
     builder = ShardBuilder(Schema.from_columns(columns), NO_HASH)
     for row in (0, 1):
@@ -131,7 +131,7 @@ def test_refused_sample_is_named_at_its_own_call_and_the_builder_goes_on(columns
     assert bytes(shard.seal().payloads[0]) == bytes(other.seal().payloads[0])
 
 
-def test_buffers_may_be_used_again_after_the_call():
+def test_buffers_may_be_reused_after_the_call():
     columns = {"a": "bytes", "b": "ndarray:int32:3", "c": "ndarray", "d": "json", "e": "bytes"}
     image, fixed, free, obj = bytearray(b"abc"), np.arange(3, dtype=np.int32), np.ones(2), {"k": [1]}
     sample = {"a": image, "b": fixed, "c": free, "d": obj, "e": memoryview(image)}
@@ -151,16 +151,16 @@ class Shouting(str):
         return b"LOUD"
 
 
-def test_text_of_a_users_class_is_stored_as_the_text_it_is_whatever_stands_beside_it():
+def test_subclass_of_str_is_stored_as_its_text_in_any_schema():
     schema = Schema.from_columns({"text": "str", "number": "float64"})
     codecs = schema.codecs()
     by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
     for number in (1.0, 1):  # the second is no plain float, and sends the sample the long way
-        encode = short_way(schema, codecs, lambda sample: LongWay(schema, codecs).encode(sample, row=0))
+        encode = make_fast_encoder(schema, codecs, lambda sample: CheckedEncoder(schema, codecs).encode(sample, row=0))
         assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
 
 
-def test_dict_that_makes_up_columns_is_refused_and_left_alone():
+def test_dict_that_invents_columns_is_refused_and_unchanged():
     builder = ShardBuilder(Schema.from_columns({"x": "int", "y": "int"}), NO_HASH)
     for sample in (defaultdict(int, y=1), defaultdict(int, y=1, z=2)):
         before = dict(sample)
@@ -173,7 +173,7 @@ def test_dict_that_makes_up_columns_is_refused_and_left_alone():
     assert builder.finish()[0].seal().info.samples == 1
 
 
-def test_blocks_do_not_show_in_the_bytes():
+def test_bytes_do_not_depend_on_blocks():
     rows = [{"x": bytes([i]) * size} for i, size in enumerate([600_000, 600_000, 3_000_000, 0, 10, 1_100_000, 5])]
     schema, shards = Schema.from_columns({"x": "bytes"}), []
     for limit in (None, 1_300_000):
@@ -207,14 +207,14 @@ class Halves(Encoding):
         return len(data)
 
 
-def test_value_of_another_size_than_its_encoding_says_is_refused():
+def test_value_of_another_size_than_its_encoding_declares_is_refused():
     schema = Schema(("x", "y"), ("halves", "int"), (4, 8))
     codecs = (Halves(), parse_encoding("int"))
-    long_way = LongWay(schema, codecs)
-    short = short_way(schema, codecs, lambda _: None)
+    long_way = CheckedEncoder(schema, codecs)
+    short = make_fast_encoder(schema, codecs, lambda _: None)
     assert short({"x": 2, "y": 1}) == bytes(4) + b"\x01" + bytes(7)
     assert short({"x": 1, "y": 1}) is None
-    with pytest.raises(SchemaError, match="says 4 bytes for every value, and gave 3"):
+    with pytest.raises(SchemaError, match="declares 4 bytes for every value, but returned 3"):
         long_way.encode({"x": 1, "y": 1}, row=0)
 
 
@@ -240,9 +240,9 @@ class HugeEncoding(Encoding):
 
 def test_value_of_four_gigabytes_is_refused_with_its_column():
     schema, codecs = Schema(("x", "y"), ("huge", "int"), (None, 8)), (HugeEncoding(), parse_encoding("int"))
-    assert short_way(schema, codecs, lambda _: None)({"x": True, "y": 1}) is None
+    assert make_fast_encoder(schema, codecs, lambda _: None)({"x": True, "y": 1}) is None
     with pytest.raises(SchemaError, match="4 GiB") as caught:
-        LongWay(schema, codecs).encode({"x": True, "y": 1}, row=3)
+        CheckedEncoder(schema, codecs).encode({"x": True, "y": 1}, row=3)
     assert (caught.value.column, caught.value.row) == ("x", 3)
 
 

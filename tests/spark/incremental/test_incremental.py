@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from assets.flowers import draw_flower
 from smalti.catalog import load_manifest, vacuum, verify
 from smalti.catalog.additions.columns import live_keys, sources_of
-from smalti.catalog.additions.source_files import Run, SourceTable, laid_out, load_sources, parse_sources
+from smalti.catalog.additions.source_files import SampleRun, SourceTable, load_sources, parse_sources, split_runs
 from smalti.catalog.verify import open_checked
 from smalti.errors import CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo
@@ -280,11 +280,13 @@ def test_a_table_of_sources_that_is_damaged_is_refused():
 
 
 def test_a_table_of_sources_survives_its_trip_and_damage_to_it_is_an_index_error():
-    table = SourceTable({"a": "1", "b": "2", "none": "3"}, {"s0": [Run("a", 2), Run("b", 1), Run("a", 4)]})
+    table = SourceTable(
+        {"a": "1", "b": "2", "none": "3"}, {"s0": [SampleRun("a", 2), SampleRun("b", 1), SampleRun("a", 4)]}
+    )
     data = table.emit()
     found = parse_sources(data, where="here")
     assert (found.fingerprints, found.runs) == (table.fingerprints, table.runs)
-    assert found.holding({"b"}) == {"s0"}
+    assert found.shards_with({"b"}) == {"s0"}
     for place in range(0, len(data), 7):
         damaged = bytearray(data)
         damaged[place] ^= 0x55
@@ -292,19 +294,23 @@ def test_a_table_of_sources_survives_its_trip_and_damage_to_it_is_an_index_error
             parse_sources(bytes(damaged), where="here")
     with pytest.raises(IndexFileError, match="no table of source files"):
         parse_sources(data[: len(data) // 2], where="here")
-    with pytest.raises(IndexFileError, match="tells of other shards"):
+    with pytest.raises(IndexFileError, match="covers other shards"):
         found.check(small_set(3)[2].shards, where="here")
 
 
-def test_runs_are_laid_out_over_shards_of_any_size():
+def test_runs_are_split_where_shards_of_any_size_end():
     schema = Schema.from_columns({"path": "str"})
     shards = [ShardInfo(schema, samples, FileInfo(f"s{place}", 100)) for place, samples in enumerate((2, 3, 1))]
-    runs = [Run("a", 3), Run("b", 1), Run("b", 1), Run("c", 1)]
-    assert laid_out(runs, shards) == {"s0": [Run("a", 2)], "s1": [Run("a", 1), Run("b", 2)], "s2": [Run("c", 1)]}
+    runs = [SampleRun("a", 3), SampleRun("b", 1), SampleRun("b", 1), SampleRun("c", 1)]
+    assert split_runs(runs, shards) == {
+        "s0": [SampleRun("a", 2)],
+        "s1": [SampleRun("a", 1), SampleRun("b", 2)],
+        "s2": [SampleRun("c", 1)],
+    }
     with pytest.raises(SmaltiError, match="shard s2 holds 1 samples of no file"):
-        laid_out(runs[:3], shards)
+        split_runs(runs[:3], shards)
     with pytest.raises(SmaltiError, match="of c or more are in no shard"):
-        laid_out([*runs, Run("c", 2)], shards)
+        split_runs([*runs, SampleRun("c", 2)], shards)
 
 
 def test_a_set_with_added_columns_is_not_torn_from_them():

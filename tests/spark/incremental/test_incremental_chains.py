@@ -18,7 +18,7 @@ from smalti.spark.incremental.add_columns import add_columns, drop_columns
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import ShardUploader, UploadOptions, compact
-from tests.catalog.publishing.interfering_store import Meeting
+from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.spark.incremental.test_incremental import (
     CHANGES,
     Converter,
@@ -196,10 +196,10 @@ def test_versions_that_older_writers_left_are_understood():
 
 
 def test_who_appends_during_a_compaction_hides_nothing():
-    store, converter = a_set_of_small_shards(Meeting())
-    store.meanwhile = lambda: append(store)
+    store, converter = a_set_of_small_shards(InterferingStore())
+    store.interfere = lambda: append(store)
     compact(store, size_limit=4000)
-    assert store.meanwhile is None
+    assert store.interfere is None
     assert stored_rows(store, load_manifest(store)) == wanted_rows(converter.content) + Counter(
         (*row, "train") for row in FOREIGN
     )
@@ -208,9 +208,9 @@ def test_who_appends_during_a_compaction_hides_nothing():
 
 
 def test_files_that_are_added_during_a_compaction_stay_known():
-    store, converter = a_set_of_small_shards(Meeting())
+    store, converter = a_set_of_small_shards(InterferingStore())
     converter.content["bb/9"] = 9  # in a split after that of the others: their shards stay in front
-    store.meanwhile = lambda: converter.run(store, size_limit=4000)
+    store.interfere = lambda: converter.run(store, size_limit=4000)
     made = compact(store, size_limit=4000)
     assert converter.asked == ["bb/9"]
     assert stored_rows(store, made) == wanted_rows(converter.content)
@@ -225,7 +225,7 @@ def test_a_table_that_tells_of_other_shards_is_not_carried_on():
     stale = entry | {"key": first["key"], "sha256": first["sha256"]}
     draft = Draft(new_write_id(), newest.schema, newest.shards[1:], logical=newest.logical, sidecars=(stale,))
     publish(store, draft, mode="overwrite")
-    with pytest.raises(IndexFileError, match="tells of other shards"):
+    with pytest.raises(IndexFileError, match="covers other shards"):
         compact(store, size_limit=4000)
 
 

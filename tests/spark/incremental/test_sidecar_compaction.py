@@ -15,7 +15,7 @@ from smalti.spark.incremental.add_columns import add_columns, drop_columns
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
-from tests.catalog.publishing.interfering_store import Meeting
+from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.shard_sets import sample, write_set
 
 ADDED = {"double": "int", "word": "str"}
@@ -133,13 +133,13 @@ def shards_in(store):
 
 @pytest.mark.parametrize("meanwhile", ["added", "dropped"])
 def test_columns_that_come_or_go_meanwhile_win_and_nothing_is_left(meanwhile):
-    store = Meeting()
+    store = InterferingStore()
     in_memory(store)
     acts = {
         "added": lambda: add_columns(store, {"x": "int"}, lambda batch: {"x": batch["id"]}),
         "dropped": lambda: drop_columns(store, ["square"]),
     }
-    store.meanwhile = acts[meanwhile]
+    store.interfere = acts[meanwhile]
     with pytest.raises(CommitConflict):
         compact(store, size_limit="1mb")
     left = columns_of(load_manifest(store).sidecars)

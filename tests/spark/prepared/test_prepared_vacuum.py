@@ -343,7 +343,7 @@ def test_less_than_a_week_must_be_insisted_upon(preparer):
     preparer.update()
     kill_one(preparer)
     preparer.store.pass_days(1)
-    with pytest.raises(CatalogError, match="Say `unsafe_ttl` if nobody is at work there"):
+    with pytest.raises(CatalogError, match="Say `unsafe_ttl` if no preparation is running"):
         vacuum_prepared(preparer.store, older_than="1h", dry_run=False)
     assert len(vacuum_prepared(preparer.store, older_than="1h", unsafe_ttl=True, dry_run=False).removed) == 2
 

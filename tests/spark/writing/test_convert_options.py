@@ -225,7 +225,7 @@ def test_the_door_has_the_defaults_of_its_options():
 
 def test_progress_is_shown_when_asked_for_and_only_on_terminals_else(spark, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("smalti.spark.writing.progress._SILENT_SECONDS", 0.05)
-    monkeypatch.setattr("smalti.spark.writing.progress._LOG_SECONDS", 0.05)
+    monkeypatch.setattr("smalti.progress.LOG_SECONDS", 0.05)
 
     def slow(batches):
         import time

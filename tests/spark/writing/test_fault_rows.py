@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from smalti.catalog import history, load_manifest, new_write_id, verify
-from smalti.catalog.manifest import hash_each, row_hash_text
+from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.errors import StoreNotFound
+from smalti.format.hashing import hash_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import open_store
 from tests.spark.writing.test_convert import failing, files, read

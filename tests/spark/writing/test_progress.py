@@ -1,10 +1,11 @@
-"""The line that says how far a write is: when it is shown, where, and what it counts."""
+"""The progress display of a Spark write: when it is shown, where, and what it counts."""
 
 import io
 import re
 
 import pytest
 
+from smalti import progress as display
 from smalti.catalog import publish
 from smalti.catalog.manifest import Draft
 from smalti.format import Schema
@@ -24,18 +25,19 @@ class Stream(io.StringIO):
         return self.is_terminal
 
     def text(self):
-        """What was shown, with the seconds, which depend on the machine, as 0."""
+        """Return what was shown, with all seconds replaced by 0 because they depend on the machine."""
         return re.sub(r"\d+ s\b", "0 s", self.getvalue())
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    for name in ("_SILENT_SECONDS", "_TERMINAL_SECONDS", "_LOG_SECONDS"):
-        monkeypatch.setattr(progress, name, 0.0)
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    for name in ("TERMINAL_SECONDS", "LOG_SECONDS"):
+        monkeypatch.setattr(display, name, 0.0)
 
 
 def watched(stream, counts):
-    """What was shown while Spark told these counts, one after the other."""
+    """Return a reporter that has shown these counts one after the other."""
     left = iter(counts)
 
     def count():

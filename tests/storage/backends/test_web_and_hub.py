@@ -50,6 +50,50 @@ def test_a_login_is_not_sent_to_the_target_of_a_redirect():
         assert "authorization" not in other.headers[-1]
 
 
+@pytest.mark.parametrize("place", ["headers", "client_kwargs"])
+def test_no_header_of_the_caller_is_sent_to_another_server_and_all_are_to_the_same(place):
+    """A login may have any name, such as GitLab's `PRIVATE-TOKEN`."""
+    headers = {"PRIVATE-TOKEN": "canary", "X-Api-Key": "canary"}
+    options = {"headers": headers} if place == "headers" else {"client_kwargs": {"headers": headers}}
+    with WebServer(FILES) as other, WebServer(FILES) as first:
+        first.redirects |= {"/set/here": "/set/k", "/set/elsewhere": f"{other.url}/set/k"}
+        store = open_store(f"{first.url}/set", options)
+        assert store.get("here") == b"0123456789"
+        assert first.headers[-1]["x-api-key"] == first.headers[-1]["private-token"] == "canary"
+        assert store.get_range("elsewhere", 4, 6) == b"45"
+        assert "canary" not in other.headers[-1].values()
+        assert other.headers[-1]["range"] == "bytes=4-5"
+
+
+@pytest.mark.parametrize("told", ["bytes 5-6/10", "bytes 4-4/10", "nonsense"])
+def test_another_part_than_was_asked_for_is_an_error_and_no_wrong_bytes(told):
+    class Other(WebServer):
+        """Gives its own part for every range."""
+
+        def finish_request(self, request, client_address):
+            request.recv(65536)
+            body = b"5" if told == "bytes 4-4/10" else b"56"
+            request.sendall(
+                f"HTTP/1.1 206 Partial\r\nContent-Range: {told}\r\nContent-Length: {len(body)}\r\n"
+                "Connection: close\r\n\r\n".encode()
+                + body
+            )
+
+    with Other(FILES) as server, pytest.raises(StoreError, match="another part"):
+        open_store(f"{server.url}/set").get_range("k", 4, 6)
+
+
+def test_a_token_is_not_sent_to_a_server_that_the_hub_names_for_the_rest_of_a_listing(clean_environment):
+    files = {f"/datasets/owner/name/resolve/main/{number}": b"1" for number in range(5)}
+    with WebServer(files) as other, WebServer({}, token="hf_right") as server:
+        clean_environment.setenv("HF_ENDPOINT", server.url)
+        # The other server answers the first page, and tells its own address for the next.
+        server.redirects["/api/datasets/owner/name/tree/main"] = f"{other.url}/api/datasets/owner/name/tree/main"
+        store = open_store("hf://datasets/owner/name", {"token": "hf_right"})
+        assert [each.key for each in store.list()] == ["0", "1", "2", "3", "4"]
+        assert not any("authorization" in headers for headers in other.headers)
+
+
 def test_listing_a_web_server_is_refused():
     with WebServer(FILES) as server, pytest.raises(StoreError, match="cannot be listed"):
         list(open_store(f"{server.url}/set").list())
@@ -110,3 +154,12 @@ def test_writes_to_the_hub_are_refused_with_advice(clean_environment, tmp_path):
             with pytest.raises(StoreError, match=r"train/k: .*hf upload owner/name <folder> --repo-type dataset"):
                 write()
         assert server.log == []
+
+
+@pytest.mark.parametrize("location", ["ftp://h/x?any=CANARY", "data:text/plain,CANARY", "https:///x?any=CANARY"])
+def test_a_redirect_that_is_not_followed_does_not_show_its_location(location):
+    with WebServer(FILES) as server:
+        server.redirects["/set/moved"] = location
+        with pytest.raises(StoreError, match="which is not followed") as caught:
+            open_store(f"{server.url}/set").get("moved")
+    assert "CANARY" not in repr([caught.value, caught.value.__cause__, caught.value.__context__])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.launch.failures import failures_recorded, forget_failures, read_failure
+from smalti.torch.train.launch.failures import failures_recorded, read_failure, remove_failures
 
 pytestmark = pytest.mark.torch
 
@@ -58,5 +58,5 @@ def test_a_full_disk_does_not_hide_the_fault(tmp_path):
 
 def test_old_failures_are_forgotten(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 1, ValueError("old"))
-    forget_failures(tmp_path)
+    remove_failures(tmp_path)
     assert read_failure(tmp_path, 3) is None

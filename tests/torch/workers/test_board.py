@@ -82,7 +82,7 @@ def test_a_process_that_keeps_the_board_is_an_error_after_the_deadline_and_no_ha
     has, may_go = context.Event(), context.Event()
     process = fork(keep, board, has, may_go)
     assert has.wait(60)
-    with pytest.raises(SmaltiError, match=r"kept the place of its datasets locked for 0\.05 s.*was stopped"):
+    with pytest.raises(SmaltiError, match=r"locked the place of its datasets for 0\.05 s.*was stopped"):
         read(board)
     may_go.set()
     process.join(30)

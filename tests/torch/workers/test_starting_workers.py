@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from smalti.torch.workers.handover import HandedOver
+from smalti.torch.workers.handover import TaskArgument
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
@@ -64,7 +64,7 @@ def read_back(queue, handed):
 def test_what_is_handed_over_arrives_as_itself_in_each_process(method):
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
-    with HandedOver({"some": "value", "many": list(range(100_000))}) as handed:
+    with TaskArgument({"some": "value", "many": list(range(100_000))}) as handed:
         processes = [context.Process(target=read_back, args=(queue, handed)) for _ in range(2)]
         for process in processes:
             process.start()
@@ -75,5 +75,5 @@ def test_what_is_handed_over_arrives_as_itself_in_each_process(method):
 
 
 def test_it_goes_to_a_process_that_starts_and_nowhere_else():
-    with HandedOver("value") as handed, pytest.raises(TypeError, match="being started"):
+    with TaskArgument("value") as handed, pytest.raises(TypeError, match="being started"):
         pickle.dumps(handed)

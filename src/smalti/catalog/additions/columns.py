@@ -1,28 +1,25 @@
-"""What a version has beside its shards: columns that were added later, and the source files that rows came from.
+"""Columns that were added to a version later, and the `sidecars` entries of a header in general.
 
 A header's `sidecars` are entries of two kinds:
 
-columns   a shard table, aligned with the version's own: shard i holds further columns of the samples of shard i
-sources   the source files with the shards that hold their rows (`source_files`); see `spark.incremental.reshard`
+columns   a shard table aligned with the version's own: shard i has further columns of the samples of shard i
+sources   the source files with the shards that contain their rows (`source_files`); see `spark.incremental.reshard`
 
-The digest of a version is over its own shards alone, so its copies in caches, its order and saved cursors are those of
-the version without the column.
-
-Columns beside the shards of a version: the table of theirs, put into the store, and the entry that names it.
+The digest of a version covers its own shards alone. Cached copies, the sample order and saved cursors are therefore
+those of the version without the added columns.
 """
 
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from smalti.catalog.header import MAX_TABLE_BYTES
-from smalti.catalog.manifest import stored_bytes
-from smalti.catalog.table.arrow import emit_table, map_table, parse_table
+from smalti.catalog.header import Header
+from smalti.catalog.manifest import Draft, Manifest, num_bytes_of
+from smalti.catalog.table.arrow import emit_table, load_table
 from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.shard_table import ShardTable, sizes_of
 from smalti.errors import IndexFileError, SchemaError, StoreNotFound
@@ -33,27 +30,28 @@ from smalti.storage import Store
 COLUMNS = "columns"
 SOURCES = "sources"
 Entries = Sequence[Mapping[str, Any]]
+Version = Header | Manifest
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class ColumnsEntry:
-    """Columns beside the shards, as a header names them."""
+    """The `sidecars` entry of columns that were added together."""
 
     columns: Mapping[str, str]
     """Name to encoding."""
     table_key: str
-    """The Arrow file with the aligned shards, below the write id of whoever added them."""
+    """Key of the Arrow file with the aligned shards, below the write id that added them."""
     table_sha256: str
     digest: str
-    """Of the aligned shards; names the folder of their copies."""
+    """Digest of the aligned shards; names the folder of their cached copies."""
     num_bytes: int
-    """Of the aligned shards, as stored."""
+    """Bytes of the aligned shards as stored."""
     logical: Mapping[str, Any] = field(default_factory=dict)
-    """What stored values stand for, by column; see `Manifest.logical`."""
+    """Logical types by column; see `Annotations.logical`."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a header."""
+        """Return the entry as it is in a header."""
         return {
             "kind": COLUMNS,
             "columns": dict(self.columns),
@@ -66,63 +64,43 @@ class ColumnsEntry:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], *, where: str) -> "ColumnsEntry":
-        """A checked entry.
+        """Parse and check an entry.
 
         Raises:
-            IndexFileError: a field is missing, or is not as it must be.
+            IndexFileError: a field is missing or invalid.
         """
         values: dict[str, Any] = {name: entry.get(name) for name in cls.__dataclass_fields__}
         columns, digests = values["columns"], (values["table_sha256"], values["digest"])
-        is_whole = (
+        is_valid = (
             isinstance(columns, dict)
             and all(isinstance(item, str) for pair in columns.items() for item in pair)
             and all(isinstance(text, str) and _SHA256.fullmatch(text) for text in digests)
             and isinstance(values["num_bytes"], int)
             and isinstance(values["logical"], dict)
         )
-        if not is_whole:
+        if not is_valid:
             raise IndexFileError(f"{where}: an entry of `sidecars` cannot be understood: {dict(entry)!r:.200}")
         found = cls(**values)
         check_basename(found.table_key, where=where)
         return found
 
 
-class Draftlike(Protocol):
-    """The part of a `Draft` that matters here."""
-
-    @property
-    def sidecars(self) -> Entries:
-        """What the draft has beside its shards."""
-
-
-class Versionlike(Protocol):
-    """The part of a `Header` or `Manifest` that matters here."""
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-
-    @property
-    def sidecars(self) -> Entries:
-        """What it has beside its shards."""
-
-
 def columns_of(sidecars: Entries, *, where: str = "version header") -> tuple[ColumnsEntry, ...]:
-    """The columns beside the shards, in the order in which they were added.
+    """Return the entries of added columns, in the order in which they were added.
 
     Raises:
-        IndexFileError: an entry cannot be understood.
+        IndexFileError: an entry is invalid.
     """
     return tuple(ColumnsEntry.from_json(entry, where=where) for entry in sidecars if entry.get("kind") == COLUMNS)
 
 
 def sources_of(sidecars: Entries) -> Mapping[str, Any] | None:
-    """The entry that tells source files apart; None where a version has none."""
+    """Return the entry of the source files; None if there is none."""
     return next((entry for entry in sidecars if entry.get("kind") == SOURCES), None)
 
 
-def carried(parent: Versionlike | None, draft: Draftlike, mode: str) -> tuple[Mapping[str, Any], ...]:
-    """What the version made of `draft` has beside its shards.
+def sidecars_after(parent: Version | None, draft: Draft, mode: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the sidecars of the version that publishing `draft` after `parent` creates.
 
     Raises:
         SchemaError: an append to a version with added columns, which the new shards would lack.
@@ -130,12 +108,12 @@ def carried(parent: Versionlike | None, draft: Draftlike, mode: str) -> tuple[Ma
     if mode != "append" or parent is None:
         return tuple(draft.sidecars)
     check_no_added_columns(parent)
-    # Who appends rows does not say which files they came from; those of the shards before them are known as they were.
+    # The appended rows have no known source files; what is known of the parent's shards stays valid.
     return tuple(entry for entry in parent.sidecars if entry.get("kind") == SOURCES)
 
 
-def check_no_added_columns(parent: Versionlike) -> None:
-    """Return only if rows can be appended to the version.
+def check_no_added_columns(parent: Version) -> None:
+    """Check that rows can be appended to the version.
 
     Raises:
         SchemaError: it has added columns, which the new shards would lack.
@@ -152,10 +130,10 @@ def check_no_added_columns(parent: Versionlike) -> None:
 
 
 def aligned_shards(store: Store, entry: ColumnsEntry, main: Sequence[ShardInfo]) -> ShardTable:
-    """The shards that hold an entry's columns, shard by shard beside `main`, the shards of the whole version.
+    """Load the shards with an entry's columns, and check that they match `main`, the shards of the version, one by one.
 
     Raises:
-        IndexFileError: their table is gone or damaged, or does not fit.
+        IndexFileError: their table is missing, damaged, or does not match.
     """
     found = shards_of(store, entry)
     expected = Schema.from_columns(entry.columns, allow_unsafe_types=True).columns()
@@ -170,32 +148,23 @@ def aligned_shards(store: Store, entry: ColumnsEntry, main: Sequence[ShardInfo])
 
 
 def shards_of(store: Store, entry: ColumnsEntry) -> ShardTable:
-    """The shards that hold an entry's columns; of a local store, mapped.
+    """Load the shards with an entry's columns.
 
     Raises:
-        IndexFileError: the table is gone, too large, or not the one that the header names.
+        IndexFileError: the table is missing, too large, or not the one that the header names.
     """
     key = entry.table_key
-    where = store.locate(key)
     try:
-        num_bytes = store.size(key)
-        if num_bytes > MAX_TABLE_BYTES:
-            raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
-        path = store.local_path(key)
-        if path is not None:
-            with suppress(OSError):  # some network disks map nothing; `get` says what else it is
-                return map_table(path, sha256=entry.table_sha256, where=where)
-        data = store.get(key)
+        return load_table(store, key, sha256=entry.table_sha256)
     except StoreNotFound as error:
-        raise IndexFileError(f"the table of added columns {where} is gone; roll back", key=key) from error
-    return parse_table(data, sha256=entry.table_sha256, where=where)
+        raise IndexFileError(f"the table of added columns {store.locate(key)} is gone; roll back", key=key) from error
 
 
 def live_keys(store: Store, sidecars: Entries) -> Iterator[str]:
-    """Every object that a version needs for what it has beside its shards; nothing of it may be removed.
+    """Yield the keys of all objects that the sidecars of a version need; none of them may be removed.
 
     Raises:
-        IndexFileError: a table cannot be read, so that it cannot be told.
+        IndexFileError: a table cannot be read, so that its keys are unknown.
     """
     for entry in sidecars:
         if entry.get("kind") == SOURCES:
@@ -214,17 +183,17 @@ def _keys(shards: Iterable[ShardInfo]) -> Iterator[str]:
 def store_columns(
     store: Store, key: str, shards: Sequence[ShardInfo], columns: Mapping[str, str], logical: Mapping[str, Any]
 ) -> ColumnsEntry:
-    """The entry for a header's `sidecars`, after the table of these shards was put under `key`.
+    """Put the table of aligned shards, and return the entry for a header's `sidecars`.
 
     Args:
         store: The root of the set.
-        key: Below the folder of the write that made the shards.
-        shards: One beside each of the version, with as many samples; in the store.
-        columns: Name to encoding of what they hold.
-        logical: What stored values stand for, by column.
+        key: Key of the table, below the folder of the write that made the shards.
+        shards: One for each shard of the version, with as many samples; in the store already.
+        columns: Name to encoding of the columns in these shards.
+        logical: Logical types by column.
 
     Raises:
-        StoreError: The table could not be put.
+        StoreError: the table could not be put.
     """
     table = emit_table(shards)
     store.put(key, table)
@@ -233,6 +202,6 @@ def store_columns(
         table_key=key,
         table_sha256=hashlib.sha256(table).hexdigest(),
         digest=digest_of(shards),
-        num_bytes=sum(map(stored_bytes, shards)),
+        num_bytes=num_bytes_of(shards),
         logical=logical,
     )

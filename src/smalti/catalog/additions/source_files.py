@@ -1,10 +1,10 @@
-"""Which source file each sample of a version came from: what an incremental run needs to know of those before it.
+"""The source file of each sample of a version, so that an incremental run can find new and changed files.
 
-An Arrow file beside the shards, compressed: a row for each run of samples of one file in one shard, in the order of the
-samples; a file that gave no sample has a row without a shard. A million files of one image each are some 20 MB.
+Stored as a compressed Arrow file next to the shards: a row for each run of samples of one file in one shard, in sample
+order, and a row without a shard for each file without samples. A million files of one image each take some 20 MB.
 
-It may tell of a part of a version's shards: what was appended to a version without saying where it came from is not in
-it. A compaction carries it over to the shards that it makes (`SourceTable.moved`).
+The table may cover a part of a version's shards only: shards that were appended without their source files are not in
+it. A compaction transfers it to the shards that it makes (`SourceTable.moved`).
 """
 
 import hashlib
@@ -26,58 +26,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Samples of one file that follow each other in a shard."""
+class SampleRun:
+    """Consecutive samples of one source file in a shard."""
 
     path: str
     rows: int
+    """Number of samples."""
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """What a version, or a part of its shards, was made of."""
+    """The source files of a version, or of a part of its shards."""
 
     fingerprints: Mapping[str, str]
-    """Of every file, by path; of those too that gave no sample."""
-    runs: Mapping[str, Sequence[Run]]
-    """By the name of a shard's uncompressed file: whose samples it holds, in order."""
+    """Fingerprint of every file by path, including files without samples."""
+    runs: Mapping[str, Sequence[SampleRun]]
+    """The runs of a shard in sample order, by the name of its uncompressed file."""
 
-    def holding(self, paths: set[str]) -> set[str]:
-        """The names of the shards that hold samples of these files."""
+    def shards_with(self, paths: set[str]) -> set[str]:
+        """Return the names of the shards that contain samples of these files."""
         return {name for name, runs in self.runs.items() if any(run.path in paths for run in runs)}
 
-    def tells_of(self, shard: ShardInfo) -> bool:
-        """Whether it is known where the samples of this shard came from."""
+    def covers(self, shard: ShardInfo) -> bool:
+        """Return whether the source files of this shard are known."""
         return shard.raw.basename in self.runs
 
     def check(self, shards: Iterable[ShardInfo], *, where: str) -> None:
-        """Return only if every shard that it tells of is one of these, with as many samples.
+        """Check that every shard in the table is one of these, with as many samples.
 
         Raises:
-            IndexFileError: it is of another version.
+            IndexFileError: the table is of another version.
         """
-        told = {name: sum(run.rows for run in runs) for name, runs in self.runs.items()}
-        there = {shard.raw.basename: shard.samples for shard in shards if self.tells_of(shard)}
-        if told != there:
-            raise IndexFileError(f"{where}: the table of source files tells of other shards than the version has")
+        recorded = {name: sum(run.rows for run in runs) for name, runs in self.runs.items()}
+        there = {shard.raw.basename: shard.samples for shard in shards if self.covers(shard)}
+        if recorded != there:
+            raise IndexFileError(f"{where}: the table of source files covers other shards than the version has")
 
     def moved(self, groups: Iterable[tuple[Sequence[ShardInfo], Sequence[ShardInfo]]]) -> "SourceTable":
-        """The same, after the samples of some shards were moved to others, in their order.
+        """Return the table after the samples of some shards were moved to other shards, in the same order.
 
         Args:
-            groups: shards, and those that hold their samples now; it tells of all of the former, or of none.
+            groups: Pairs of the former shards and the new ones; the table covers all of the former, or none of them.
 
         Raises:
-            SmaltiError: the new shards hold more or fewer samples.
+            SmaltiError: the new shards have more or fewer samples.
         """
         runs = dict(self.runs)
         for before, after in groups:
-            if all(map(self.tells_of, before)):
-                runs |= laid_out(chain.from_iterable(runs.pop(shard.raw.basename) for shard in before), after)
+            if all(map(self.covers, before)):
+                runs |= split_runs(chain.from_iterable(runs.pop(shard.raw.basename) for shard in before), after)
         return SourceTable(self.fingerprints, runs)
 
     def emit(self) -> bytes:
-        """The Arrow file."""
+        """Return the table as an Arrow file."""
         import pyarrow as pa
 
         rows: list[tuple[str | None, str, int]]
@@ -91,21 +92,21 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class ToldSources:
-    """What the header of a version says of its source files, read."""
+class SourceRecord:
+    """The `sidecars` entry of source files, with its table loaded."""
 
     table: SourceTable
     recipe: str
-    """How files became rows; of another recipe nothing is known."""
+    """Identifier of the conversion of files to rows; a run with another one cannot reuse the table."""
     row_hash: str | None
-    """Of the samples that the table tells of; empty if it is not known, None where older versions did not say it."""
+    """Row hash of the samples that the table covers; empty if it is not known, None in entries of older versions."""
 
 
 def parse_sources(data: bytes, *, where: str) -> SourceTable:
-    """The table of an Arrow file.
+    """Parse a table of source files.
 
     Raises:
-        IndexFileError: it is not what `SourceTable.emit` gives.
+        IndexFileError: the data is not of the form that `SourceTable.emit` returns.
     """
     import pyarrow as pa
 
@@ -118,36 +119,36 @@ def parse_sources(data: bytes, *, where: str) -> SourceTable:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise IndexFileError(f"{where} is no table of source files: {str(error)[:200]}") from error
     fingerprints: dict[str, str] = {}
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[SampleRun]] = {}
     for name, path, fingerprint, rows in zip(*columns, strict=True):
         if path is None or fingerprint is None or rows is None:
             raise IndexFileError(f"{where}: a row without path, fingerprint or count")
         fingerprints[path] = fingerprint
         if name is not None:
-            runs.setdefault(name, []).append(Run(path, rows))
+            runs.setdefault(name, []).append(SampleRun(path, rows))
     return SourceTable(fingerprints, runs)
 
 
-def store_sources(store: Store, told: ToldSources, write_id: str) -> dict[str, Any]:
-    """The entry for a header's `sidecars`, after the table was put below the write's own folder."""
-    data = told.table.emit()
+def store_sources(store: Store, record: SourceRecord, write_id: str) -> dict[str, Any]:
+    """Put the table below the folder of the write, and return the entry for a header's `sidecars`."""
+    data = record.table.emit()
     key = f"{write_id}/sources.arrow"
     store.put(key, data)
     entry = {
         "kind": SOURCES,
         "key": key,
         "sha256": hashlib.sha256(data).hexdigest(),
-        "recipe": told.recipe,
-        "files": len(told.table.fingerprints),
+        "recipe": record.recipe,
+        "files": len(record.table.fingerprints),
     }
-    return entry if told.row_hash is None else entry | {"row_hash": told.row_hash}
+    return entry if record.row_hash is None else entry | {"row_hash": record.row_hash}
 
 
 def load_sources(store: Store, entry: Mapping[str, Any]) -> SourceTable:
-    """The table that an entry names.
+    """Load the table that an entry names.
 
     Raises:
-        IndexFileError: it is gone or is another one; roll back, or convert everything anew.
+        IndexFileError: it is missing or not the one that was written; roll back, or convert all files again.
     """
     key = check_basename(entry.get("key"), where=f"{store.url}: `sidecars`")
     try:
@@ -159,11 +160,11 @@ def load_sources(store: Store, entry: Mapping[str, Any]) -> SourceTable:
     return parse_sources(data, where=store.locate(key))
 
 
-def read_told(store: Store, entry: Mapping[str, Any], shards: Iterable[ShardInfo]) -> ToldSources:
-    """What an entry of a version with these shards says.
+def read_source_record(store: Store, entry: Mapping[str, Any], shards: Iterable[ShardInfo]) -> SourceRecord:
+    """Parse the entry of a version with these shards, and load its table.
 
     Raises:
-        IndexFileError: it cannot be understood; or the table is gone, is another one, or of another version.
+        IndexFileError: it is invalid; or the table is missing, not the one that was written, or of another version.
     """
     row_hash, recipe = entry.get("row_hash"), entry.get("recipe")
     if not (row_hash is None or (isinstance(row_hash, str) and ROW_HASH.fullmatch(row_hash))):
@@ -172,37 +173,37 @@ def read_told(store: Store, entry: Mapping[str, Any], shards: Iterable[ShardInfo
         raise IndexFileError(f"{store.url}: `sidecars`: expected the recipe of source files, found {recipe!r:.80}")
     table = load_sources(store, entry)
     table.check(shards, where=store.url)
-    return ToldSources(table, recipe, row_hash)
+    return SourceRecord(table, recipe, row_hash)
 
 
-def laid_out(runs: Iterable[Run], shards: Sequence[ShardInfo]) -> dict[str, list[Run]]:
-    """The runs as the shards hold them, which hold all their samples in this order.
+def split_runs(runs: Iterable[SampleRun], shards: Sequence[ShardInfo]) -> dict[str, list[SampleRun]]:
+    """Divide runs among the shards that contain their samples in this order; return them by shard name.
 
     Raises:
-        SmaltiError: the shards hold more or fewer samples.
+        SmaltiError: the shards have more or fewer samples.
     """
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[SampleRun]] = {}
     rest = iter(runs)
     run = next(rest, None)
     for shard in shards:
-        room, held = shard.samples, found.setdefault(shard.raw.basename, [])
-        while room and run is not None:
-            taken = min(room, run.rows)
-            if held and held[-1].path == run.path:
-                held[-1] = Run(run.path, held[-1].rows + taken)
+        left, own = shard.samples, found.setdefault(shard.raw.basename, [])
+        while left and run is not None:
+            taken = min(left, run.rows)
+            if own and own[-1].path == run.path:
+                own[-1] = SampleRun(run.path, own[-1].rows + taken)
             else:
-                held.append(Run(run.path, taken))
-            room -= taken
-            run = Run(run.path, run.rows - taken) if taken < run.rows else next(rest, None)
-        if room:
-            raise SmaltiError(f"shard {shard.raw.basename} holds {room} samples of no file; nothing was published")
+                own.append(SampleRun(run.path, taken))
+            left -= taken
+            run = SampleRun(run.path, run.rows - taken) if taken < run.rows else next(rest, None)
+        if left:
+            raise SmaltiError(f"shard {shard.raw.basename} holds {left} samples of no file; nothing was published")
     if run is not None:
         raise SmaltiError(f"{run.rows} samples of {run.path} or more are in no shard; nothing was published")
     return found
 
 
 def ipc_file(table: "pa.Table") -> bytes:
-    """The table as a compressed Arrow file."""
+    """Return the table as a compressed Arrow file."""
     import pyarrow as pa
 
     sink = io.BytesIO()

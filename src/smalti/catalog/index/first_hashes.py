@@ -1,7 +1,7 @@
-"""Hashes of the shards' first bytes in an index file.
+"""Hashes of the first bytes of shards, in the index file.
 
-They stand in Smalti's own key, for other readers refuse what they do not know in a shard's entry. The digest does not
-cover them, but it covers the bytes that they are of, which are checked as well when all are here.
+They are stored under Smalti's own key, because other readers refuse unknown fields in a shard's entry. The digest does
+not cover them; it covers the hashes of the whole files, which are checked once a file is complete.
 """
 
 import re
@@ -11,28 +11,28 @@ from typing import Any
 
 from smalti.format import ShardInfo
 
-FIRSTS = "first_hashes"
-"""The name in Smalti's key: for each shard 16 hex digits, or null."""
+FIRST_HASHES = "first_hashes"
+"""The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
 _HASH = re.compile("[0-9a-f]{16}", re.ASCII)
 
 
-def told_firsts(shards: Sequence[ShardInfo]) -> dict[str, list[str | None]]:
-    """What is added to Smalti's key; nothing where no shard has such a hash."""
+def encode_first_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[str | None]]:
+    """Return what is added below Smalti's key: nothing where no shard has such a hash."""
     found = [shard.raw.first_hash for shard in shards]
     if all(each is None for each in found):
         return {}
-    return {FIRSTS: [None if each is None else f"{each:016x}" for each in found]}
+    return {FIRST_HASHES: [None if each is None else f"{each:016x}" for each in found]}
 
 
-def with_firsts(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
-    """The shards with what Smalti's key says; as they are where it says nothing, or nothing that can be understood."""
-    told = extra.get(FIRSTS)
-    if not isinstance(told, list) or len(told) != len(shards):
+def decode_first_hashes(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
+    """Return the shards with the hashes below Smalti's key; missing or malformed hashes are ignored."""
+    encoded = extra.get(FIRST_HASHES)
+    if not isinstance(encoded, list) or len(encoded) != len(shards):
         return tuple(shards)
-    return tuple(_with_first(shard, each) for shard, each in zip(shards, told, strict=True))
+    return tuple(_with_first_hash(shard, each) for shard, each in zip(shards, encoded, strict=True))
 
 
-def _with_first(shard: ShardInfo, told: object) -> ShardInfo:
-    if not isinstance(told, str) or not _HASH.fullmatch(told):
+def _with_first_hash(shard: ShardInfo, encoded: object) -> ShardInfo:
+    if not isinstance(encoded, str) or not _HASH.fullmatch(encoded):
         return shard
-    return replace(shard, raw=replace(shard.raw, first_hash=int(told, 16)))
+    return replace(shard, raw=replace(shard.raw, first_hash=int(encoded, 16)))

@@ -1,12 +1,12 @@
-"""One index file over the shard sets of many writers, with MosaicML's interface: `merge_index`.
+"""`merge_index`: one index file for shard sets that many writers wrote below one root, with MosaicML's interface.
 
 Intended behaviour; anything else is a bug:
-1. Every index file is checked as strictly as one that is opened, and every file that it names lies in the store with
-   its declared size; one listing of the root tells, however many files there are.
+1. Every index file is checked as strictly as when it is opened, and every file that it names must be in the store with
+   its declared size. One listing of the root is enough for that, however many files there are.
 2. Names become relative to the root, at any depth. A file that two index files name is refused.
-3. Index files without shards, left by empty partitions, add nothing.
-4. The merged index file appears at the root whole, by one put; what it was made of stays. The root's own one is
-   replaced, never merged into itself, unless it is that of versions that Smalti published.
+3. Index files without shards, written for empty partitions, add nothing.
+4. The merged index file is created at the root by one put; the index files that it was made from stay. An index file
+   at the root is replaced and never merged into itself; one that shows versions published by Smalti is refused.
 """
 
 import re
@@ -29,14 +29,14 @@ Out = Place | tuple[Place, Place]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _IndexFile:
     """One index file to merge."""
 
     folder: str
-    """Its folder below the root, of the shards too; "" is the root."""
+    """Its folder below the root, which is also that of its shards; "" is the root."""
     store: Store
     key: str
-    """Where it is read: the same file at the root, or a copy on this machine."""
+    """Its key in `store`, which is the root or the folder of local copies."""
 
     @property
     def where(self) -> str:
@@ -56,17 +56,17 @@ def merge_index(
         merge_index("s3://bucket/set")                        # all index files below the root
         merge_index(["s3://bucket/set/1/index.json", ...], "s3://bucket/set")     # these
 
-    The arguments may stand in these orders, or have their names: `(out, keep_local, download_timeout)` or
-    `(index_file_urls, out, keep_local, download_timeout)`. Partitions follow each other in the order of the list, or
-    of their names, numbers in them by value. Blocks.
+    The positional orders are `(out, keep_local, download_timeout)` and `(index_file_urls, out, keep_local,
+    download_timeout)`; every argument may also be given by name. Partitions are merged in the order of the list, or
+    sorted by name with numbers compared by value. Blocks.
 
     Args:
         *args: The arguments below by position.
         index_file_urls: Addresses of index files, all below `out`; each may be a pair (local, remote), of which the
-            local one is read where it is there.
-        out: The root: a folder or URL; or a pair (local, remote), of which the remote one counts.
+            local one is read if it exists.
+        out: The root: a folder or URL; or a pair (local, remote), of which the remote one is the root.
         keep_local: With a pair, whether the merged index file is also put in the local folder. Nothing is deleted.
-        download_timeout: Seconds without any index file arriving after which it gives up.
+        download_timeout: Longest time in seconds between the arrivals of two index files.
         storage_options: For the file system of the URL.
 
     Raises:
@@ -76,18 +76,17 @@ def merge_index(
         StoreError: The store failed.
         TypeError: The arguments are of neither form.
     """
-    given = _arguments(args, index_file_urls, out, keep_local, download_timeout)
-    urls, target, keep_local, timeout = given
+    urls, target, keep_local, timeout = _parse_arguments(args, index_file_urls, out, keep_local, download_timeout)
     local, root = _open_roots(target, storage_options)
     found = {info.key: info.num_bytes for info in root.list()}
     _check_unversioned(root, found)
-    parts = _below(root, found) if urls is None else _listed(urls, root, local)
-    for part in parts:
-        num_bytes = found.get(part.key) if part.store is root else part.store.size(part.key)
+    files = _below(root, found) if urls is None else _unique_index_files(urls, root, local)
+    for file in files:
+        num_bytes = found.get(file.key) if file.store is root else file.store.size(file.key)
         if num_bytes is None:
-            raise CatalogError(f"{part.where} is not there; check the address", key=part.key)
-        check_index_size(num_bytes, part.where)
-    shards = _read_all(parts, root, float(timeout))
+            raise CatalogError(f"{file.where} is not there; check the address", key=file.key)
+        check_index_size(num_bytes, file.where)
+    shards = _read_all(files, root, float(timeout))
     _check_files(shards, found, root)
     _check_keeps(shards, found, root)
     data = emit_index(shards)
@@ -97,10 +96,10 @@ def merge_index(
         local.put(INDEX, data)
 
 
-def _arguments(
+def _parse_arguments(
     args: tuple[Any, ...], urls: Any, out: Any, keep_local: Any, timeout: Any
 ) -> tuple[Sequence[Any] | None, Out, bool, float]:
-    """The arguments whichever way they came."""
+    """Return the index file URLs, the root, `keep_local` and the timeout, given by position or by name."""
     rest = list(args)
     if rest and isinstance(rest[0], list) and urls is None:
         urls = rest.pop(0)
@@ -137,48 +136,48 @@ def _check_unversioned(root: Store, found: Mapping[str, int]) -> None:
         )
 
 
-def _below(root: Store, found: Mapping[str, int]) -> list[_Part]:
-    """The index files below the root, in the order of their folders' names; not the root's own."""
+def _below(root: Store, found: Mapping[str, int]) -> list[_IndexFile]:
+    """Return the index files below the root, sorted by the names of their folders, without the root's own."""
     folders = {key.removesuffix(f"/{INDEX}") for key in found if key.endswith(f"/{INDEX}")}
     if not folders:
         raise CatalogError(f"{root.url}: there is no {INDEX} in any folder below it; check the address", url=root.url)
-    chosen = sorted((folder for folder in folders if not _is_split(root, folder, folders)), key=_natural)
-    return [_Part(folder, root, f"{folder}/{INDEX}") for folder in chosen]
+    chosen = sorted((folder for folder in folders if not _is_split(root, folder, folders)), key=_natural_key)
+    return [_IndexFile(folder, root, f"{folder}/{INDEX}") for folder in chosen]
 
 
 def _is_split(root: Store, folder: str, folders: set[str]) -> bool:
-    """Whether this is the index file of a split inside a set that Smalti wrote, whose own names the same shards."""
+    """Return whether the folder is a split of a set that Smalti wrote, whose index file names the same shards."""
     if not any(str(parent) in folders for parent in PurePosixPath(folder).parents):
         return False
     shown = peek_index(root.child(folder))
     return shown is not None and shown.extra is not None and shown.extra.get("split") is not None
 
 
-def _natural(folder: str) -> list[tuple[str, int]]:
-    """Sorts part 9 before part 10."""
+def _natural_key(folder: str) -> list[tuple[str, int]]:
+    """Return a sort key that puts part 9 before part 10."""
     return [(text, int(digits) if digits else -1) for text, digits in re.findall(r"(\D*)(\d{0,18})", folder)]
 
 
-def _listed(urls: Sequence[Any], root: Store, local: Store | None) -> list[_Part]:
-    """The index files of a list, each once."""
-    parts: dict[str, _Part] = {}
+def _unique_index_files(urls: Sequence[Any], root: Store, local: Store | None) -> list[_IndexFile]:
+    """Return the index files of a list, each once."""
+    files: dict[str, _IndexFile] = {}
     for url in urls:
         options = tuple(url) if isinstance(url, tuple | list) else (url,)
-        part = next((found for one in options if (found := _part_of(str(one).strip(), root, local))), None)
-        if part is None:
+        file = next((found for one in options if (found := _find_index_file(str(one).strip(), root, local))), None)
+        if file is None:
             raise CatalogError(
                 f"{options[-1]} does not lie below {root.url}: a set's shards lie below its index file; give the "
                 "common root as `out`",
                 url=str(options[-1]),
             )
-        parts.setdefault(f"{part.folder}/{part.key.rpartition('/')[2]}", part)
-    if not parts:
+        files.setdefault(f"{file.folder}/{file.key.rpartition('/')[2]}", file)
+    if not files:
         raise CatalogError("`index_file_urls` is empty: there is nothing to merge")
-    return list(parts.values())
+    return list(files.values())
 
 
-def _part_of(url: str, root: Store, local: Store | None) -> _Part | None:
-    """The index file at this address; None where it is outside the roots, or a local copy that is not there."""
+def _find_index_file(url: str, root: Store, local: Store | None) -> _IndexFile | None:
+    """Return the index file at this address; None if it is outside the roots, or a local copy that does not exist."""
     parent, _, name = url.rstrip("/").rpartition("/")
     for store in (root, local):
         if store is None or not name:
@@ -190,21 +189,21 @@ def _part_of(url: str, root: Store, local: Store | None) -> _Part | None:
             below = folder[len(base) :].strip("/")
             key = f"{below}/{name}" if below else name
             if store is root or store.exists(key):
-                return _Part(below, store, key)
+                return _IndexFile(below, store, key)
     return None
 
 
-def _read_all(parts: Sequence[_Part], root: Store, timeout: float) -> list[ShardInfo]:
-    """The shards of all parts in order, with names relative to the root."""
-    pool = ThreadPoolExecutor(min(MAX_READS, len(parts)), thread_name_prefix="smalti-merge")
+def _read_all(files: Sequence[_IndexFile], root: Store, timeout: float) -> list[ShardInfo]:
+    """Return the shards of all index files in order, with names relative to the root."""
+    pool = ThreadPoolExecutor(min(MAX_READS, len(files)), thread_name_prefix="smalti-merge")
     try:
-        reads = [pool.submit(_read, part) for part in parts]
+        reads = [pool.submit(_read, file) for file in files]
         pending: set[Future[list[ShardInfo]]] = set(reads)
         while pending:
             done, pending = wait(pending, timeout=timeout, return_when=FIRST_COMPLETED)
             if not done:
                 raise StoreTimeout(
-                    f"{root.url}: no index file arrived within {timeout:.0f} s ({len(pending)} of {len(parts)} are "
+                    f"{root.url}: no index file arrived within {timeout:.0f} s ({len(pending)} of {len(files)} are "
                     "missing); check the store and the network, or raise `download_timeout`",
                     url=root.url,
                 )
@@ -215,13 +214,13 @@ def _read_all(parts: Sequence[_Part], root: Store, timeout: float) -> list[Shard
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read(part: _Part) -> list[ShardInfo]:
-    shards, _ = parse_index(part.store.get(part.key), where=part.where)
-    return [shard.with_prefix(part.folder) for shard in shards]
+def _read(file: _IndexFile) -> list[ShardInfo]:
+    shards, _ = parse_index(file.store.get(file.key), where=file.where)
+    return [shard.with_prefix(file.folder) for shard in shards]
 
 
 def _check_files(shards: Sequence[ShardInfo], found: Mapping[str, int], root: Store) -> None:
-    """Return only if every file is named once, and is there with its size."""
+    """Check that every file is named once, and is in the store with its size."""
     seen: set[str] = set()
     for shard in shards:
         for name in shard.file_names:
@@ -244,7 +243,7 @@ def _check_files(shards: Sequence[ShardInfo], found: Mapping[str, int], root: St
 
 
 def _check_keeps(shards: Sequence[ShardInfo], found: Mapping[str, int], root: Store) -> None:
-    """Return only if the root's own index file names no shards beside it that only it knows."""
+    """Check that replacing the root's index file loses no shard in the root folder that only this file names."""
     if INDEX not in found:
         return
     check_index_size(found[INDEX], root.locate(INDEX))

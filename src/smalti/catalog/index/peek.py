@@ -1,4 +1,4 @@
-"""Reading Smalti's key of an index file without parsing, or even fetching, a list of a million shards."""
+"""The summary of an index file: Smalti's key in it, read without fetching or parsing a list of a million shards."""
 
 import json
 import re
@@ -21,21 +21,21 @@ _END = re.compile(r', "version": 2}\s*\Z')
 
 
 @dataclass(frozen=True)
-class Peek:
-    """What an index file says about itself."""
+class IndexSummary:
+    """The parts of an index file that are needed to find versions, and its content if it was read anyway."""
 
     extra: dict[str, Any] | None
-    """Smalti's key; None when another writer made the file."""
+    """The value of Smalti's key; None when another program wrote the file."""
     top: dict[str, Any] | None = None
-    """The whole file, parsed, when it was read anyway."""
+    """The whole file, parsed, when it was small enough to be read at once."""
     regular: RegularIndex | None = None
-    """The same of a large file whose entries are all alike."""
+    """The shards of a large file whose entries are all alike."""
     is_empty: bool = False
-    """Whether nothing is in it: a store lost a write that it acknowledged, and `_versions/` has the truth."""
+    """True if the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
 
 
-def peek_index(store: Store) -> Peek | None:
-    """Smalti's key of the index file at this place; None when there is no such file.
+def peek_index(store: Store) -> IndexSummary | None:
+    """Read the summary of the index file at this place; None when there is no such file.
 
     Raises:
         IndexFileError: it is not JSON, or Smalti's key is not an object.
@@ -43,26 +43,26 @@ def peek_index(store: Store) -> Peek | None:
     try:
         head = store.get_range(INDEX, 0, PEEK_BYTES)
         if not head:
-            return Peek(None, is_empty=True)
+            return IndexSummary(None, is_empty=True)
         if len(head) < PEEK_BYTES:
-            return _whole(head, store)
+            return _parse_whole(head, store)
         size = store.size(INDEX)
         extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
-        if extra is not None:  # however large: a million shards of Smalti's own are 700 MB that nobody parses
-            return Peek(extra)
+        if extra is not None:  # a million shards of Smalti's own are 700 MB, which need not be parsed
+            return IndexSummary(extra)
         check_index_size(size, store.locate(INDEX))
         data = store.get(INDEX)
     except StoreNotFound:
         return None
     regular = read_regular(data, where=store.locate(INDEX))
-    return _whole(data, store) if regular is None else Peek(None, regular=regular)
+    return _parse_whole(data, store) if regular is None else IndexSummary(None, regular=regular)
 
 
 def check_index_size(num_bytes: int, where: str) -> int:
-    """The size itself, when an index file may have it; asked before the file is read into memory.
+    """Return the size of an index file if the file may be read into memory.
 
     Raises:
-        IndexFileError: It is larger than any index file that is parsed.
+        IndexFileError: it is larger than any index file that is parsed.
     """
     if num_bytes > MAX_INDEX_BYTES:
         raise IndexFileError(f"{where}: {num_bytes} bytes are more than the {MAX_INDEX_BYTES} allowed.", where=where)
@@ -70,9 +70,9 @@ def check_index_size(num_bytes: int, where: str) -> int:
 
 
 def _from_tail(tail: bytes) -> dict[str, Any] | None:
-    """Smalti's key when it is the last but one of the top level, as `emit_index` writes it; None if in any doubt.
+    """Return the value of Smalti's key if it is the last top-level key but one, as `emit_index` writes it; else None.
 
-    Nothing but the version may follow it up to the end of the file: so it cannot be a key of something nested.
+    Only the version may follow it up to the end of the file, so that it cannot be the key of a nested object.
     """
     place = tail.rfind(_KEY)
     if place < 0:
@@ -85,9 +85,9 @@ def _from_tail(tail: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and _END.match(text, end) else None
 
 
-def _whole(data: bytes, store: Store) -> Peek:
+def _parse_whole(data: bytes, store: Store) -> IndexSummary:
     top = parse_json(data, where=store.locate(INDEX))
     extra = top.get(EXTRA)
     if extra is not None and not isinstance(extra, dict):
         raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
-    return Peek(extra, top)
+    return IndexSummary(extra, top)

@@ -1,14 +1,9 @@
-"""The commit itself: one header, created by put-if-absent, and what is done about replies that do not come.
+"""The commit: one header, created by put-if-absent, and the handling of replies that do not arrive.
 
 Intended behaviour; anything else is a bug:
-1. Of all who try to create a version exactly one does, and whoever is told that he did is that one.
-2. A reply that was lost, or a refusal of our own repeated put, is settled by reading the object back and comparing the
-   write id. What cannot be settled is `CommitUnknown`; nothing is ever removed.
-
-Time as publishing sees it: to wait a little before another try, and for the date that people read.
-
-Nothing is ordered by it, and no age is measured with it: clocks of writers may be hours apart. Whoever simulates
-writers hands in a clock of his own.
+1. Of all writers that try to create a version exactly one succeeds, and `commit` reports success to that one only.
+2. A lost reply, or a refusal of our own repeated put, is settled by reading the object back and comparing the write id.
+   If that is impossible, `CommitUnknown` is raised; nothing is ever removed.
 """
 
 import time
@@ -21,29 +16,32 @@ from smalti.errors import CommitUnknown, StoreAuthError, StoreError, StoreExists
 from smalti.storage import Store
 from smalti.storage.retry import jitter
 
-
-class Clock:
-    """The clock of this machine."""
-
-    def now(self) -> datetime:
-        """The time, in UTC."""
-        return datetime.now(timezone.utc)
-
-    def pause(self, seconds: float) -> None:
-        """Wait for about so long: half to one and a half times, so that writers who collided do not do it again."""
-        time.sleep(seconds * jitter(0.5, 1.5))
-
-
-SYSTEM = Clock()
-
-
 PUT_ATTEMPTS = 4
 READ_BACK_ATTEMPTS = 4
 PAUSE_SECONDS = 0.06
 
 
-def commit(store: Store, header: Header, clock: Clock) -> Header | None:
-    """The header of this version as it lies there when it is ours; None for a lost race.
+class PublishingClock:
+    """The clock of this machine, for the `created` field and for pauses between attempts.
+
+    Nothing is ordered by it and no age is measured with it: the clocks of writers may be hours apart. Simulations pass
+    a clock of their own.
+    """
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return datetime.now(timezone.utc)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for 0.5 to 1.5 times as long, at random, so that writers that collided do not collide again."""
+        time.sleep(seconds * jitter(0.5, 1.5))
+
+
+SYSTEM = PublishingClock()
+
+
+def commit(store: Store, header: Header, clock: PublishingClock) -> Header | None:
+    """Create the version; return its header, or None if another writer was first.
 
     Raises:
         CommitUnknown: the store no longer answers, and the commit may or may not have taken effect.
@@ -56,8 +54,8 @@ def commit(store: Store, header: Header, clock: Clock) -> Header | None:
         try:
             store.put_if_absent(key, payload)
         except StoreExists:
-            pass  # somebody's, or ours: an earlier put of ours may have landed although its reply was lost
-        except StoreAuthError as error:  # this one was refused; it cannot have taken effect
+            pass  # created by another writer or by us: an earlier put may have taken effect although its reply was lost
+        except StoreAuthError as error:  # this put was refused, so it cannot have taken effect
             if may_land:
                 raise _unknown(store, header) from error
             raise
@@ -65,7 +63,7 @@ def commit(store: Store, header: Header, clock: Clock) -> Header | None:
             fault, may_land = error, may_land or isinstance(error, StoreTimeout)
         else:
             may_land = True
-            with suppress(StoreError):  # it is there; that it cannot be looked at now is for the read-back to settle
+            with suppress(StoreError):  # the header exists; if it cannot be checked now, the read-back below decides
                 check_created(store, key, payload)
                 return header
         found = _read_back(store, header, clock)
@@ -77,8 +75,8 @@ def commit(store: Store, header: Header, clock: Clock) -> Header | None:
     raise fault
 
 
-def _read_back(store: Store, header: Header, clock: Clock) -> Header | None:
-    """The header of the version as it lies in the store, None if it is not there."""
+def _read_back(store: Store, header: Header, clock: PublishingClock) -> Header | None:
+    """Read the header of the version as it is in the store; None if there is none."""
     fault: StoreError | None = None
     for attempt in range(READ_BACK_ATTEMPTS):
         try:
@@ -93,7 +91,7 @@ def _read_back(store: Store, header: Header, clock: Clock) -> Header | None:
 
 def _unknown(store: Store, header: Header) -> CommitUnknown:
     return CommitUnknown(
-        f"{store.url}: it cannot be told whether version {header.version} was published (write id "
+        f"{store.url}: it is unknown whether version {header.version} was published (write id "
         f"{header.write_id}), because the store stopped answering. Nothing was removed; publish again with the same "
         "write id: it returns the version or makes it",
         version=header.version,

@@ -1,33 +1,34 @@
-"""The header of the version that comes after another: what a draft adds to it, and what is carried on.
+"""The header of the next version: the fields that come from the draft, and those carried over from the parent.
 
-What each operation makes of a header's fields:
+The fields of a header by operation:
 
              shards          row_hash  logical       sidecars  lineage, metadata  writes, fenced, expired
-create       the draft's     draft's   draft's       draft's   draft's            carried on, as by all
+create       the draft's     draft's   draft's       draft's   draft's            the parent's, for all operations
 overwrite    the draft's     draft's   draft's       draft's   draft's
 append       parent + draft  sum       parent's (1)  (2)       draft's
 rollback     the target's    target's  target's      target's  target's
 vacuum       the parent's    parent's  parent's      parent's  parent's           and what it removes
 
-(1) that of a draft must be the same, or empty. (2) `smalti.catalog.additions.columns.carried`.
+(1) The draft's must be the same, or empty. (2) See `smalti.catalog.additions.columns.sidecars_after`.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
-from smalti.catalog.additions.columns import carried, check_no_added_columns
-from smalti.catalog.checked_put import put_checked
+from smalti.catalog.additions.columns import check_no_added_columns, sidecars_after
+from smalti.catalog.checked_put import put_and_check
 from smalti.catalog.header import FOLDER, MAX_REMEMBERED_WRITES, Header, read_manifest, table_key
 from smalti.catalog.index.refresh import MANY_SHARDS
-from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, stored_bytes
-from smalti.catalog.publishing.commit import Clock
+from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
+from smalti.catalog.publishing.commit import PublishingClock
 from smalti.catalog.table.arrow import emit_table, table_of
 from smalti.catalog.table.digest import check_shards, digest_of
-from smalti.catalog.table.shard_table import ShardTable, sizes_of
+from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
@@ -35,52 +36,44 @@ from smalti.storage import Store
 
 @dataclass(frozen=True)
 class Step:
-    """From which version to the next, by which operation, by whose clock."""
+    """The step from one version to the next: its parent, the operation and the clock of the publisher."""
 
     parent: Header | None
     operation: str
-    clock: Clock
-
-    @property
-    def appends(self) -> bool:
-        """Whether what the parent shows stays."""
-        return self.operation == "append" and self.parent is not None
+    clock: PublishingClock
 
 
-def drafted(store: Store, draft: Draft, step: Step) -> tuple[Header, Sequence[ShardInfo]]:
-    """The header that would make the draft a version, and its shards; their table is in the store.
+def header_of_draft(store: Store, draft: Draft, step: Step) -> tuple[Header, Sequence[ShardInfo]]:
+    """Return the header and the shards of the version that publishing the draft would create; store the shard table.
 
     Raises:
-        SchemaError: `append`, and the draft does not fit what there is.
+        SchemaError: `append`, and the draft does not fit the version that it is appended to.
     """
-    before = read_manifest(store, step.parent) if step.appends and step.parent is not None else None
+    before = read_manifest(store, step.parent) if step.operation == "append" and step.parent is not None else None
     shards = _shards(store, before, draft)
     rows = int(sizes_of(shards).sum())
+    facts = shared_fields(draft, Header) | {
+        "logical": _logical(store, before, draft),
+        "row_hash": _row_hash(before, draft, rows),
+        "sidecars": sidecars_after(step.parent, draft, step.operation),
+    }
     content = Header(
-        version=0,
-        parent=None,
-        write_id=draft.write_id,
-        operation=step.operation,
+        **facts,
+        version=0,  # `next_header` sets it, with all that depends on the parent
         digest=digest_of(shards),
         rows=rows,
         num_shards=len(shards),
-        num_bytes=_num_bytes(shards),
-        partitions=_partitions(shards),
+        num_bytes=num_bytes_of(shards),
+        partitions=partitions_of(shards),
         columns=draft.schema.columns(),
         table_key="",
         table_sha256="",
-        created="",
-        lineage=dict(draft.lineage),
-        metadata=dict(draft.metadata),
-        logical=_logical(store, before, draft),
-        row_hash=_row_hash(before, draft, rows),
-        sidecars=carried(step.parent, draft, step.operation),
     )
-    return following(_with_table(store, content, emit_table(shards), step.parent), draft.write_id, step), shards
+    return next_header(_with_table(store, content, emit_table(shards), step.parent), draft.write_id, step), shards
 
 
 def check_append(store: Store, parent: Header, schema: Schema) -> None:
-    """Return only if a draft with these columns can be appended to the version as it is now.
+    """Check that a draft with these columns can be appended to the version as it is now.
 
     Raises:
         SchemaError: the version has other columns, or columns that were added beside its shards.
@@ -90,8 +83,8 @@ def check_append(store: Store, parent: Header, schema: Schema) -> None:
     check_no_added_columns(parent)
 
 
-def following(content: Header, write_id: str, step: Step) -> Header:
-    """The header of the version after the step's parent that shows the content of `content`."""
+def next_header(content: Header, write_id: str, step: Step) -> Header:
+    """Return the header of the version after the step's parent that has the content of `content`."""
     parent = step.parent
     version = 1 if parent is None else parent.version + 1
     writes = {} if parent is None else dict(parent.writes)
@@ -111,12 +104,12 @@ def following(content: Header, write_id: str, step: Step) -> Header:
 
 
 def _with_table(store: Store, content: Header, table: bytes, parent: Header | None) -> Header:
-    """The content with its table in the store, under its digest; under another name if a vacuum removes that one."""
+    """Put the table under its digest, or under another key if a vacuum removes that one, and name it in the header."""
     sha256 = hashlib.sha256(table).hexdigest()
     key = table_key(sha256)
     if parent is not None and sha256 in parent.fenced:
         key = f"{FOLDER}/{sha256}-{parent.version + 1}.arrow"
-    put_checked(store, key, table)
+    put_and_check(partial(store.put, key, table), store, key, len(table))
     return replace(content, table_key=key, table_sha256=sha256)
 
 
@@ -148,16 +141,6 @@ def _check_columns(store: Store, before: Manifest, schema: Schema) -> None:
     )
 
 
-def _num_bytes(shards: Sequence[ShardInfo]) -> int:
-    return shards.num_bytes if isinstance(shards, ShardTable) else sum(map(stored_bytes, shards))
-
-
-def _partitions(shards: Sequence[ShardInfo]) -> tuple[str, ...]:
-    if isinstance(shards, ShardTable):
-        return shards.partitions
-    return tuple(sorted({shard.partition for shard in shards if shard.partition is not None}))
-
-
 def _row_hash(before: Manifest | None, draft: Draft, rows: int) -> str:
     if before is None:
         return draft.row_hash
@@ -165,7 +148,7 @@ def _row_hash(before: Manifest | None, draft: Draft, rows: int) -> str:
 
 
 def _logical(store: Store, before: Manifest | None, draft: Draft) -> Mapping[str, Any]:
-    """What stored values stand for; a draft that says nothing of it appends values as they are stored."""
+    """Return the logical types of the new version; a draft without any appends values in their stored form."""
     if before is None or not before.rows:
         return dict(draft.logical)
     if not draft.logical:

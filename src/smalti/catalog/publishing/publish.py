@@ -1,17 +1,17 @@
-"""Making a version visible, all at once.
+"""Publishing: a version becomes visible all at once.
 
 Intended behaviour; anything else is a bug:
 1. Every shard is in the store, with its declared size, before anything is published.
 2. The shard table is written under the name of its content; then `_versions/<n>.json` is created by put-if-absent.
-   That single put is the commit (`committing`): of several writers exactly one succeeds, the others raise
-   `CommitConflict`, except that an append reads the new state and tries again, a bounded number of times.
-3. A reply that was lost, or a conflict with our own retried put, is settled by reading the object back and comparing
-   the write id. When it cannot be read, `CommitUnknown` says so; nothing is ever removed.
-4. The same write id published again returns the version that it already has, and finishes its index files.
-5. A writer killed at any point leaves the old version or the new one; what it had uploaded is named by no version.
+   That single put is the commit (`commit`): of several writers exactly one succeeds, the others raise
+   `CommitConflict`, except that an append reads the new state and retries, a bounded number of times.
+3. A lost reply, or a conflict with our own retried put, is settled by reading the object back and comparing the write
+   id. If it cannot be read, `CommitUnknown` is raised; nothing is ever removed.
+4. Publishing the same write id again returns its version, and finishes the index files of that version.
+5. A writer killed at any point leaves the old version or the new one; no version references its unpublished uploads.
 6. An index file that Smalti did not write is never replaced.
-7. What a vacuum removes it names in a version of its own first. A write that it names is refused from then on, so that
-   a writer who slept through any time limit cannot publish shards that are gone.
+7. Before a vacuum removes anything, it publishes a version that lists the affected writes. Those writes are refused
+   from then on, so that a writer that was suspended for any length of time cannot publish shards that are gone.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from smalti.catalog.header import FOLDER, INDEX, Header, make_manifest, read_hea
 from smalti.catalog.index.refresh import refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.publishing.check_stored import check_stored
-from smalti.catalog.publishing.commit import PAUSE_SECONDS, SYSTEM, Clock, commit
-from smalti.catalog.publishing.next_version import Step, drafted, following
+from smalti.catalog.publishing.commit import PAUSE_SECONDS, SYSTEM, PublishingClock, commit
+from smalti.catalog.publishing.next_version import Step, header_of_draft, next_header
 from smalti.catalog.reading import Newest, find_newest
 from smalti.errors import (
     CatalogError,
@@ -41,56 +41,56 @@ from smalti.whole import whole_number
 Mode = Literal["create", "overwrite", "append"]
 MODES: tuple[Mode, ...] = ("create", "overwrite", "append")
 REBASES = 30
-"""How often an append tries again after somebody else was first."""
+"""Attempts of an append when other writers publish first."""
 
 
-def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Clock = SYSTEM) -> Manifest:
-    """The new version that holds the draft's shards: alone (`create`, `overwrite`) or after those there are (`append`).
+def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: PublishingClock = SYSTEM) -> Manifest:
+    """Publish the draft's shards as a new version: alone (`create`, `overwrite`) or after the present ones (`append`).
 
-    Blocks; safe to call again with the same draft after any failure.
+    Blocks. Idempotent: it can be called again with the same draft after any failure.
 
     Raises:
         DatasetExists: `create`, and there is a set; or the place holds a set that Smalti did not write.
-        CommitConflict: somebody else published first; nothing of ours is visible.
+        CommitConflict: another writer published first; nothing of this draft is visible.
         CommitUnknown: the store no longer answers: the commit may or may not have taken effect, or it has, and the
             index files could not be replaced. Calling again settles it.
-        SchemaError: `append`, and the columns, or what their values stand for, differ from those of the set.
-        CatalogError: a shard of the draft is not in the store, or not with its declared size; or a vacuum removes what
-            this write has left.
+        SchemaError: `append`, and the columns or their logical types differ from those of the set.
+        CatalogError: a shard of the draft is not in the store, or not with its declared size; or a vacuum is removing
+            the shards of this write.
         StoreError: the store failed before anything was visible.
     """
     store = open_store(place)
-    for turn in range(REBASES):
+    for attempt in range(REBASES):
         newest = check_target(store, mode, write_id=draft.write_id).header
-        done = _published(store, newest, draft, is_first=turn == 0)
+        done = _already_published(store, newest, draft, is_first=attempt == 0)
         if done is not None:
             return done
-        header, shards = drafted(store, draft, Step(newest, mode, clock))
+        header, shards = header_of_draft(store, draft, Step(newest, mode, clock))
         committed = commit(store, header, clock)
         if committed is not None:
             return _finish(store, committed, shards if committed == header else None)
         if mode != "append":
-            raise _overtaken(store, header)
-        clock.pause(PAUSE_SECONDS * min(turn + 1, 10))
+            raise _lost_race(store, header)
+        clock.pause(PAUSE_SECONDS * min(attempt + 1, 10))
     raise CommitConflict(
         f"{store.url}: an append was overtaken {REBASES} times; nothing of it is visible. Publish again when "
-        "fewer writers are at work",
+        "fewer writers publish at the same time",
         write_id=draft.write_id,
     )
 
 
 def replace_content(
-    place: Place, draft: Draft, *, based_on: int, operation: str = "compact", clock: Clock = SYSTEM
+    place: Place, draft: Draft, *, based_on: int, operation: str = "compact", clock: PublishingClock = SYSTEM
 ) -> Manifest:
-    """The new version that holds the draft's shards instead of those of version `based_on`, if that is the newest.
+    """Publish the draft's shards in place of those of version `based_on`, if that is the newest.
 
     Raises:
-        CommitConflict: another version is the newest; nothing of ours is visible.
+        CommitConflict: another version is the newest; nothing of this draft is visible.
         Otherwise: as for `publish`.
     """
     store = open_store(place)
     newest = check_target(store, "overwrite", write_id=draft.write_id).header
-    done = _published(store, newest, draft, is_first=True)
+    done = _already_published(store, newest, draft, is_first=True)
     if done is not None:
         return done
     if newest is None or newest.version != based_on:
@@ -101,26 +101,26 @@ def replace_content(
             version=based_on,
             write_id=draft.write_id,
         )
-    header, shards = drafted(store, draft, Step(newest, operation, clock))
+    header, shards = header_of_draft(store, draft, Step(newest, operation, clock))
     committed = commit(store, header, clock)
     if committed is None:
-        raise _overtaken(store, header)
+        raise _lost_race(store, header)
     return _finish(store, committed, shards if committed == header else None)
 
 
-def rollback(place: Place, version: int, *, write_id: str | None = None, clock: Clock = SYSTEM) -> Manifest:
-    """A new version with the content, and so the digest, of an earlier one; that version itself if it is the newest.
+def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
+    """Publish the content of an earlier version, with its digest, as the newest; a no-op if it is the newest already.
 
     Args:
         place: The root of the set: a URL, folder or store.
-        version: The earlier one.
-        write_id: To make a repeated call safe: one that is published already returns its version.
-        clock: For the date and for pauses.
+        version: The number of the earlier version.
+        write_id: Makes a repeated call idempotent: if it is published already, its version is returned.
+        clock: For the `created` field and for pauses.
 
     Raises:
         VersionNotFound: there is no such version, or a vacuum removed its shards.
-        CatalogError: a shard of it is gone.
-        CommitConflict: somebody published meanwhile; nothing was rolled back.
+        CatalogError: a shard of it is missing.
+        CommitConflict: another writer published during the call; nothing was rolled back.
         CommitUnknown: as for `publish`.
     """
     store, version = open_store(place), whole_number("version", version)
@@ -128,50 +128,53 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
     if newest is None:
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)
     if write_id is not None and write_id in newest.writes:
-        return _finish(store, _kept(store, newest, newest.writes[write_id]))
+        return _finish(store, _header_of_write(store, newest, newest.writes[write_id]))
     target = _target(store, newest, version)
     if (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical):
         return _finish(store, newest)
     check_stored(store, read_manifest(store, target).shards, target.write_id)
     store.check_exclusive_puts(FOLDER)
     content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
-    header = following(content, write_id or new_write_id(), Step(newest, "rollback", clock))
+    header = next_header(content, write_id or new_write_id(), Step(newest, "rollback", clock))
     committed = commit(store, header, clock)
     if committed is None:
         raise CommitConflict(
-            f"{store.url}: version {header.version} was published by somebody else while rolling back to "
+            f"{store.url}: version {header.version} was published by another writer during the rollback to "
             f"{version}; nothing was rolled back. Look at the new version first",
             version=header.version,
         )
     return _finish(store, committed)
 
 
-def commit_same(
+def announce_removal(
     store: Store,
     newest: Header,
     write_id: str,
     *,
     fenced: tuple[str, ...] = (),
     expired: tuple[int, ...] = (),
-    clock: Clock = SYSTEM,
+    clock: PublishingClock = SYSTEM,
 ) -> Header | None:
-    """A version with the content of the newest that says what a vacuum is about to remove; None for a lost race.
+    """Publish the content of the newest version again, with the list of what a vacuum is about to remove.
 
-    Whoever publishes from an older version loses the race against it, and whoever publishes from it sees what goes: so
-    nothing that is removed after it can be named by a version again.
+    A publisher that started from an older version loses the race against this one, and a publisher that starts from
+    this one sees the list: no later version can reference a removed object.
 
     Args:
         store: The root of the set.
-        newest: The version that the vacuum looked at.
-        write_id: Of the vacuum.
-        fenced: Write ids, and digests of shard tables, of which something is removed; instead of the parent's.
-        expired: Versions of which something is removed; beside the parent's.
-        clock: For the date and for pauses.
+        newest: The newest version when the vacuum decided what to remove.
+        write_id: The write id of the vacuum.
+        fenced: Write ids, and digests of shard tables, of removed objects; replaces the parent's.
+        expired: Versions that lose objects; added to the parent's.
+        clock: For the `created` field and for pauses.
+
+    Returns:
+        The new header; None if another publisher was first.
 
     Raises:
         CommitUnknown: as for `publish`; nothing may be removed then.
     """
-    header = following(newest, write_id, Step(newest, "vacuum", clock))
+    header = next_header(newest, write_id, Step(newest, "vacuum", clock))
     header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
     committed = commit(store, header, clock)
     if committed is not None:
@@ -180,7 +183,7 @@ def commit_same(
 
 
 def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
-    """What the place holds, if `mode` may publish there; for writers to call before they spend hours on shards.
+    """Return the state of the place, if `mode` may publish there. Writers call it before they write any shard.
 
     Raises:
         DatasetExists: as for `publish`.
@@ -214,19 +217,19 @@ def _version_of_write(header: Header | None, write_id: str) -> int | None:
     return None if header is None else header.writes.get(write_id)
 
 
-def _published(store: Store, newest: Header | None, draft: Draft, *, is_first: bool) -> Manifest | None:
-    """The version of this write if it has one; else None, when it may have one.
+def _already_published(store: Store, newest: Header | None, draft: Draft, *, is_first: bool) -> Manifest | None:
+    """Return the version of this write if it is published already; else check that it can be published.
 
-    What is stored is looked at once: it stays, unless the newest version fences this write off, or does not name it
-    while a vacuum goes on, which publishes first.
+    The stored shards are checked in the first attempt only. They cannot disappear unnoticed after that: a vacuum that
+    removes them publishes first, so that the commit fails and the next attempt finds the write id fenced.
     """
     known = _version_of_write(newest, draft.write_id)
     if newest is not None and known is not None:
-        return _finish(store, _kept(store, newest, known))
+        return _finish(store, _header_of_write(store, newest, known))
     if newest is not None and draft.write_id in newest.fenced:
         raise CatalogError(
-            f"{store.url}: write {draft.write_id} was taken for dead, and a vacuum (version {newest.version} or an "
-            "earlier one) removes its shards; nothing of it is visible. Write again, with a new write id",
+            f"{store.url}: write {draft.write_id} was considered abandoned, and a vacuum (version {newest.version} "
+            "or an earlier one) removes its shards; nothing of it is visible. Write again, with a new write id",
             write_id=draft.write_id,
         )
     if is_first:
@@ -235,28 +238,28 @@ def _published(store: Store, newest: Header | None, draft: Draft, *, is_first: b
     return None
 
 
-def _overtaken(store: Store, header: Header) -> CommitConflict:
+def _lost_race(store: Store, header: Header) -> CommitConflict:
     return CommitConflict(
-        f"{store.url}: version {header.version} was published by somebody else while this {header.operation} was "
-        "under way; nothing of it is visible. Look at the new version and publish again if that is still wanted",
+        f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
+        "nothing of it is visible. Look at the new version, and publish again if it is still needed",
         version=header.version,
         write_id=header.write_id,
     )
 
 
-def _kept(store: Store, newest: Header, version: int) -> Header:
-    """The version that a write was published as."""
+def _header_of_write(store: Store, newest: Header, version: int) -> Header:
+    """Read the header of the version that a write was published as."""
     if version in newest.expired:
         raise VersionNotFound(
             f"{store.url}: this write was published as version {version}, and a vacuum removed its shards since; write "
-            "again, with a new write id, if it is still wanted",
+            "again, with a new write id, if it is still needed",
             version=version,
         )
     return read_header(store, version)
 
 
 def _target(store: Store, newest: Header, version: int) -> Header:
-    """The version to roll back to."""
+    """Read the header of the version to roll back to."""
     if version in newest.expired:
         raise VersionNotFound(
             f"{store.url}: version {version} was vacuumed: its shards were removed, or are being removed",
@@ -271,7 +274,7 @@ def _target(store: Store, newest: Header, version: int) -> Header:
 
 
 def _finish(store: Store, header: Header, shards: Sequence[ShardInfo] | None = None) -> Manifest:
-    """The version, with index files that show it or a newer one; its shards are read where the caller has them not."""
+    """Bring the index files up to date, and return the manifest; the shard table is read if `shards` is not given."""
     try:
         manifest = read_manifest(store, header) if shards is None else make_manifest(header, shards)
         refresh_index(store, manifest)

@@ -1,6 +1,6 @@
-"""What lies in a store, listed once and gone through several times, in little memory; and a set of very many names.
+"""Memory-saving containers: a listing of a store that can be iterated several times, and a set of very many names.
 
-A million objects take some 25 MB: names in a listing differ little from their neighbours, and are kept compressed.
+A listing of a million objects takes some 25 MB: neighbouring names differ little, and are kept compressed.
 """
 
 import json
@@ -15,21 +15,21 @@ from xxhash import xxh3_64_intdigest
 
 from smalti.storage import ObjectInfo
 
-_AT_ONCE = 4096
-_LEVEL = 1
-_MERGED = 1 << 20
-"""So many names are sorted together, or as many as there are already: versions share most of theirs."""
+_OBJECTS_AT_ONCE = 4096
+_COMPRESSION_LEVEL = 1
+_MERGE_THRESHOLD = 1 << 20
+"""Number of new names, or of merged ones if that is more, from which on they are merged: versions share most names."""
 
 
 class Listing:
-    """Objects in the order in which a store told them: name, size and time of each; what else it told is forgotten."""
+    """Objects in the order in which a store listed them: name, size and time of each; other facts are dropped."""
 
     def __init__(self, found: Iterable[ObjectInfo]) -> None:
         self._parts: list[bytes] = []
         rest = iter(found)
-        while part := list(islice(rest, _AT_ONCE)):
+        while part := list(islice(rest, _OBJECTS_AT_ONCE)):
             columns = [[each.key for each in part], [each.num_bytes for each in part], [each.changed for each in part]]
-            self._parts.append(zlib.compress(json.dumps(columns).encode(), _LEVEL))
+            self._parts.append(zlib.compress(json.dumps(columns).encode(), _COMPRESSION_LEVEL))
 
     def __iter__(self) -> Iterator[ObjectInfo]:
         for part in self._parts:
@@ -38,32 +38,27 @@ class Listing:
 
 
 class Names:
-    """A set of names that takes eight bytes for each; once in 2^44 it says of another name that it is one of a million.
+    """A set of names with eight bytes per name and rare false positives: 1 in 2^44 for a set of a million names.
 
-    So it is for those who keep what is in it: what is kept for nothing is rare, and what must be kept is.
+    Use it for names of objects to keep: a false positive keeps an object that could have been removed.
     """
 
     def __init__(self, parts: Iterable[Iterable[str]]) -> None:
-        marks: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        merged: NDArray[np.uint64] = np.zeros(0, np.uint64)
         fresh: list[NDArray[np.uint64]] = []
         count = 0
         for part in parts:
-            fresh.append(_marks(part))
+            fresh.append(np.fromiter(map(_hash, part), np.uint64))
             count += fresh[-1].size
-            if count > max(marks.size, _MERGED):
-                marks, fresh, count = np.unique(np.concatenate([marks, *fresh])), [], 0
-        marks = np.unique(np.concatenate([marks, *fresh]))
-        self._marks = memoryview(marks)
+            if count > max(merged.size, _MERGE_THRESHOLD):
+                merged, fresh, count = np.unique(np.concatenate([merged, *fresh])), [], 0
+        self._hashes = memoryview(np.unique(np.concatenate([merged, *fresh])))
 
     def __contains__(self, name: object) -> bool:
-        mark = _mark(str(name))
-        place = bisect_left(self._marks, mark)
-        return place < len(self._marks) and self._marks[place] == mark
+        mark = _hash(str(name))
+        place = bisect_left(self._hashes, mark)
+        return place < len(self._hashes) and self._hashes[place] == mark
 
 
-def _marks(names: Iterable[str]) -> NDArray[np.uint64]:
-    return np.fromiter(map(_mark, names), np.uint64)
-
-
-def _mark(name: str) -> int:
+def _hash(name: str) -> int:
     return xxh3_64_intdigest(name.encode(errors="surrogatepass"))

@@ -1,8 +1,8 @@
-"""Markers of writes that are under way: how a vacuum tells what writers of Smalti left from what others put there.
+"""Markers of writes in progress, by which a vacuum recognises the objects of Smalti's writers.
 
-A writer puts its marker before its first shard, and takes it away once its version is published or its shards are
-removed. The marker of a writer that was killed stays: when it and everything below its write id is old by the store's
-own times, a vacuum removes the lot. Without its marker, files below an unpublished write id are a stranger's.
+A writer puts its marker before its first shard, and removes it once its version is published or its shards are removed.
+The marker of a writer that was killed stays; when the marker and everything below its write id are old by the store's
+own times, a vacuum removes all of it. Without a marker, objects below an unpublished write id are not Smalti's.
 """
 
 import json
@@ -17,7 +17,7 @@ _SUFFIX = ".json"
 
 
 def begin(store: Store, write_id: str) -> None:
-    """Say that a write has begun, or that it goes on: its time is that of the last call.
+    """Put the marker of a write, or renew it: its time is that of the last call.
 
     Raises:
         StoreError: the store did not take the marker.
@@ -26,18 +26,18 @@ def begin(store: Store, write_id: str) -> None:
 
 
 def end(store: Store, write_id: str) -> None:
-    """Say that nothing of this write is left but what a version names; a marker that stays does no harm."""
-    with suppress(StoreError):  # the write itself has its outcome already, and a vacuum takes the marker away
+    """Remove the marker of a write that has left nothing but what a version references. Best effort."""
+    with suppress(StoreError):  # a marker that stays is harmless; a vacuum removes it
         store.delete(marker_key(write_id))
 
 
 def marker_key(write_id: str) -> str:
-    """Where the marker of a write lies."""
+    """Return the key of a write's marker."""
     return f"{MARKERS}/{write_id}{_SUFFIX}"
 
 
 def write_id_of(key: str) -> str | None:
-    """The write id that a marker's key names; None for other keys."""
+    """Return the write id in the key of a marker; None for other keys."""
     name = key.removeprefix(f"{MARKERS}/")
     if name == key or "/" in name or not name.endswith(_SUFFIX):
         return None

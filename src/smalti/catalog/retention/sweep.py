@@ -1,95 +1,23 @@
-"""Which objects of a set nobody needs any more: pure reasoning over a listing and what the headers say, no I/O.
+"""The rules of vacuum: which versions are kept, and which listed objects are removed. Pure; this module does no I/O.
 
-An object is removed only if all of this holds; whatever is in doubt stays:
-- its name is one that Smalti's writers give, below a write id that a version or a marker names, or in `_versions/`;
+An object is removed only if all of this holds; in any doubt it stays:
+- its name is one that Smalti's writers use, below a write id that a version or a marker names, or in `_versions/`;
 - no version that is kept needs it;
 - it is older than the limit, by the store's own times;
-- it is of a write that was published, or of one of which everything, its marker too, is older than the limit.
+- its write was published, or everything of its write, including the marker, is older than the limit.
 
-How old objects are by the store's own clock, and how old they must be before a clean-up removes them.
+A new rule is one function here, added to `VERSION_RULES` or `OBJECT_RULES`.
 """
 
 import re
-import secrets
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from smalti.catalog.header import FOLDER
+from smalti.catalog.header import FOLDER, Header
+from smalti.catalog.retention.age import time_of
 from smalti.catalog.retention.markers import write_id_of
-from smalti.errors import CatalogError, StoreError
-from smalti.storage import ObjectInfo, Store, UnfinishedUpload
-
-LEAST_SECONDS = 7 * 86400.0
-"""Writers and readers may be at work for days: what is younger is left alone, unless somebody insists."""
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
-
-def parse_age(age: str | float) -> float:
-    """Seconds, of a number or of text such as "7d", "36h", "90m", "2w".
-
-    Raises:
-        CatalogError: it is neither.
-    """
-    if isinstance(age, int | float) and not isinstance(age, bool) and 0 <= age < float("inf"):
-        return float(age)
-    match = _AGE.fullmatch(age.strip()) if isinstance(age, str) else None
-    if match is None:
-        raise CatalogError(f'expected an age such as "7d", "36h" or a number of seconds, found {age!r:.60}')
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def checked_limit(older_than: str | float, *, whose: str, unsafe_ttl: bool) -> float:
-    """The age in seconds from which on something may go.
-
-    Args:
-        older_than: As for `parse_age`.
-        whose: Who may still be at work, such as "writer or reader", for the message.
-        unsafe_ttl: Allow less than `LEAST_SECONDS`.
-
-    Raises:
-        CatalogError: it is no age, or less than that.
-    """
-    limit = parse_age(older_than)
-    if limit < LEAST_SECONDS and not unsafe_ttl:
-        raise CatalogError(
-            f"`older_than` is {limit / 86400:.2g} days; less than {LEAST_SECONDS / 86400:.0f} may remove what a slow "
-            f"{whose} still needs. Say `unsafe_ttl` if nobody is at work there"
-        )
-    return limit
-
-
-@contextmanager
-def probe_in(store: Store, folder: str) -> Iterator[str]:
-    """The key of a small object that lies in the folder while the block lists it: its time is the store's own now."""
-    key = f"{folder}/probe-{secrets.token_hex(8)}"
-    store.put(key, b"what time is it?")
-    try:
-        yield key
-    finally:
-        with suppress(StoreError):  # a later clean-up removes it
-            store.delete(key)
-
-
-def told_time(store: Store, changed: float | None) -> float:
-    """The time of a probe, as it was listed.
-
-    Raises:
-        CatalogError: the store did not tell any.
-    """
-    if changed is None:
-        raise CatalogError(
-            f"{store.url}: this store does not tell when its objects were put, so that nothing can be called old"
-        )
-    return changed
-
-
-def time_of(info: ObjectInfo) -> float:
-    """When the object was put; what nobody knows the age of is young for ever."""
-    return float("inf") if info.changed is None else info.changed
-
+from smalti.storage import ObjectInfo, UnfinishedUpload
 
 _TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*\.arrow")
 _PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
@@ -97,8 +25,47 @@ _CATALOG = re.compile(rf"(?:[^/]+/)?index\.json|{FOLDER}/\d{{8,}}\.json|{FOLDER}
 _WRITTEN = re.compile(r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.arrow", re.ASCII)
 
 
+@dataclass(frozen=True)
+class VersionCase:
+    """One version, with the facts by which a vacuum decides whether it is kept."""
+
+    header: Header
+    is_newest: bool
+    is_tagged: bool
+    is_expired: bool
+    """True if an earlier vacuum has removed it."""
+    superseded: float | None
+    """Time when the next version was published, by the store's clock; None if that was after the listing."""
+    cutoff: float
+    """Times from here on are recent."""
+
+
+def is_newest(case: VersionCase) -> bool:
+    """Keep the newest version."""
+    return case.is_newest
+
+
+def is_tagged(case: VersionCase) -> bool:
+    """Keep versions with a tag."""
+    return case.is_tagged
+
+
+def was_newest_recently(case: VersionCase) -> bool:
+    """Keep versions that were the newest less than the limit ago."""
+    return not case.is_expired and (case.superseded is None or case.superseded >= case.cutoff)
+
+
+VERSION_RULES: tuple[Callable[[VersionCase], bool], ...] = (is_newest, is_tagged, was_newest_recently)
+"""A version is kept if one of them returns True."""
+
+
+def keeps_version(case: VersionCase) -> bool:
+    """Return whether a vacuum keeps the version."""
+    return any(rule(case) for rule in VERSION_RULES)
+
+
 class Why(Enum):
-    """Why an object goes, or stays."""
+    """The reason for which an object is removed, or stays."""
 
     EXPIRED = "of a version that is no longer kept"
     ORPHAN = "of a write that was never published"
@@ -110,9 +77,12 @@ class Why(Enum):
     FOREIGN = "not of Smalti's making"
 
 
+REMOVED = frozenset({Why.EXPIRED, Why.ORPHAN, Why.LEFTOVER})
+
+
 @dataclass(frozen=True)
 class Doomed:
-    """One object that may go."""
+    """One object that may be removed."""
 
     key: str
     num_bytes: int
@@ -121,48 +91,128 @@ class Doomed:
 
 @dataclass(frozen=True)
 class Known:
-    """What the set says about itself."""
+    """The facts that the headers and tables of the set provide."""
 
     published: Collection[str]
-    """Write ids of all versions there ever were."""
+    """Write ids of all versions, including expired ones."""
     live: Container[str]
     """Keys that the kept versions need."""
     expired: Collection[str]
     """Write ids of versions that are not kept."""
     remembered: Collection[str]
-    """Write ids that cannot be published again, since the newest version knows them."""
+    """Write ids that cannot be published again, since the newest version lists them."""
+
+
+@dataclass(frozen=True)
+class ObjectCase:
+    """One listed object, with the facts by which a vacuum decides whether it is removed."""
+
+    info: ObjectInfo
+    owner: str | None
+    """Write id of the writer that put it; None if no writer of Smalti's did."""
+    youngest: float
+    """Time of the youngest object of the same write, unfinished uploads included."""
+    known: Known
+    cutoff: float
+    """Objects put before this time are old."""
+
+
+def live(case: ObjectCase) -> Why | None:
+    """Keep objects that a kept version needs."""
+    return Why.LIVE if case.info.key in case.known.live else None
+
+
+def catalog(case: ObjectCase) -> Why | None:
+    """Keep headers, tags and index files."""
+    return Why.CATALOG if _CATALOG.fullmatch(case.info.key) else None
+
+
+def foreign(case: ObjectCase) -> Why | None:
+    """Keep objects that Smalti did not write."""
+    is_ours = case.owner is not None or _TABLE.fullmatch(case.info.key) or _PROBE.fullmatch(case.info.key)
+    return None if is_ours else Why.FOREIGN
+
+
+def young(case: ObjectCase) -> Why | None:
+    """Keep objects that are younger than the limit."""
+    return Why.YOUNG if time_of(case.info) >= case.cutoff else None
+
+
+def leftover(case: ObjectCase) -> Why | None:
+    """Remove tables, probes, and markers of published writes."""
+    return Why.LEFTOVER if case.owner is None or write_id_of(case.info.key) in case.known.published else None
+
+
+def expired(case: ObjectCase) -> Why | None:
+    """Remove objects of writes whose version is not kept."""
+    return Why.EXPIRED if case.owner in case.known.expired else None
+
+
+def unreferenced(case: ObjectCase) -> Why | None:
+    """Remove objects of published writes that no kept version needs, such as those of failed tasks."""
+    return Why.LEFTOVER if case.owner in case.known.published else None
+
+
+def in_progress(case: ObjectCase) -> Why | None:
+    """Keep objects of an unpublished write of which anything is young."""
+    return Why.IN_PROGRESS if case.youngest >= case.cutoff else None
+
+
+def orphan(case: ObjectCase) -> Why:
+    """Remove objects of unpublished writes of which everything is old."""
+    del case
+    return Why.ORPHAN
+
+
+OBJECT_RULES: tuple[Callable[[ObjectCase], Why | None], ...] = (
+    live,
+    catalog,
+    foreign,
+    young,
+    leftover,
+    expired,
+    unreferenced,
+    in_progress,
+    orphan,
+)
+"""The first one that returns a reason decides."""
+
+
+def decide(case: ObjectCase) -> Why:
+    """Return the reason for which the object is removed, or stays."""
+    return next(why for rule in OBJECT_RULES if (why := rule(case)) is not None)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What may go, in the order in which it should, and how many objects stay for which reason."""
+    """The objects to remove, in order, and the number of objects that stay for each reason."""
 
     doomed: tuple[Doomed, ...]
     kept: Mapping[Why, int]
     fences: tuple[str, ...]
-    """Write ids that could still be published, and digests of tables, of which something goes."""
+    """Write ids that could still be published, and digests of tables, that lose objects."""
     shown: frozenset[str]
-    """Write ids and digests of tables of which the listing shows something."""
+    """Write ids and digests of tables that have objects in the listing."""
 
 
 def sweep(
     listing: Iterable[ObjectInfo], known: Known, cutoff: float, unfinished: Iterable[UnfinishedUpload] = ()
 ) -> Sweep:
-    """Decide which of the objects listed may go.
+    """Decide which of the listed objects may be removed.
 
-    The listing is gone through three times; what is remembered of an object that stays is nothing.
+    The listing is iterated three times; nothing is remembered of objects that stay.
 
     Args:
         listing: All objects of the set.
-        known: What the set says about itself.
-        cutoff: What was last put before it is old; seconds by the store's clock.
-        unfinished: Uploads that were not ended: a writer with a young one is at work.
+        known: The facts from headers and tables.
+        cutoff: Objects last put before this time, in seconds by the store's clock, are old.
+        unfinished: Uploads that were not completed: a writer with a young one is running.
     """
     writes = writes_of(listing, known.published)
     youngest: dict[str, float] = {}
     shown: set[str] = set()
     for info in listing:
-        owner, name = _owner(info.key, writes), _fenced_by(info.key, writes)
+        owner, name = _owner(info.key, writes), _fence_of(info.key, writes)
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), time_of(info))
         if name is not None:
@@ -175,15 +225,13 @@ def sweep(
     kept: dict[Why, int] = {}
     for info in listing:
         owner = _owner(info.key, writes)
-        why = _why(info, owner, known, cutoff)
-        if why is Why.ORPHAN and owner is not None and youngest[owner] >= cutoff:
-            why = Why.IN_PROGRESS
-        if why in {Why.EXPIRED, Why.ORPHAN, Why.LEFTOVER}:
+        why = decide(ObjectCase(info, owner, 0.0 if owner is None else youngest[owner], known, cutoff))
+        if why in REMOVED:
             doomed.append(Doomed(info.key, info.num_bytes, why))
         else:
             kept[why] = kept.get(why, 0) + 1
     return Sweep(
-        doomed=tuple(sorted(doomed, key=_turn)),
+        doomed=tuple(sorted(doomed, key=_removal_order)),
         kept=kept,
         fences=_fences(doomed, writes, known),
         shown=frozenset(shown),
@@ -191,7 +239,7 @@ def sweep(
 
 
 def writes_of(listing: Iterable[ObjectInfo], published: Iterable[str]) -> set[str]:
-    """Every write id that a version or a marker names."""
+    """Return every write id that a version or a marker names."""
     return {*published, *(write_id for info in listing if (write_id := write_id_of(info.key)) is not None)}
 
 
@@ -204,25 +252,8 @@ def old_uploads(
     )
 
 
-def _why(info: ObjectInfo, owner: str | None, known: Known, cutoff: float) -> Why:
-    if info.key in known.live:
-        return Why.LIVE
-    if _CATALOG.fullmatch(info.key):
-        return Why.CATALOG
-    is_table = _TABLE.fullmatch(info.key) is not None
-    if owner is None and not is_table and not _PROBE.fullmatch(info.key):
-        return Why.FOREIGN
-    if time_of(info) >= cutoff:
-        return Why.YOUNG
-    if owner is None or write_id_of(info.key) in known.published:
-        return Why.LEFTOVER
-    if owner in known.expired:
-        return Why.EXPIRED
-    return Why.LEFTOVER if owner in known.published else Why.ORPHAN
-
-
 def _owner(key: str, writes: Collection[str]) -> str | None:
-    """The write id whose writer put this object; None for what no writer of ours put."""
+    """Return the write id whose writer put this object; None if no writer of Smalti's did."""
     marked = write_id_of(key)
     if marked is not None:
         return marked
@@ -231,18 +262,18 @@ def _owner(key: str, writes: Collection[str]) -> str | None:
     return owner if owner is not None and _WRITTEN.fullmatch(name) else None
 
 
-def _fenced_by(key: str, writes: Collection[str]) -> str | None:
-    """What in a header's `fenced` keeps anybody from naming this object again."""
+def _fence_of(key: str, writes: Collection[str]) -> str | None:
+    """Return the entry in a header's `fenced` that prevents versions from naming this object again."""
     table = _TABLE.fullmatch(key)
     return table[1] if table is not None else _owner(key, writes)
 
 
 def _fences(doomed: Iterable[Doomed], writes: Collection[str], known: Known) -> tuple[str, ...]:
-    found = {_fenced_by(each.key, writes) for each in doomed}
+    found = {_fence_of(each.key, writes) for each in doomed}
     return tuple(sorted(name for name in found if name is not None and name not in known.remembered))
 
 
-def _turn(each: Doomed) -> tuple[int, str]:
-    """Tables first, so that a version that is half gone cannot be opened; markers last: they say whose the rest is."""
+def _removal_order(each: Doomed) -> tuple[int, str]:
+    """Sort tables first, so that a half-removed version cannot be opened, and markers last: they identify the rest."""
     is_marker = write_id_of(each.key) is not None
     return 0 if _TABLE.fullmatch(each.key) else 2 if is_marker else 1, each.key

@@ -1,10 +1,11 @@
-"""The table of shards as an Arrow file: a million shards are 200 MB, where JSON takes 450 and half as long again.
+"""The Arrow file of a shard table: a million shards take 200 MB, where JSON takes 450 MB and 1.5 times as long.
 
-Sets of MDS shards have layout 1. Layout 2 has further columns for the meta files, line ends and separators of text
-shards; only sets that have such shards are written so. Either may have a column of hashes of the shards' first
-bytes, as signed numbers: who reads a shard before all of it is here checks it by these.
+Layout 1 is for MDS shards. Layout 2, for sets with text shards, has further columns for meta files, line ends and
+separators. Both may have a column of hashes of the shards' first bytes, as signed numbers, to check shards that are
+read before they are complete.
 
-Shards as a short text, with which Spark's tasks answer: a tenth of their JSON, so that a driver can hold them.
+`pack_shards` returns a table as short text for the results of Spark tasks: a tenth of the JSON, so that a driver can
+keep all of them.
 """
 
 import base64
@@ -14,6 +15,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.catalog.table.arrow_reader import Buffer, State, checked_sha256, let_go, map_file, read_arrow_file
+from smalti.catalog.table.arrow_reader import Buffer, State, checked_sha256, map_file, read_arrow_file, release_pages
 from smalti.catalog.table.columns import Columns, Numbers, Texts, Words, numbers_of
 from smalti.catalog.table.digest import check_shards
 from smalti.catalog.table.rows import Rows
@@ -30,8 +32,11 @@ from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, load_strict
+from smalti.storage import Store
 
 TABLE_VERSION = 1
+MAX_TABLE_BYTES = 1 << 30
+"""About five million shards."""
 TEXT_TABLE_VERSION = 2
 _COLUMNS: dict[str, type] = {
     "schema": Numbers, "partition": Words, "samples": Numbers, "raw_name": Texts, "raw_bytes": Numbers,
@@ -42,37 +47,38 @@ _TEXT_COLUMNS: dict[str, type] = {
     "format": Words, "newline": Words, "separator": Words, "meta_name": Texts, "meta_bytes": Numbers,
     "meta_hashes": Texts, "zip_meta_name": Texts, "zip_meta_bytes": Numbers, "zip_meta_hashes": Texts,
 }  # fmt: skip
-_FIRST = "raw_first"
+_FIRST_HASH = "raw_first"
 _NO_ROWS = np.zeros(0, np.int64)
 _ROWS_AT_ONCE = 1 << 14
+_COMPRESSION_LEVEL = 6
 _quoted = json.encoder.encode_basestring_ascii
 
 
 def emit_table(shards: Iterable[ShardInfo]) -> bytes:
-    """The Arrow IPC file of the shards; the same shards give the same bytes on one version of Arrow.
+    """Return the Arrow IPC file of the shards; the same shards give the same bytes with the same version of Arrow.
 
-    They are looked at once, some thousands at a time: beside the file itself, memory is about as much as it is long.
+    The shards are iterated once, some thousands at a time; memory is about twice the size of the file.
     """
     import pyarrow as pa
 
     if isinstance(shards, ShardTable) and shards.emitted is not None:
         return shards.emitted
-    filling = _Filling(pa)
+    builder = _TableBuilder(pa)
     left = iter(shards)
     while part := list(islice(left, _ROWS_AT_ONCE)):
-        filling.add(part)
+        builder.add(part)
     sink = io.BytesIO()
-    table = filling.table()
+    table = builder.table()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
 
 def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
-    """The same shards as a table, which takes a tenth of the memory that they take one by one.
+    """Return the shards as a table, which takes a tenth of the memory of the objects.
 
     Raises:
-        IndexFileError: two have a file's name in common, or one cannot be.
+        IndexFileError: two shards have a file name in common, or one is invalid.
     """
     data = emit_table(shards)
     where, sha256 = "of this process", hashlib.sha256(data).hexdigest()
@@ -80,26 +86,17 @@ def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
     return ShardTable(replace(content, emitted=data))
 
 
-def checked_table(data: bytes, *, where: str) -> ShardTable:
-    """The shards of an Arrow file whose digest nobody knows, its content checked as an index file is.
-
-    Raises:
-        IndexFileError: its content cannot be trusted.
-    """
-    return parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where=where)
-
-
 def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
-    """The shards of an Arrow file, checked against the digest that its header declares, and as an index file is.
+    """Parse an Arrow file of shards; its bytes are checked against the digest, its content like an index file.
 
     Raises:
-        IndexFileError: the bytes are not those that were published, or their content cannot be trusted.
+        IndexFileError: the bytes are not those that were published, or their content is invalid.
     """
     return ShardTable(_content(data, where, sha256, partial(_unpickled, data, where)))
 
 
 def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
-    """The same of a file of this machine, which is mapped: what nobody asks for is not kept in memory.
+    """Map a local Arrow file of shards, so that only the accessed parts are in memory; checked like `parse_table`.
 
     Raises:
         IndexFileError: as for `parse_table`.
@@ -109,13 +106,31 @@ def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
     return ShardTable(_content(data, where, sha256, partial(_mapped_again, path, where, sha256, state)))
 
 
+def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
+    """Load a shard table from a store: a local file is mapped, any other object is fetched.
+
+    Raises:
+        StoreNotFound: there is no such object.
+        IndexFileError: it is larger than `MAX_TABLE_BYTES`; or as for `parse_table`.
+    """
+    where = store.locate(key)
+    num_bytes = store.size(key)
+    if num_bytes > MAX_TABLE_BYTES:
+        raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
+    path = store.local_path(key)
+    if path is not None:
+        with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
+            return map_table(path, sha256=sha256, where=where)
+    return parse_table(store.get(key), sha256=sha256, where=where)
+
+
 def _unpickled(data: bytes, where: str) -> TableContent:
-    """The content of bytes that this or another process checked, and sent here."""
+    """Return the content of bytes that were checked before, by this process or the one that pickled them."""
     return _content(data, where, None, partial(_unpickled, data, where))
 
 
 def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableContent:
-    """The content of a file that another process checked, if it is still the same; else it is checked here."""
+    """Map a file that another process checked; check it again if it was changed since."""
     try:
         data, found = map_file(path)
     except OSError as error:
@@ -125,13 +140,13 @@ def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableCon
 
 
 def _content(data: Buffer, where: str, sha256: str | None, reopen: Callable[[], TableContent]) -> TableContent:
-    """The content of a table's bytes.
+    """Return the content of a table's bytes.
 
     Args:
         data: The Arrow file.
         where: Its address, for messages.
-        sha256: What its header says; None for bytes that were checked before, which are not looked at again.
-        reopen: Makes the same in another process.
+        sha256: The digest in the header; None for bytes that were checked before, which are not checked again.
+        reopen: Loads the same content in another process.
 
     Raises:
         IndexFileError: as for `parse_table`.
@@ -159,29 +174,29 @@ def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_k
         )
     kinds = {**_COLUMNS, **_TEXT_COLUMNS} if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
     columns, rows = Columns.of(table, kinds), Rows(about["schemas"], what)
-    firsts = numbers_of(table.column(_FIRST)) if _FIRST in table.column_names else None
-    content = TableContent(columns, rows, _NO_ROWS, reopen, firsts=firsts)
+    first_hashes = numbers_of(table.column(_FIRST_HASH)) if _FIRST_HASH in table.column_names else None
+    content = TableContent(columns, rows, _NO_ROWS, reopen, first_hashes=first_hashes)
     if is_known or not table.num_rows:
         return content
-    screened = screen(columns, table.num_rows, partial(let_go, data))
-    let_go(data)
+    screened = screen(columns, table.num_rows, partial(release_pages, data))
+    release_pages(data)
     suspects = [content.read(row, row + 1)[0] for row in screened.suspects.tolist()]
     check_shards(suspects, suspects[0].schema)
     return replace(content, kinds=screened.kinds)
 
 
-class _Filling:
-    """The columns of a table while they grow, in pieces."""
+class _TableBuilder:
+    """The columns of a table that is being built, in pieces."""
 
     def __init__(self, pa: Any) -> None:
         self._pa = pa
         self._schemas: dict[Schema, int] = {}
         self._pieces: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_TEXT_COLUMNS)}
-        self._firsts: list[Any] = []
-        self._has_text = self._has_first = False
+        self._first_hashes: list[Any] = []
+        self._has_text = self._has_first_hash = False
 
     def add(self, shards: Sequence[ShardInfo]) -> None:
-        """These shards behind those there are."""
+        """Append shards."""
         pa, schemas = self._pa, self._schemas
         for shard in shards:
             schemas.setdefault(shard.schema, len(schemas))
@@ -192,14 +207,14 @@ class _Filling:
         self._put("hash_names", pa.array([",".join(shard.hash_names) for shard in shards], pa.string()))
         for name in ("partition", "compression", "format", "newline", "separator"):
             self._put(name, pa.array([getattr(shard, name) for shard in shards], pa.string()))
-        firsts = [_signed(shard.raw.first_hash) for shard in shards]
-        self._firsts.append(pa.array(firsts, pa.int64()))
-        self._has_first = self._has_first or any(first is not None for first in firsts)
+        hashes = [_signed(shard.raw.first_hash) for shard in shards]
+        self._first_hashes.append(pa.array(hashes, pa.int64()))
+        self._has_first_hash = self._has_first_hash or any(each is not None for each in hashes)
         for name in ("raw", "zip", "meta", "zip_meta"):
             self._put_files(name, [getattr(shard, name) for shard in shards])
 
     def table(self) -> Any:
-        """All of it, in one batch: a reader's map of a column is then one piece. Nothing can be added any more."""
+        """Return the table as a single batch, so that readers map each column in one piece. Call it once."""
         pa = self._pa
         names = (*_COLUMNS, *_TEXT_COLUMNS) if self._has_text else tuple(_COLUMNS)
         about = {
@@ -207,8 +222,8 @@ class _Filling:
             "schemas": [{"names": s.names, "encodings": s.encodings, "sizes": s.sizes} for s in self._schemas],
         }
         arrays = {name: self._joined(name, self._pieces.pop(name)) for name in names}
-        if self._has_first:
-            arrays[_FIRST] = pa.concat_arrays(self._firsts)
+        if self._has_first_hash:
+            arrays[_FIRST_HASH] = pa.concat_arrays(self._first_hashes)
         return pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)})
 
     def _put(self, name: str, piece: Any) -> None:
@@ -234,39 +249,34 @@ class _Filling:
 
 
 def _signed(first_hash: int | None) -> int | None:
-    """As a number of 64 bits with a sign, which is the only kind that a table has."""
+    """Return the hash as a signed 64-bit number, the only number type of a table."""
     return first_hash if first_hash is None or first_hash < 1 << 63 else first_hash - (1 << 64)
 
 
 def _hashes(file: FileInfo) -> str:
-    """The file's hashes as JSON; an encoder for each of a million would take seconds."""
+    """Return the hashes of a file as JSON; formatted by hand, because an encoder takes seconds for a million files."""
     pairs = [f"{_quoted(name)}: {_quoted(digest)}" for name, digest in sorted(file.hashes.items())]
     return "{" + ", ".join(pairs) + "}"
 
 
-_LEVEL = 6
-_MAX_BYTES = 1 << 30
-"""Of one text, unpacked: about five million shards."""
-
-
 def pack_shards(shards: Sequence[ShardInfo]) -> str:
-    """The shards as ASCII text."""
-    return base64.b64encode(zlib.compress(emit_table(shards), _LEVEL)).decode("ascii")
+    """Return the shards as ASCII text."""
+    return base64.b64encode(zlib.compress(emit_table(shards), _COMPRESSION_LEVEL)).decode("ascii")
 
 
 def unpack_shards(text: str, *, where: str) -> ShardTable:
-    """The shards of such a text, checked as those of an index file are.
+    """Return the shards of a text from `pack_shards`, checked like an index file.
 
     Raises:
-        IndexFileError: It is no such text, or its content cannot be trusted.
+        IndexFileError: the text is not of this form, or its content is invalid.
     """
     try:
         inflating = zlib.decompressobj()
-        data = inflating.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
+        data = inflating.decompress(base64.b64decode(text, validate=True), MAX_TABLE_BYTES)
     except (binascii.Error, ValueError, zlib.error) as error:
         raise IndexFileError(f"{where} is not a packed list of shards: {str(error)[:200]}", where=where) from error
     if not inflating.eof:
         raise IndexFileError(
-            f"{where}: a packed list of shards is cut short, or larger than {_MAX_BYTES} bytes", where=where
+            f"{where}: a packed list of shards is cut short, or larger than {MAX_TABLE_BYTES} bytes", where=where
         )
-    return checked_table(data, where=where)
+    return parse_table(data, sha256=hashlib.sha256(data).hexdigest(), where=where)

@@ -1,7 +1,7 @@
-"""Columns of an Arrow table as numpy views and Python's own slices; knows no shards.
+"""Columns of an Arrow table as numpy views and slices. Knows no shards.
 
-pyarrow trusts offsets, and a mapped file can change after they were checked. Nothing here can read outside the file,
-whatever stands in it: slices of Python and numpy end where the memory ends, and indices are checked.
+pyarrow trusts offsets, and a mapped file can change after they were checked. The code here cannot read outside the
+file, whatever it contains: slices of Python and numpy end at the end of the memory, and indices are checked.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,56 +20,56 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Whole numbers, some of them absent."""
+    """A column of integers with nulls."""
 
     values: NDArray[np.int64]
     absent: Bools
-    """Shape as `values`."""
+    """True for nulls; shape as `values`."""
 
     def rows(self, begin: int, end: int) -> list[int | None]:
-        """The values of rows [begin, end)."""
-        return _hidden(self.values[begin:end].tolist(), self.absent[begin:end])
+        """Return the values of rows [begin, end)."""
+        return _with_nulls(self.values[begin:end].tolist(), self.absent[begin:end])
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A text of its own for each row, some of them absent."""
+    """A column of texts with nulls, mostly different ones."""
 
     offsets: NDArray[np.int32]
-    """Where each begins in `data`, and the end of the last."""
+    """Start of each text in `data`, and the end of the last."""
     data: NDArray[np.uint8]
     """UTF-8 of all texts."""
     absent: Bools
 
     def rows(self, begin: int, end: int) -> list[str | None]:
-        """The texts of rows [begin, end).
+        """Return the texts of rows [begin, end).
 
         Raises:
-            ValueError: one is not UTF-8: the file was changed since it was checked.
+            ValueError: a text is not UTF-8: the file was changed since it was checked.
         """
         places = self.offsets[begin : end + 1].tolist()
         data = memoryview(self.data)
         texts = [str(data[a:b], "utf-8") for a, b in pairwise(places)]
-        return _hidden(texts, self.absent[begin:end])
+        return _with_nulls(texts, self.absent[begin:end])
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Texts of which many rows have the same."""
+    """A dictionary-encoded column of texts with nulls: many rows have the same text."""
 
     places: NDArray[np.int32]
-    """Of each row's word; negative where it is absent."""
+    """Index in `words` for each row; negative for nulls."""
     words: list[str | None]
 
     def rows(self, begin: int, end: int) -> list[str | None]:
-        """The words of rows [begin, end)."""
+        """Return the words of rows [begin, end)."""
         words = self.words
         return [None if place < 0 else words[place] for place in self.places[begin:end].tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a table by name, each kind for itself."""
+    """The columns of a table, in order and by kind and name."""
 
     in_order: tuple[Numbers | Texts | Words, ...]
     numbers: dict[str, Numbers]
@@ -78,19 +78,19 @@ class Columns:
 
     @classmethod
     def of(cls, table: "pa.Table", kinds: Mapping[str, type]) -> "Columns":
-        """Views of the columns that `kinds` names.
+        """Return views of the columns in `kinds`.
 
         Raises:
-            ValueError: one has another type.
-            KeyError: one is missing, or there twice.
+            ValueError: a column has another type.
+            KeyError: a column is missing or duplicated.
         """
         views: dict[type, Callable[[pa.ChunkedArray], Numbers | Texts | Words]]
         views = {Numbers: numbers_of, Texts: texts_of, Words: words_of}
-        return cls.made({name: views[kind](table.column(name)) for name, kind in kinds.items()})
+        return cls.from_dict({name: views[kind](table.column(name)) for name, kind in kinds.items()})
 
     @classmethod
-    def made(cls, columns: Mapping[str, Numbers | Texts | Words]) -> "Columns":
-        """Of these, in their order."""
+    def from_dict(cls, columns: Mapping[str, Numbers | Texts | Words]) -> "Columns":
+        """Return these columns, in this order."""
         return cls(
             tuple(columns.values()),
             {name: column for name, column in columns.items() if isinstance(column, Numbers)},
@@ -99,12 +99,12 @@ class Columns:
         )
 
     def rows(self, begin: int, end: int) -> list[tuple[Any, ...]]:
-        """Rows [begin, end), the values of each in the order of the columns."""
+        """Return rows [begin, end) as tuples of values in the order of the columns."""
         return list(zip(*(column.rows(begin, end) for column in self.in_order), strict=True))
 
 
 def numbers_of(column: "pa.ChunkedArray") -> Numbers:
-    """A view of a column of whole numbers.
+    """Return a view of a column of integers.
 
     Raises:
         ValueError: the column has another type.
@@ -120,9 +120,9 @@ def numbers_of(column: "pa.ChunkedArray") -> Numbers:
 
 
 def texts_of(column: "pa.ChunkedArray") -> Texts:
-    """A view of a column of texts.
+    """Return a view of a column of plain texts.
 
-    Others are refused: in a dictionary, many rows can refer to one long text.
+    Dictionary-encoded columns are refused: many rows could refer to one very long text.
 
     Raises:
         ValueError: the column has another type.
@@ -144,7 +144,7 @@ def texts_of(column: "pa.ChunkedArray") -> Texts:
 
 
 def words_of(column: "pa.ChunkedArray") -> Words:
-    """A view of a column of words, stored once each or once for each row.
+    """Return a view of a column of words, plain or dictionary-encoded.
 
     Raises:
         ValueError: the column has another type.
@@ -160,15 +160,15 @@ def words_of(column: "pa.ChunkedArray") -> Words:
     places = array.indices
     found = _view(places.buffers()[1], np.dtype(np.int32), places.offset, len(places))
     missing = _absent(places)
-    if None in words:  # the other way to say it
+    if None in words:  # a null in the dictionary is the other representation of nulls
         missing = missing | np.array([word is None for word in words])[np.where(missing, 0, found)]
     if missing.all():
         return Words(np.broadcast_to(np.int32(-1), found.shape), words)
     return Words(np.where(missing, np.int32(-1), found) if missing.any() else found, words)
 
 
-def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
-    """The texts of one length that begin at `starts`: uint8, shape (texts, length)."""
+def gather(data: NDArray[np.uint8], starts: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
+    """Return the texts of one length that begin at `starts`: uint8, shape (texts, length)."""
     if starts.size and int(starts[-1] - starts[0]) == (starts.size - 1) * length and (np.diff(starts) == length).all():
         return data[starts[0] : starts[0] + starts.size * length].reshape(starts.size, length)
     found: NDArray[np.uint8] = data[starts[:, None] + np.arange(length)]
@@ -176,7 +176,7 @@ def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], length: int) ->
 
 
 def _whole(column: "pa.ChunkedArray") -> Any:
-    """The column in one piece; as it lies there if it is one already."""
+    """Return the column as a single chunk, without a copy if it is one already."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -187,7 +187,7 @@ def _view(buffer: Any, kind: np.dtype[Any], offset: int, count: int) -> NDArray[
 
 
 def _absent(array: Any) -> Bools:
-    """By the bitmap alone: the count of nulls stands in the file as well, and need not fit."""
+    """Return which values are null, by the bitmap alone: the null count in the file may be wrong."""
     bits = array.buffers()[0]
     if bits is None:
         return np.broadcast_to(np.False_, (len(array),))
@@ -199,7 +199,7 @@ def _absent(array: Any) -> Bools:
     return absent
 
 
-def _hidden(values: list[Any], absent: Bools) -> list[Any]:
+def _with_nulls(values: list[Any], absent: Bools) -> list[Any]:
     if not absent.any():
         return values
     return [None if is_absent else value for value, is_absent in zip(values, absent.tolist(), strict=True)]

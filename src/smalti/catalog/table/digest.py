@@ -1,4 +1,4 @@
-"""Checks of a version's shard list, and the digest of its content. Pure."""
+"""Checks of the shards of a version, and the digest of its content. Pure."""
 
 import hashlib
 import json
@@ -11,14 +11,17 @@ from smalti.errors import CatalogError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo
 
 _quoted = json.encoder.encode_basestring_ascii
-
-
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
 def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
-    """Refuse shards of another schema, listed twice, or whose split is not the folder that they lie in."""
-    is_screened = isinstance(shards, ShardTable)  # names, splits and doubles were looked at when it was opened
+    """Check that all shards have this schema, are listed once, and are in the folder of their split.
+
+    Raises:
+        SchemaError: a shard has another schema.
+        CatalogError: a file is listed twice, or a split is invalid or not the folder of its shards.
+    """
+    is_screened = isinstance(shards, ShardTable)  # names, splits and duplicates were checked when it was opened
     for shard in shards.kinds if isinstance(shards, ShardTable) else shards:
         if shard.schema != schema:
             raise SchemaError(
@@ -45,7 +48,7 @@ def check_shards(shards: Sequence[ShardInfo], schema: Schema) -> None:
 
 
 def digest_of(shards: Iterable[ShardInfo]) -> str:
-    """SHA-256, hex, over the canonical JSON of every shard: schema, counts, names, sizes, hashes, split; pure."""
+    """Return the SHA-256, hex, of the canonical JSON of all shards (schema, counts, names, sizes, hashes, split)."""
     digest = hashlib.sha256(b"smalti-manifest-1\n")
     columns: dict[Schema, str] = {}
     ends: dict[tuple[Any, ...], str] = {}
@@ -59,7 +62,7 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
         if end is None:
             end = ends[common] = canonical(common)[1:-1]
         row = f"{canonical(shard.partition)},{shard.samples},{_file_text(shard.raw)},{_file_text(shard.zip)},{end}"
-        if shard.meta is not None:  # rows of MDS shards stay as they always were, and so do the digests of their sets
+        if shard.meta is not None:  # text shards only, so that digests of MDS sets do not change
             marks = canonical([shard.format, shard.newline, shard.separator])[1:-1]
             row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
         digest.update(f"{schema}[{row}]\n".encode())
@@ -67,7 +70,7 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
 
 
 def _file_text(file: FileInfo | None) -> str:
-    """The canonical JSON of a file's row, put together by hand: an encoder for each of a million would take seconds."""
+    """Return the canonical JSON of a file; formatted by hand, because an encoder takes seconds for a million files."""
     if file is None:
         return "null"
     hashes = ",".join([f"{_quoted(name)}:{_quoted(digest)}" for name, digest in sorted(file.hashes.items())])
@@ -75,5 +78,5 @@ def _file_text(file: FileInfo | None) -> str:
 
 
 def canonical(value: Any) -> str:
-    """JSON without spaces, as it stands in what is digested."""
+    """Return the JSON without spaces over which digests are computed."""
     return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""Index files whose entries differ in names, sizes, checksums and counts alone, read as columns by one pattern.
+"""Fast reading of large index files of other writers, as columns, by one regular expression.
 
-MosaicML's writer leaves such files. Parsed as JSON, 10^5 entries take seconds. Whatever does not fit
-the pattern, or is refused, is left to `parse_index`, which says what is wrong with it.
+The entries in files of MosaicML's writer differ in names, sizes, hashes and counts only. Parsed as JSON, 10^5 entries
+take seconds. A file that does not match the pattern, or is invalid, is left to `parse_index`, which explains the fault.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ _ONCE = ('"raw_data"', '"samples"', '"zip_data"', '"format": "mds"')
 
 @dataclass(frozen=True)
 class RegularIndex:
-    """What such a file holds; it has no further top-level keys."""
+    """The content of such a file, which has no further top-level keys."""
 
     shards: ShardTable
     digest: str
-    """As `digest_of` would tell it."""
+    """Equal to `digest_of(shards)`."""
 
 
 def read_regular(data: bytes, *, where: str) -> RegularIndex | None:
-    """The shards of an index file, as checked as `parse_index` has them; None for one that is not so regular."""
+    """Return the shards of an index file, checked as by `parse_index`; None if its entries are not regular."""
     try:
         text = data.decode("ascii").rstrip(" \t\r\n")
         end = text.find("}, {", len(_HEAD)) + 1
@@ -49,28 +49,28 @@ def read_regular(data: bytes, *, where: str) -> RegularIndex | None:
         if first is None or any(entry.count(key) != 1 for key in _ONCE):
             return None
         (shard,), _ = parse_index(f"{_HEAD}{entry}{_TAIL}".encode(), where=where)
-        if not _is_told(first, shard):
+        if not _matches_shard(first, shard):
             return None
         begin, end = len(_HEAD), len(text) - len(_TAIL)
         rows = re.compile(_pattern(first)).findall(text, begin, end)
-        kept = len(entry) - sum(map(len, filter(None, _varying(first)))) + len(", ")
-        # Nothing but entries: what the pattern found, end to end, is as long as all there is.
+        kept = len(entry) - sum(map(len, filter(None, _variable_parts(first)))) + len(", ")
+        # The matches cover the whole text: their total length is that of the list.
         if sum(len("".join(row)) for row in rows) + kept * len(rows) != end - begin + len(", "):
             return None
         del text
-        return _checked(list(zip(*rows, strict=True)), shard, where)
+        return _build(list(zip(*rows, strict=True)), shard, where)
     except (SmaltiError, ValueError):
         return None
 
 
-def _varying(entry: re.Match[str]) -> tuple[str | None, ...]:
-    """Name, bytes and hashes, samples, and again name, bytes and hashes of the compressed file."""
+def _variable_parts(entry: re.Match[str]) -> tuple[str | None, ...]:
+    """Return name, bytes, hashes and samples, then name, bytes and hashes of the compressed file."""
     _, *raw, samples, _, name, num_bytes, hashes = entry.groups()
     return (*raw, samples, name, num_bytes, hashes)
 
 
 def _pattern(entry: re.Match[str]) -> str:
-    """A pattern of entries that differ from this one in what may vary alone."""
+    """Return a pattern of entries that differ from this one in the variable parts only."""
     head, _, _, raw_hashes, _, middle, _, _, zip_hashes = entry.groups()
     zipped = "null" if zip_hashes is None else _file_pattern(zip_hashes)
     return f'{re.escape(head)}{_file_pattern(raw_hashes)}, "samples": {_NUMBER}{re.escape(middle)}{zipped}}}(?:, |\\Z)'
@@ -84,12 +84,12 @@ def _file_pattern(hashes: str) -> str:
     return rf'\{{"basename": "{_NAME}", "bytes": {_NUMBER}, "hashes": ({found})\}}'
 
 
-def _is_told(entry: re.Match[str], shard: ShardInfo) -> bool:
-    """Whether what may vary is what the parsed entry has, and its hashes are sorted as in a digest."""
-    name, num_bytes, hashes, samples, *packed = _varying(entry)
-    told = [(name, num_bytes, hashes), tuple(packed)] if packed[0] is not None else [(name, num_bytes, hashes)]
+def _matches_shard(entry: re.Match[str], shard: ShardInfo) -> bool:
+    """Return whether the variable parts are those of the parsed entry, with hashes sorted as in a digest."""
+    name, num_bytes, hashes, samples, *packed = _variable_parts(entry)
+    texts = [(name, num_bytes, hashes), tuple(packed)] if packed[0] is not None else [(name, num_bytes, hashes)]
     files = [file for file in (shard.raw, shard.zip) if file is not None]
-    return str(shard.samples) == samples and told == [
+    return str(shard.samples) == samples and texts == [
         (
             file.basename,
             str(file.num_bytes),
@@ -99,7 +99,7 @@ def _is_told(entry: re.Match[str], shard: ShardInfo) -> bool:
     ]
 
 
-def _checked(found: list[tuple[str, ...]], shard: ShardInfo, where: str) -> RegularIndex:
+def _build(found: list[tuple[str, ...]], shard: ShardInfo, where: str) -> RegularIndex:
     count = len(found[0])
     schema = {
         "names": list(shard.schema.names),
@@ -107,17 +107,17 @@ def _checked(found: list[tuple[str, ...]], shard: ShardInfo, where: str) -> Regu
         "sizes": list(shard.schema.sizes),
     }
     samples = _numbers(found[3])
-    columns = Columns.made(
+    columns = Columns.from_dict(
         {
-            "schema": Numbers(_same(np.int64(0), count), _same(np.False_, count)),
-            "partition": Words(_same(np.int32(-1), count), []),
+            "schema": Numbers(_repeat(np.int64(0), count), _repeat(np.False_, count)),
+            "partition": Words(_repeat(np.int32(-1), count), []),
             "samples": samples,
             **_file_columns("raw", found[:3], count),
             **_file_columns("zip", found[4:], count),
             "compression": _word(shard.compression, count),
             "hash_names": _word(",".join(shard.hash_names), count),
             "size_limit": Numbers(
-                _same(np.int64(shard.size_limit or 0), count), _same(np.bool_(shard.size_limit is None), count)
+                _repeat(np.int64(shard.size_limit or 0), count), _repeat(np.bool_(shard.size_limit is None), count)
             ),
         }
     )
@@ -146,10 +146,10 @@ def _file_texts(found: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _file_columns(part: str, found: Sequence[tuple[str, ...]], count: int) -> dict[str, Numbers | Texts]:
     if not found:
-        nothing = Texts(np.zeros(count + 1, np.int32), np.zeros(0, np.uint8), _same(np.True_, count))
+        nothing = Texts(np.zeros(count + 1, np.int32), np.zeros(0, np.uint8), _repeat(np.True_, count))
         return {
             f"{part}_name": nothing,
-            f"{part}_bytes": Numbers(_same(np.int64(0), count), _same(np.True_, count)),
+            f"{part}_bytes": Numbers(_repeat(np.int64(0), count), _repeat(np.True_, count)),
             f"{part}_hashes": nothing,
         }
     names, sizes, hashes = found
@@ -160,16 +160,16 @@ def _texts(values: Sequence[str]) -> Texts:
     offsets = np.zeros(len(values) + 1, np.int32)
     offsets[1:] = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
     data = np.frombuffer("".join(values).encode("ascii"), np.uint8)
-    return Texts(offsets, data, _same(np.False_, len(values)))
+    return Texts(offsets, data, _repeat(np.False_, len(values)))
 
 
 def _numbers(values: Sequence[str]) -> Numbers:
-    return Numbers(np.fromiter(map(int, values), np.int64, len(values)), _same(np.False_, len(values)))
+    return Numbers(np.fromiter(map(int, values), np.int64, len(values)), _repeat(np.False_, len(values)))
 
 
 def _word(word: str | None, count: int) -> Words:
-    return Words(_same(np.int32(-1 if word is None else 0), count), [word])
+    return Words(_repeat(np.int32(-1 if word is None else 0), count), [word])
 
 
-def _same(value: Any, count: int) -> NDArray[Any]:
+def _repeat(value: Any, count: int) -> NDArray[Any]:
     return np.broadcast_to(value, (count,))

@@ -1,4 +1,4 @@
-"""Shards out of the rows of a shard table, each checked as strictly as an entry of an index file."""
+"""Creation of shards from the rows of a shard table, each checked as strictly as an entry of an index file."""
 
 import json
 import re
@@ -12,29 +12,31 @@ from smalti.format.json_fields import Fields
 from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.text_layout import TEXT_FORMATS, parse_layout
 
-_ONE_HASH = re.compile(r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII)  # as nearly every file has it; faster than JSON
+_ONE_HASH = re.compile(
+    r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII
+)  # nearly every file has hashes of this form; faster than a JSON parser
 
 
 class Rows:
-    """Makes shards of rows; what many rows have in common is checked once and kept once."""
+    """The conversion of rows to shards. Properties that many rows have in common are checked and kept once."""
 
     def __init__(self, schemas: list[dict[str, Any]], where: str) -> None:
         self.where = where
-        """The table, for messages."""
+        """Name of the table, for messages."""
         self._schemas = schemas
         self._columns: dict[tuple[Any, ...], Schema] = {}
         self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._texts: dict[int, str] = {}
 
-    def checked(self, row: tuple[Any, ...], number: int, first: int | None = None) -> ShardInfo:
-        """The shard of one row: the values of all columns, in their order; `first` is the hash of its first bytes.
+    def checked(self, row: tuple[Any, ...], number: int, first_hash: int | None = None) -> ShardInfo:
+        """Return the shard of one row, given as the values of all columns in order, and the hash of its first bytes.
 
         Raises:
-            IndexFileError: its content cannot be trusted; the message has the row's number.
+            IndexFileError: the row is invalid; the message contains its number.
         """
         where = f"{self.where}, row {number}"
         try:
-            return self._shard(row, where, first)
+            return self._shard(row, where, first_hash)
         except FormatError:
             raise
         except (SchemaError, CatalogError) as error:
@@ -43,14 +45,14 @@ class Rows:
             raise IndexFileError(f"{where} cannot be read: {str(error)[:200]}") from error
 
     def text(self, row: tuple[Any, ...]) -> str:
-        """Everything that a row says, equal for equal shards of different tables; nothing is checked."""
+        """Return all values of a row as text, equal for equal shards of different tables; the row is not checked."""
         schema = self._texts.get(row[0])
         if schema is None:
             schema = self._texts[row[0]] = json.dumps(self._schemas[row[0]], sort_keys=True)
-        said = row[1:] if row[12:13] != ("mds",) else row[1:12]  # what only text shards have, MDS shards say nothing in
-        return repr((schema, *said))
+        values = row[1:] if row[12:13] != ("mds",) else row[1:12]  # the columns of text shards are empty in MDS rows
+        return repr((schema, *values))
 
-    def _shard(self, row: tuple[Any, ...], where: str, first: int | None) -> ShardInfo:
+    def _shard(self, row: tuple[Any, ...], where: str, first_hash: int | None) -> ShardInfo:
         schema, partition, samples, *files = row[:9]
         compression, hash_names, size_limit = row[9:12]
         kind, newline, separator = texts = row[12:15] or ("mds", None, None)
@@ -58,7 +60,7 @@ class Rows:
         names = self._common.get((compression, hash_names, size_limit))
         if names is None:
             names = self._read_common(compression, hash_names, size_limit, where)
-        raw = _file(*files[:3], where=where, first=first)
+        raw = _file(*files[:3], where=where, first_hash=first_hash)
         meta, zip_meta = (
             (_file(*row[15:18], where=where), _file(*row[18:21], where=where, limit=MAX_STORED_BYTES))
             if len(row) > 15
@@ -106,7 +108,7 @@ class Rows:
     def _read_common(
         self, compression: str | None, hash_names: str | None, size_limit: int | None, where: str
     ) -> tuple[str, ...]:
-        """The hash names, after checking everything that shards of one writer have in common."""
+        """Check the properties that shards of one writer have in common, and return the names of the hashes."""
         names = tuple(hash_names.split(",")) if hash_names else ()
         check_hash_names(names)
         if compression is not None and parse_compression(compression) is None:
@@ -117,7 +119,7 @@ class Rows:
 
 
 def parse_hashes(text: str | None) -> dict[str, str]:
-    """Hash name to digest, as a table has it for a file: JSON; not checked yet."""
+    """Parse the hashes of a file, name to digest, from the JSON in a table; the digests are not checked."""
     match = _ONE_HASH.fullmatch(text or "")
     found = {match[1]: match[2]} if match else json.loads(text or "null")
     return {sys.intern(algorithm): digest for algorithm, digest in found.items()}
@@ -130,11 +132,11 @@ def _file(
     *,
     where: str,
     limit: int = MAX_FILE_BYTES,
-    first: int | None = None,
+    first_hash: int | None = None,
 ) -> FileInfo | None:
     if name is None:
         return None
-    unsigned = None if first is None else first % (1 << 64)
+    unsigned = None if first_hash is None else first_hash % (1 << 64)
     file = FileInfo(name, -1 if num_bytes is None else num_bytes, parse_hashes(hashes), unsigned)
     file.check(where, limit=limit)
     return file

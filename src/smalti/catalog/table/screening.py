@@ -1,9 +1,7 @@
-"""Finding the rows of a shard table that are not plainly in order, by column; the others are believed unmade.
+"""Columnar pre-check of a shard table: finds suspect rows; only these are parsed when the table is opened.
 
-A row that is found is only suspected: it is then checked alone, by the code that makes it a shard, and refused by that.
-So what is believed is decided in one place, and what stands here may suspect too many, but never too few.
-
-Checksums in a shard table: JSON texts that are alike but for their digits, compared by column.
+A suspect row is converted to a shard, which checks and possibly refuses it (`rows`). The rules are therefore stated in
+one place, and the pre-check may suspect too many rows, but never too few.
 """
 
 import json
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.catalog.table.columns import Bools, Columns, Numbers, Texts, Words, gathered
+from smalti.catalog.table.columns import Bools, Columns, Numbers, Texts, Words, gather
 from smalti.format.hashing import HASH_NAMES, hex_length
 from smalti.format.info import MAX_STORED_BYTES
 from smalti.format.names import MAX_NAME_CHARS
@@ -23,27 +21,41 @@ from smalti.format.sizes import MAX_FILE_BYTES
 _PAIR = r'"(\w+)": "([0-9a-f]+)"'
 _SHAPE = re.compile(rf"\{{(?:{_PAIR}(?:, {_PAIR})*)?\}}", re.ASCII)
 _EACH = re.compile(_PAIR, re.ASCII)
-_MOST_SHAPES = 4
-"""Shapes that are learned from a table; an honest one has one."""
-_MOST_CHARS = 1000
+_MAX_SHAPES = 4
+"""Distinct forms of hash texts that are supported per column; a normal table has one."""
+_MAX_SHAPE_CHARS = 1000
 _IS_DIGIT = np.array([chr(code) in "0123456789abcdef" for code in range(256)])
+_BLOCK = 1 << 14
+"""Rows that are checked together: some megabytes."""
+_BLOCKS_KEPT = 8
+"""Blocks after which the memory of the columns is released."""
+_ZIPPED = {"raw": "zip", "meta": "zip_meta"}
+_FILES = ("raw", "zip", "meta", "zip_meta")
+_COMMON = ("schema", "format", "newline", "separator", "partition", "compression", "hash_names", "size_limit")
+"""Columns in which most rows of a table are equal."""
+_MAX_COMBINATIONS = 1 << 20
+"""Combinations up to which an array with an entry for each is used."""
+_MIX_STEPS = ((0x9E3779B97F4A7C15, 29), (0xBF58476D1CE4E5B9, 32))
+"""Odd factors and shifts of splitmix64, which mix the bits of a word."""
+
+Ids = NDArray[np.int64]
 
 
 class HashTexts:
-    """The checksums of one file of each row, and which of them the rows declare."""
+    """The hash texts of one kind of file: JSON objects that differ from each other in their digits only."""
 
     def __init__(self, texts: Texts, declared: Words) -> None:
         self._texts = texts
         self._declared = declared
         self._shapes: list[_Shape] = []
 
-    def in_order(self, begin: int, end: int, wanted: Bools) -> Bools:
-        """Which of the wanted rows [begin, end) surely have digests of the right length, and all that they declare."""
+    def are_valid(self, begin: int, end: int, selected: Bools) -> Bools:
+        """Return which of the selected rows [begin, end) certainly have valid digests, and all that they declare."""
         found = np.zeros(end - begin, bool)
         places = self._texts.offsets[begin : end + 1].astype(np.int64)
         data = self._texts.data[places[0] : places[-1]]
         starts, lengths = places[:-1] - places[0], np.diff(places)
-        left = np.flatnonzero(wanted & ~self._texts.absent[begin:end])
+        left = np.flatnonzero(selected & ~self._texts.absent[begin:end])
         number = 0
         while left.size and (number < len(self._shapes) or self._learn(begin + int(left[0]))):
             shape = self._shapes[number]
@@ -57,10 +69,10 @@ class HashTexts:
         return found
 
     def _learn(self, row: int) -> bool:
-        """Whether the text of this row shows a shape that its kind may have; then it is the newest of the shapes."""
-        if len(self._shapes) == _MOST_SHAPES:
+        """Add the shape of this row's text, and return True, if it is valid and the limits allow it."""
+        if len(self._shapes) == _MAX_SHAPES:
             return False
-        if int(self._texts.offsets[row + 1]) - int(self._texts.offsets[row]) > _MOST_CHARS:
+        if int(self._texts.offsets[row + 1]) - int(self._texts.offsets[row]) > _MAX_SHAPE_CHARS:
             return False
         text = self._texts.rows(row, row + 1)[0] or ""
         pairs = list(_EACH.finditer(text))
@@ -74,7 +86,7 @@ class HashTexts:
 
 
 class _Shape:
-    """Texts that are equal but for the digits of their digests."""
+    """A form of hash texts that are equal except for the digits of their digests."""
 
     def __init__(self, text: str, digests: list[tuple[int, int]], names: frozenset[str], declared: Words) -> None:
         letters = np.frombuffer(text.encode("ascii"), np.uint8)
@@ -84,73 +96,59 @@ class _Shape:
             is_digit[begin:end] = True
         self._digits, self._fixed = np.flatnonzero(is_digit), np.flatnonzero(~is_digit)
         self._letters = letters[self._fixed]
-        # By place of the word; the last one is for rows that declare nothing.
+        # By index of the word; the last entry is for rows that declare no hashes.
         self.covers = np.array([not word or names.issuperset(word.split(",")) for word in declared.words] + [True])
 
     def fits(self, data: NDArray[np.uint8], starts: NDArray[np.int64]) -> Bools:
-        """Which of the texts that begin at `starts`, of this length, have the shape."""
+        """Return which of the texts that begin at `starts`, of this length, have this shape."""
         if not starts.size:
             return np.zeros(0, bool)
-        found = gathered(data, starts, self.length)
+        found = gather(data, starts, self.length)
         same: Bools = (found[:, self._fixed] == self._letters).all(axis=1)
         return same & _IS_DIGIT[found[:, self._digits]].all(axis=1)
 
 
-Ids = NDArray[np.int64]
-
-_BLOCK = 1 << 14
-"""Rows that are looked at together: some megabytes."""
-_BLOCKS_KEPT = 8
-_ZIPPED = {"raw": "zip", "meta": "zip_meta"}
-_FILES = ("raw", "zip", "meta", "zip_meta")
-_ALIKE = ("schema", "format", "newline", "separator", "partition", "compression", "hash_names", "size_limit")
-_MANY = 1 << 20
-"""Combinations for which a table with a place for each is kept."""
-_STEPS = ((0x9E3779B97F4A7C15, 29), (0xBF58476D1CE4E5B9, 32))
-"""Odd factors and shifts of splitmix64: they mix the bits of a word into all of it."""
-
-
 @dataclass(frozen=True)
 class Screened:
-    """What was found."""
+    """The result of the pre-check."""
 
     suspects: Ids
-    """Rows to be checked alone, ascending; among them all that have a file's name in common."""
+    """Rows to be parsed, ascending; they include all rows with a duplicate file name."""
     kinds: Ids
-    """One row, the first, of each combination of what rows have in common; among the suspects."""
+    """The first row of each combination of common properties; they are suspects too."""
 
 
 def screen(columns: Columns, size: int, done: Callable[[], None]) -> Screened:
-    """The rows that are not plainly in order.
+    """Find the suspect rows of a table.
 
     Args:
-        columns: Of the table, by the names that `emit_table` gives them.
-        size: How many rows there are, from 1.
-        done: Called now and then when memory of columns that was looked at can be given back.
+        columns: The columns of the table, named as by `emit_table`.
+        size: Number of rows, at least 1.
+        done: Called from time to time, when the memory of columns that were checked can be released.
     """
     odd = np.zeros(size, bool)
-    kinds = _firsts(columns, size)
+    kinds = _first_of_each_kind(columns, size)
     odd[kinds] = True
     names = {part: columns.texts[f"{part}_name"] for part in _FILES if f"{part}_name" in columns.texts}
     hashes = {part: HashTexts(columns.texts[f"{part}_hashes"], columns.words["hash_names"]) for part in names}
-    rising = {part: _Rising() for part in names}
+    rising = {part: _AscendingNames() for part in names}
     for begin in range(0, size, _BLOCK):
         end = min(begin + _BLOCK, size)
         odd[begin:end] |= _odd_numbers(columns, slice(begin, end))
         for part, block in _blocks(names, begin, end):
             odd[begin:end] |= block.odd_names() | block.outside(columns, begin, end)
-            odd[begin:end] |= block.present & ~hashes[part].in_order(begin, end, block.present)
+            odd[begin:end] |= block.present & ~hashes[part].are_valid(begin, end, block.present)
             rising[part].add(block)
         if end // _BLOCK % _BLOCKS_KEPT == 0:
             done()
     lengths = [each.length for each in rising.values() if each.length]
     if not all(each.holds for each in rising.values()) or len(set(lengths)) < len(lengths):
-        _add_doubles(odd, names, done)
+        _add_duplicates(odd, names, done)
     return Screened(np.flatnonzero(odd), kinds)
 
 
 def _blocks(names: dict[str, Texts], begin: int, end: int) -> Iterator[tuple[str, "_Block"]]:
-    """The names in rows [begin, end), by the kind of file; of those kinds of which there is one."""
+    """Yield the names in rows [begin, end) for each kind of file that occurs there."""
     for part, texts in names.items():
         present = ~texts.absent[begin:end]
         if present.any():
@@ -158,7 +156,7 @@ def _blocks(names: dict[str, Texts], begin: int, end: int) -> Iterator[tuple[str
 
 
 def _odd_numbers(columns: Columns, at: slice) -> Bools:
-    """Rows with a number out of its range, or with one file too many or too few."""
+    """Return the rows with a number out of range, or with a file too many or too few."""
     texts, numbers = columns.texts, columns.numbers
     samples, absent = numbers["samples"].values[at], numbers["samples"].absent[at]
     odd = texts["raw_name"].absent[at] | numbers["schema"].absent[at] | absent | (samples < 0)
@@ -171,20 +169,20 @@ def _odd_numbers(columns: Columns, at: slice) -> Bools:
             odd |= ~missing & _outside(numbers[f"{part}_bytes"], at, MAX_FILE_BYTES)
             odd |= ~unpacked & _outside(numbers[f"{zipped}_bytes"], at, MAX_STORED_BYTES)
     table_bytes = numbers["raw_bytes"].values[at]
-    if "meta_name" in texts:  # of text shards the meta file says where samples begin
+    if "meta_name" in texts:  # in text shards the meta file contains the offsets
         odd |= _odd_texts(columns, at)
         table_bytes = np.where(texts["meta_name"].absent[at], table_bytes, numbers["meta_bytes"].values[at])
     # Four bytes in the table of offsets for every sample, as in ShardInfo.check; what would overflow is odd already.
     return odd | (samples > np.maximum(0, (np.clip(table_bytes, 0, MAX_STORED_BYTES) - 8) // 4))
 
 
-def _outside(numbers: Numbers, at: slice, most: int) -> Bools:
+def _outside(numbers: Numbers, at: slice, highest: int) -> Bools:
     values = numbers.values[at]
-    return numbers.absent[at] | (values < 0) | (values > most)
+    return numbers.absent[at] | (values < 0) | (values > highest)
 
 
 def _odd_texts(columns: Columns, at: slice) -> Bools:
-    """Rows whose format and files or line ends do not fit."""
+    """Return the rows whose format contradicts their files or line ends."""
     kinds, newlines, separators = (columns.words[name] for name in ("format", "newline", "separator"))
     formats, ends = kinds.places[at], newlines.places[at]
     is_mds = np.array([word == "mds" for word in kinds.words] + [False])[formats]
@@ -195,10 +193,10 @@ def _odd_texts(columns: Columns, at: slice) -> Bools:
     return odd
 
 
-def _firsts(columns: Columns, size: int) -> Ids:
-    """The first row of each combination of what rows have in common."""
+def _first_of_each_kind(columns: Columns, size: int) -> Ids:
+    """Return the first row of each combination of common properties."""
     keys, count = np.zeros(size, np.int64), 1
-    for name in _ALIKE:
+    for name in _COMMON:
         if name in columns.words:
             values = columns.words[name].places.astype(np.int64)
         elif name in columns.numbers:
@@ -208,34 +206,34 @@ def _firsts(columns: Columns, size: int) -> Ids:
         low, high = int(values.min()), int(values.max())
         if low == high:
             continue
-        if count * (high - low + 1) >= 1 << 62:  # no honest table: numbers instead of the values
+        if count * (high - low + 1) >= 1 << 62:  # not in normal tables: use ranks instead of the values
             _, keys = np.unique(keys, return_inverse=True)
             _, values = np.unique(values, return_inverse=True)
             low, high, count = 0, size, size
         keys = keys * (high - low + 1) + (values - low)
         count *= high - low + 1
-    if count > _MANY:
+    if count > _MAX_COMBINATIONS:
         return np.sort(np.unique(keys, return_index=True)[1])
     places = np.full(count, -1, np.int64)
-    places[keys[::-1]] = np.arange(size - 1, -1, -1)  # of rows with the same key the last that is put there stays
+    places[keys[::-1]] = np.arange(size - 1, -1, -1)  # of rows with the same key, the one assigned last stays
     return np.sort(places[places >= 0])
 
 
 class _Block:
-    """Names of files in some rows that follow one another."""
+    """The names of one kind of file in consecutive rows."""
 
     def __init__(self, names: Texts, begin: int, end: int, present: Bools) -> None:
         places = names.offsets[begin : end + 1].astype(np.int64)
         self.present = present
-        """Which rows have one."""
+        """True for rows that have such a file."""
         self._data = names.data[places[0] : places[-1]]
         self._starts = places[:-1] - places[0]
         self._lengths = np.diff(places)
 
     def odd_names(self) -> Bools:
-        """Which of them may be unsafe: see `check_basename`."""
+        """Return which of them may be unsafe: see `check_basename`."""
         bad = np.flatnonzero(~_are_safe(self._data))
-        # Across two rows as well: a name that ends or begins with `/` or `.` is odd by itself.
+        # Also finds sequences across two names; such names begin or end with `/` or `.`, and are odd anyway.
         bad = np.concatenate([bad, _odd_slashes(self._data)])
         odd = self.present & ((self._lengths < 1) | (self._lengths > MAX_NAME_CHARS))
         if bad.size:
@@ -247,7 +245,7 @@ class _Block:
         return odd & self.present
 
     def outside(self, columns: Columns, begin: int, end: int) -> Bools:
-        """Which of them do not lie below the folder of their split."""
+        """Return which of them are not below the folder of their split."""
         partitions = columns.words["partition"]
         places = partitions.places[begin:end]
         odd = np.zeros(end - begin, bool)
@@ -263,29 +261,29 @@ class _Block:
                 odd[rows] |= (tops != folder).any(axis=1)
         return odd
 
-    def of_one_length(self) -> NDArray[np.bytes_]:
-        """The names, if all have the same length; else nothing."""
+    def equal_length_names(self) -> NDArray[np.bytes_]:
+        """Return the names if all have the same length, else an empty array."""
         lengths = self._lengths[self.present]
         length = int(lengths[0])
         if not 1 <= length <= MAX_NAME_CHARS or (lengths != length).any():
             return np.zeros(0, "S1")
-        return gathered(self._data, self._starts[self.present], length).view(f"S{length}")[:, 0]
+        return gather(self._data, self._starts[self.present], length).view(f"S{length}")[:, 0]
 
-    def marks(self) -> NDArray[np.uint64]:
-        """A number for each name; the same one for the same names."""
-        marks = np.zeros(self._lengths.size, np.uint64)
+    def hashes(self) -> NDArray[np.uint64]:
+        """Return a hash of each name."""
+        found = np.zeros(self._lengths.size, np.uint64)
         for length in np.unique(self._lengths[self.present]).tolist():
             if length > MAX_NAME_CHARS:
-                continue  # odd by itself
+                continue  # odd anyway
             rows = np.flatnonzero(self.present & (self._lengths == length))
-            marks[rows] = _mixed(gathered(self._data, self._starts[rows], length))
-        return marks
+            found[rows] = _hash_names(gather(self._data, self._starts[rows], length))
+        return found
 
 
-class _Rising:
-    """Whether all names of a kind have one length, and each comes after the one before it: then none is there twice.
+class _AscendingNames:
+    """A test whether all names of a kind have one length and are strictly ascending, so that there is no duplicate.
 
-    A writer's own names are so, and finding it out takes a tenth of the time that a search for doubles takes.
+    This holds for names of Smalti's writers, and takes a tenth of the time of a search for duplicates.
     """
 
     def __init__(self) -> None:
@@ -293,8 +291,8 @@ class _Rising:
         self._last = b""
 
     def add(self, block: _Block) -> None:
-        """The next rows."""
-        names = block.of_one_length() if self.holds else np.zeros(0, "S1")
+        """Test the next rows."""
+        names = block.equal_length_names() if self.holds else np.zeros(0, "S1")
         self.length = self.length or names.itemsize
         self.holds = bool(names.size) and names.itemsize == self.length and bool(names[0] > self._last)
         if self.holds:
@@ -303,18 +301,18 @@ class _Rising:
 
 
 def _are_safe(letters: NDArray[np.uint8]) -> Bools:
-    """Which are such as `check_basename` allows; by ranges: a look into a table takes ten times as long."""
-    found: Bools = (letters | 32) - ord("a") < 26  # of either case; what is below wraps around
+    """Return which characters `check_basename` allows; by ranges, ten times as fast as a lookup table."""
+    found: Bools = (letters | 32) - ord("a") < 26  # of either case; smaller codes wrap around
     found |= letters - ord("-") <= ord("9") - ord("-")
     found |= (letters == ord("_")) | (letters == ord("="))
     return found
 
 
 def _odd_slashes(letters: NDArray[np.uint8]) -> Ids:
-    """Where `//`, `/./` and `/../` begin."""
+    """Return the positions of `//`, `/./` and `/../`."""
     slashes = np.flatnonzero(letters == ord("/"))
     found, left = [], slashes
-    for after in (1, 2, 3):  # so many letters behind a slash; all between are dots
+    for after in (1, 2, 3):  # characters after a slash; all characters between are dots
         left = left[left < letters.size - after]
         following = letters[left + after]
         found.append(left[following == ord("/")])
@@ -322,31 +320,31 @@ def _odd_slashes(letters: NDArray[np.uint8]) -> Ids:
     return np.concatenate(found)
 
 
-def _mixed(letters: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def _hash_names(letters: NDArray[np.uint8]) -> NDArray[np.uint64]:
     count, length = letters.shape
     padded = np.zeros((count, -(-length // 8) * 8), np.uint8)
     padded[:, :length] = letters
     found = np.full(count, length, np.uint64)
     for word in padded.view(np.uint64).T:
         found ^= word
-        for factor, shift in _STEPS:
+        for factor, shift in _MIX_STEPS:
             found *= np.uint64(factor)
             found ^= found >> np.uint64(shift)
     return found
 
 
-def _add_doubles(odd: Bools, names: dict[str, Texts], done: Callable[[], None]) -> None:
-    """Suspect all rows with a name whose number another name has as well, in whichever column."""
-    marks = {part: np.zeros(odd.size, np.uint64) for part in names}
+def _add_duplicates(odd: Bools, names: dict[str, Texts], done: Callable[[], None]) -> None:
+    """Mark as odd all rows with a name whose hash occurs twice, in any column."""
+    hashes = {part: np.zeros(odd.size, np.uint64) for part in names}
     for number, begin in enumerate(range(0, odd.size, _BLOCK), start=1):
         end = min(begin + _BLOCK, odd.size)
         for part, block in _blocks(names, begin, end):
-            marks[part][begin:end] = block.marks()
+            hashes[part][begin:end] = block.hashes()
         if number % _BLOCKS_KEPT == 0:
             done()
-    found = np.concatenate([marks[part][~texts.absent] for part, texts in names.items()])
+    found = np.concatenate([hashes[part][~texts.absent] for part, texts in names.items()])
     found.sort()
-    double = found[1:][found[1:] == found[:-1]]
-    if double.size:
+    duplicates = found[1:][found[1:] == found[:-1]]
+    if duplicates.size:
         for part, texts in names.items():
-            odd |= np.isin(marks[part], double) & ~texts.absent
+            odd |= np.isin(hashes[part], duplicates) & ~texts.absent

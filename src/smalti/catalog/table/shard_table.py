@@ -1,6 +1,7 @@
-"""The shards of a version as a table in memory or in a mapped file; one of them becomes a `ShardInfo` when asked for.
+"""`ShardTable`: the shards of a version as a table in memory or in a mapped file.
 
-A million `ShardInfo` take a gigabyte and ten seconds; their table is 150 MB that nobody has to look at as a whole.
+A `ShardInfo` is created from its row on access. A million `ShardInfo` take a gigabyte and ten seconds to create; their
+table takes 150 MB, of which only the accessed rows are read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,30 +21,31 @@ from smalti.format import FileInfo, ShardInfo
 
 Ids = NDArray[np.int64]
 
-_MARKED_AT_ONCE = 1 << 16
-_AT_ONCE = 1024
-"""Rows that an iteration turns into Python's objects together."""
+_NAMES_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1024
+"""Rows that an iteration converts to Python objects together."""
 _ZIPPED = {"raw": "zip", "meta": "zip_meta"}
+"""Prefixes of the columns of uncompressed files, and of their compressed forms."""
 
 
 @dataclass(frozen=True, eq=False)
 class TableContent:
-    """What a shard table holds."""
+    """The data of a shard table."""
 
     columns: Columns
     rows: Rows
     kinds: Ids
-    """Rows that stand for all: one of each combination of schema, format, compression and the like."""
+    """One row for each combination of schema, format, compression and other common properties."""
     reopen: Callable[[], "TableContent"] | None = None
-    """The same content in another process; what is pickled instead of it, if there is such a way."""
+    """Function that loads the same content in another process; pickled instead of the content if it is given."""
     emitted: bytes | None = None
-    """The table's file, where this process made it of shards."""
-    firsts: Numbers | None = None
-    """Hashes of the first bytes of the shards, with a sign; None where no shard has one."""
+    """The bytes of the table's file, if this process created it."""
+    first_hashes: Numbers | None = None
+    """Hashes of the first bytes of the shards, as signed numbers; None if no shard has one."""
 
     @property
     def size(self) -> int:
-        """How many shards there are."""
+        """Number of shards."""
         return int(self.samples.size)
 
     @property
@@ -52,10 +54,10 @@ class TableContent:
         return self.columns.numbers["samples"].values
 
     def read(self, begin: int, end: int) -> list[ShardInfo]:
-        """The shards of rows [begin, end), each checked again: the file may have been changed since it was opened.
+        """Return the shards of rows [begin, end). They are checked again: the file may have changed since.
 
         Raises:
-            IndexFileError: one cannot be trusted.
+            IndexFileError: a row is invalid.
         """
         try:
             values = self.columns.rows(begin, end)
@@ -65,15 +67,15 @@ class TableContent:
                 f"{str(error)[:200]}",
                 where=self.rows.where,
             ) from error
-        firsts = [None] * len(values) if self.firsts is None else self.firsts.rows(begin, end)
+        hashes = [None] * len(values) if self.first_hashes is None else self.first_hashes.rows(begin, end)
         return [
-            self.rows.checked(row, number, first)
-            for number, (row, first) in enumerate(zip(values, firsts, strict=True), begin)
+            self.rows.checked(row, number, first_hash)
+            for number, (row, first_hash) in enumerate(zip(values, hashes, strict=True), begin)
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
-            return type(self), (self.columns, self.rows, self.kinds, None, None, self.firsts)
+            return type(self), (self.columns, self.rows, self.kinds, None, None, self.first_hashes)
         return _reopened, (self.reopen, self.kinds)
 
 
@@ -82,10 +84,10 @@ def _reopened(reopen: Callable[[], TableContent], kinds: Ids) -> TableContent:
 
 
 class ShardTable(Sequence[ShardInfo]):
-    """Shards in order, made when asked for; immutable, thread-safe, safe under fork, cheap to pickle and to slice."""
+    """Shards in order, created on access. Immutable, thread-safe, fork-safe, cheap to pickle and to slice."""
 
     def __init__(self, content: TableContent, rows: range | Ids | None = None) -> None:
-        """`rows`: which rows of the table, in which order; all by default."""
+        """Create a sequence of these rows of the table, in this order; by default all."""
         self._content = content
         self._rows = range(content.size) if rows is None else rows
 
@@ -97,7 +99,7 @@ class ShardTable(Sequence[ShardInfo]):
     @overload
     def __getitem__(self, at: slice) -> "ShardTable": ...
     def __getitem__(self, at: int | slice) -> "ShardInfo | ShardTable":
-        """A shard, or a table of some of them.
+        """Return a shard, or a table of some shards.
 
         Raises:
             IndexError: there is no such shard.
@@ -110,21 +112,21 @@ class ShardTable(Sequence[ShardInfo]):
 
     def __iter__(self) -> Iterator[ShardInfo]:
         if isinstance(self._rows, range) and self._rows.step == 1:
-            for begin in range(self._rows.start, self._rows.stop, _AT_ONCE):
-                yield from self._content.read(begin, min(begin + _AT_ONCE, self._rows.stop))
+            for begin in range(self._rows.start, self._rows.stop, _ROWS_AT_ONCE):
+                yield from self._content.read(begin, min(begin + _ROWS_AT_ONCE, self._rows.stop))
         else:
             for row in self._rows:
                 yield from self._content.read(int(row), int(row) + 1)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other has the same shards; a tuple counts as well."""
+        """Return whether the other table or tuple has the same shards."""
         if self is other:
             return True
         if not isinstance(other, ShardTable | tuple):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # as a tuple of shards, which hold mappings
+    __hash__ = None  # type: ignore[assignment]  # like a tuple of shards, which contain mappings
 
     def __copy__(self) -> "ShardTable":
         return self
@@ -141,7 +143,7 @@ class ShardTable(Sequence[ShardInfo]):
     @cached_property
     def sizes(self) -> Ids:
         """Samples of every shard."""
-        return self._taken(self._content.samples)
+        return self._select(self._content.samples)
 
     @property
     def kinds(self) -> list[ShardInfo]:
@@ -161,105 +163,105 @@ class ShardTable(Sequence[ShardInfo]):
         for part, zip_part in _ZIPPED.items():
             if f"{part}_name" in texts:
                 is_there, is_zipped = ~texts[f"{part}_name"].absent, ~texts[f"{zip_part}_name"].absent
-                sizes = self._taken(np.where(is_there, numbers[f"{part}_bytes"].values, 0))
-                zips = self._taken(np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0))
+                sizes = self._select(np.where(is_there, numbers[f"{part}_bytes"].values, 0))
+                zips = self._select(np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0))
                 raw += sizes
                 zipped += zips
-                stored += np.where(self._taken(is_there & is_zipped), zips, sizes)
+                stored += np.where(self._select(is_there & is_zipped), zips, sizes)
         return ShardBytes(raw, stored, zipped)
 
-    def marks(self) -> NDArray[np.uint64]:
-        """A hash of everything that is said about each shard, by which tables are compared: uint64, shape (shards,).
+    def content_hashes(self) -> NDArray[np.uint64]:
+        """Return a hash of all data of each shard, for comparing tables: uint64, shape (shards,).
 
-        Two that differ have the same one with a chance of 2^-64. Nothing is checked.
+        Different shards have the same hash with a probability of 2^-64. Rows are not checked.
         """
         content = self._content
         found = np.empty(content.size, np.uint64)
-        for begin in range(0, content.size, _AT_ONCE):
-            rows = content.columns.rows(begin, begin + _AT_ONCE)
-            marks = [xxh3_64_intdigest(content.rows.text(row).encode(errors="surrogateescape")) for row in rows]
-            found[begin : begin + len(marks)] = marks
-        return self._taken(found)
+        for begin in range(0, content.size, _ROWS_AT_ONCE):
+            rows = content.columns.rows(begin, begin + _ROWS_AT_ONCE)
+            hashes = [xxh3_64_intdigest(content.rows.text(row).encode(errors="surrogateescape")) for row in rows]
+            found[begin : begin + len(hashes)] = hashes
+        return self._select(found)
 
     @property
     def emitted(self) -> bytes | None:
-        """The file that holds just these shards, where this process made it; nobody need make it again."""
+        """The bytes of the file with exactly these shards, if this process created it; saves creating it again."""
         return self._content.emitted if self._rows == range(self._content.size) else None
 
     def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
-        """Name and bytes of every file as stored, in order and some thousand at a time, without making shards."""
+        """Yield name and size of every stored file, in order, some thousands at a time, without creating shards."""
         if not (isinstance(self._rows, range) and self._rows.step == 1):
             yield from ([(file.basename, file.num_bytes) for file in shard.stored_files] for shard in self)
             return
         texts, numbers = self._content.columns.texts, self._content.columns.numbers
-        for begin in range(self._rows.start, self._rows.stop, _AT_ONCE):
-            end = min(begin + _AT_ONCE, self._rows.stop)
+        for begin in range(self._rows.start, self._rows.stop, _ROWS_AT_ONCE):
+            end = min(begin + _ROWS_AT_ONCE, self._rows.stop)
             parts = [
                 (texts[f"{part}_name"].rows(begin, end), numbers[f"{part}_bytes"].rows(begin, end))
                 for pair in _ZIPPED.items()
                 for part in pair
                 if f"{part}_name" in texts
             ]
-            yield list(_chosen(parts))
+            yield list(_stored_files(parts))
 
     def named(self, name: str) -> list[int]:
-        """The shards that have an uncompressed file of this name; the first call looks at all names."""
-        places, marks = self._marks
-        mark = np.uint64(xxh3_64_intdigest(name.encode(errors="surrogateescape")))
-        first, last = np.searchsorted(marks, mark, "left"), np.searchsorted(marks, mark, "right")
+        """Return the indices of the shards with an uncompressed file of this name; the first call hashes all names."""
+        places, hashes = self._name_hashes
+        wanted = np.uint64(xxh3_64_intdigest(name.encode(errors="surrogateescape")))
+        first, last = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
         found = sorted(set(places[first:last].tolist()))
         return [place for place in found if name in {file.basename for file in self[place].raw_files}]
 
     @cached_property
-    def _marks(self) -> tuple[Ids, NDArray[np.uint64]]:
-        """Places of all uncompressed files' shards, and the files' marks, which are sorted."""
-        texts, places, marks = self._content.columns.texts, [], []
+    def _name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
+        """Indices of shards, and hashes of the names of their uncompressed files, sorted by hash."""
+        texts, places, hashes = self._content.columns.texts, [], []
         for part in _ZIPPED:
             if f"{part}_name" in texts:
-                found = self._taken(_marks_of(texts[f"{part}_name"]))
-                there = np.flatnonzero(self._taken(~texts[f"{part}_name"].absent))
+                found = self._select(_hash_texts(texts[f"{part}_name"]))
+                there = np.flatnonzero(self._select(~texts[f"{part}_name"].absent))
                 places.append(there)
-                marks.append(found[there])
-        all_marks = np.concatenate(marks)
-        order = np.argsort(all_marks, kind="stable")
-        return np.concatenate(places)[order], all_marks[order]
+                hashes.append(found[there])
+        all_hashes = np.concatenate(hashes)
+        order = np.argsort(all_hashes, kind="stable")
+        return np.concatenate(places)[order], all_hashes[order]
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
         column = self._content.columns.words["partition"]
-        used = np.unique(self._taken(column.places)).tolist()
+        used = np.unique(self._select(column.places)).tolist()
         return tuple(sorted({word for place in used if place >= 0 and (word := column.words[place]) is not None}))
 
     def of_partition(self, name: str) -> "ShardTable":
-        """The shards of one split."""
+        """Return the shards of one split."""
         column = self._content.columns.words["partition"]
         wanted = [place for place, word in enumerate(column.words) if word == name]
-        chosen = np.flatnonzero(np.isin(self._taken(column.places), wanted))
+        chosen = np.flatnonzero(np.isin(self._select(column.places), wanted))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
-        return ShardTable(self._content, self._taken(np.arange(self._content.size))[chosen])
+        return ShardTable(self._content, self._select(np.arange(self._content.size))[chosen])
 
     def without_hash(self, name: str) -> FileInfo | None:
-        """The first stored file that has no hash called so; None when all have it."""
+        """Return the first stored file without a hash of this name; None if all have it."""
         column = self._content.columns.words["hash_names"]
-        # What a shard declares is there for each of its files: that was checked.
+        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
         declared = np.array([name in (word.split(",") if word else ()) for word in (*column.words, None)])
-        for place in np.flatnonzero(~declared[self._taken(column.places)]).tolist():
+        for place in np.flatnonzero(~declared[self._select(column.places)]).tolist():
             for file in self[place].stored_files:
                 if name not in file.hashes:
                     return file
         return None
 
-    def _taken(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of the chosen rows."""
+    def _select(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of the selected rows."""
         if isinstance(self._rows, range) and self._rows.step > 0:
             return values[self._rows.start : self._rows.stop : self._rows.step]
         return values[np.asarray(self._rows, np.int64)]
 
 
-def _chosen(parts: list[tuple[list[str | None], list[int | None]]]) -> Iterator[tuple[str, int]]:
-    """Name and bytes of each file, of its compressed form where there is one; `parts` hold both in turn."""
+def _stored_files(parts: list[tuple[list[str | None], list[int | None]]]) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each stored file; `parts` are the columns of uncompressed and compressed files in turn."""
     for row in zip(*(zip(names, sizes, strict=True) for names, sizes in parts), strict=True):
         for raw, zipped in zip(row[::2], row[1::2], strict=True):
             name, num_bytes = raw if zipped[0] is None else zipped
@@ -274,21 +276,21 @@ class ShardBytes:
     raw: Ids
     """Uncompressed."""
     stored: Ids
-    """As they lie in the store."""
+    """As stored."""
     zipped: Ids
     """Of compressed files; 0 where there are none."""
 
 
-def _marks_of(texts: Texts) -> NDArray[np.uint64]:
+def _hash_texts(texts: Texts) -> NDArray[np.uint64]:
     data, found = memoryview(texts.data), np.empty(texts.absent.size, np.uint64)
-    for begin in range(0, found.size, _MARKED_AT_ONCE):
-        places = texts.offsets[begin : begin + _MARKED_AT_ONCE + 1].tolist()
-        found[begin : begin + _MARKED_AT_ONCE] = [xxh3_64_intdigest(data[a:b]) for a, b in pairwise(places)]
+    for begin in range(0, found.size, _NAMES_AT_ONCE):
+        places = texts.offsets[begin : begin + _NAMES_AT_ONCE + 1].tolist()
+        found[begin : begin + _NAMES_AT_ONCE] = [xxh3_64_intdigest(data[a:b]) for a, b in pairwise(places)]
     return found
 
 
 def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:
-    """Bytes of every shard."""
+    """Return the bytes of every shard."""
     if isinstance(shards, ShardTable):
         return shards.num_bytes_each
     rows = [
@@ -304,17 +306,17 @@ def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:
 
 
 def sizes_of(shards: Sequence[ShardInfo]) -> Ids:
-    """Samples of every shard; int64, shape (shards,)."""
+    """Return the number of samples of every shard; int64, shape (shards,)."""
     return shards.sizes if isinstance(shards, ShardTable) else np.array([info.samples for info in shards], np.int64)
 
 
 def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
-    """Shards among which is one of each schema and format."""
+    """Return shards with at least one of each schema and format."""
     return shards.kinds if isinstance(shards, ShardTable) else shards
 
 
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
-    """The first stored file that has no hash called so; None when all have it."""
+    """Return the first stored file without a hash of this name; None if all have it."""
     if isinstance(shards, ShardTable):
         return shards.without_hash(name)
     return next((file for info in shards for file in info.stored_files if name not in file.hashes), None)

@@ -1,8 +1,8 @@
-"""Petastorm's names over Parquet: the Spark converter, the batch reader, its loaders for torch and tf.data.
+"""Petastorm's interface over Parquet files: the Spark converter, the batch reader, and loaders for torch and tf.data.
 
-Here: what Petastorm's users call, with its names and defaults, read in Smalti's order: row groups stand for shards.
-Torch, Spark and TensorFlow are imported when a function that needs them is called. docs/petastorm.md says what is the
-same, what is better and what is refused.
+Names and defaults are Petastorm's; rows are read in Smalti's order, with row groups as shards. Not here: Unischema
+data sets and NGram, which are refused. Torch, Spark and TensorFlow are imported on first use. docs/petastorm.md lists
+what is equal, improved and refused. Read `reader.py` first.
 """
 
 from importlib import import_module

@@ -1,8 +1,7 @@
 """BatchReader: the rows of Parquet files as batches, in Smalti's order, with its resume and elasticity.
 
-Which order a reader takes by default: from the sizes of row groups alone, so that few of them are open at once.
-
-Work done by threads some pieces ahead of its consumer, delivered in order; every wait has a deadline.
+Here: the default order, which depends only on the sizes of row groups and keeps few of them open at once; reading ahead
+in threads; the reader itself. Not here: decoding of row groups and rows (`rows`, `parquet`), arguments (`reader`).
 """
 
 import logging
@@ -11,7 +10,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as WaitedTooLong
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,31 +29,31 @@ from smalti.order import EpochPlan, default_block_size, default_canonical_nodes,
 from smalti.world import World
 
 _OPEN_BYTES = 1 << 29
-"""Row groups that one reader of everything has open in the default order, bytes as footers say. A constant, as the
-order must not depend on the machine."""
+"""Bytes of row groups, by their footers, that a reader of all rows keeps open in the default order. A constant, because
+the order must not depend on the machine."""
 
 
-def default_order(rows: RowReader, asked: OrderOptions) -> OrderOptions:
-    """What was asked for, and for the rest: as many runs and as large windows as keep few row groups open.
+def default_order(rows: RowReader, options: OrderOptions) -> OrderOptions:
+    """Return the options completed by as many runs and as large windows as keep few row groups open.
 
-    A run has the row groups of its window open, and those that it is cut from: so each of C runs takes about two row
-    groups, and its window as much again as is left.
+    A run keeps open the row groups of its window and those at its borders: each of C runs takes about two row groups,
+    and the windows share the rest of `_OPEN_BYTES`.
     """
     num_rows, num_groups = len(rows), int(np.count_nonzero(rows.sizes))
-    nodes = asked.canonical_nodes
+    nodes = options.canonical_nodes
     if nodes is None:
-        most = min(default_canonical_nodes(num_rows), num_groups, _OPEN_BYTES // (2 * rows.group_bytes))
-        nodes = 1 << (max(1, most).bit_length() - 1)
-    block = asked.block_size
+        limit = min(default_canonical_nodes(num_rows), num_groups, _OPEN_BYTES // (2 * rows.group_bytes))
+        nodes = 1 << (max(1, limit).bit_length() - 1)
+    block = options.block_size
     if block is None:
         row_bytes = max(1, rows.group_bytes * num_groups // max(1, num_rows))
         left = max(rows.group_bytes * nodes, _OPEN_BYTES - 2 * nodes * rows.group_bytes)
         block = min(max(1, left // nodes // row_bytes), default_block_size(nodes))
-    return replace(asked, canonical_nodes=nodes, block_size=block)
+    return replace(options, canonical_nodes=nodes, block_size=block)
 
 
-def warn_of_reading_again(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
-    """Says so where the order keeps more row groups open than may be held: they would be read again and again."""
+def warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
+    """Warn if the order keeps more row groups open than `held_bytes` allows, so that they are read repeatedly."""
     plan: EpochPlan = plan_epoch(rows.sizes, seed=seed, epoch=0, canonical_nodes=nodes, shuffle_block_size=block)
     runs = len(plan.runs_of_host(world.host, world.num_hosts))
     mean_rows = max(1, len(rows) // max(1, int(np.count_nonzero(rows.sizes))))
@@ -69,80 +68,80 @@ def warn_of_reading_again(rows: RowReader, world: World, *, seed: int, nodes: in
         )
 
 
-def done_ahead(
+def map_ahead(
     work: Iterator[Any], do: Callable[[Any], Any], pool: Executor | None, *, ahead: int, timeout: float
 ) -> Iterator[Any]:
-    """`do(piece)` for each piece of the work, in order; `ahead` pieces are begun before they are asked for.
+    """Yield `do(piece)` for each piece of the work, in order; up to `ahead` further pieces run in the pool meanwhile.
 
-    What doing a piece raised is raised when its turn comes. Without a pool, all is done in the caller's thread.
+    An exception of a piece is raised in its turn. Without a pool, the work is done in the caller's thread.
 
     Raises:
-        SmaltiError: a piece was not done within `timeout` seconds.
+        SmaltiError: a piece was not finished within `timeout` seconds.
     """
     if pool is None:
         yield from map(do, work)
         return
-    begun: deque[Future[Any]] = deque()
+    pending: deque[Future[Any]] = deque()
     try:
         for piece in work:
-            begun.append(pool.submit(do, piece))
-            if len(begun) > ahead:
-                yield _result(begun.popleft(), timeout)
-        while begun:
-            yield _result(begun.popleft(), timeout)
+            pending.append(pool.submit(do, piece))
+            if len(pending) > ahead:
+                yield _result(pending.popleft(), timeout)
+        while pending:
+            yield _result(pending.popleft(), timeout)
     finally:
-        for future in begun:
+        for future in pending:
             future.cancel()
 
 
 def _result(future: "Future[Any]", timeout: float) -> Any:
     try:
         return future.result(timeout)
-    except WaitedTooLong as error:
-        if future.done():  # the work itself raised it
+    except FutureTimeout as error:
+        if future.done():  # a TimeoutError of the work itself
             raise
         raise SmaltiError(
             f"the next batch was not ready after {timeout:g} s: reading or transforming it takes longer. Give the "
-            "reader a longer `timeout`, or find what hangs.",
+            "reader a longer `timeout`, or check for a transform or store that hangs.",
             timeout=timeout,
         ) from error
 
 
 _log = logging.getLogger(__name__)
-_OURS = "petastorm"
-_MARKS = ("_sample_id", "_position")
-_ROWS_AT_ONCE = 1024
-"""Rows that are gathered together where nothing is done with them: a gather costs the same for few and for many."""
-_BYTES_AT_ONCE = 1 << 23
+_STATE_KEY = "petastorm"
+_ID_COLUMNS = ("_sample_id", "_position")
+_GATHER_ROWS = 1024
+"""Rows that are gathered at once without a transform: the cost of a gather hardly depends on the number of rows."""
+_GATHER_BYTES = 1 << 23
 
-_begun: Counter[tuple[str, int, int]] = Counter()
-"""Epochs that readers without a seed have begun in this process, by data set and rank: the next reader goes on."""
-_begun_lock = threading.Lock()
+_started_epochs: Counter[tuple[str, int, int]] = Counter()
+"""Number of epochs started in this process, by data set and rank; a reader without a seed continues."""
+_started_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How rows are put in order, divided and read."""
+    """Options for ordering, dividing and reading rows."""
 
     order: OrderOptions
-    """What the user asked for; `tail` None for the default."""
+    """The user's choices; `tail` None for the default."""
     world: World
     batch_size: int
     num_epochs: int | None
-    """None: without an end."""
+    """None: repeat without end."""
     first_epoch: int | None
-    """None: after those that earlier readers of this process began."""
+    """None: continue after the epochs that earlier readers of this process started."""
     num_threads: int
-    """0: in the consumer's thread."""
+    """0: read in the consumer's thread."""
     num_ahead: int
     timeout: float
     include_ids: bool = False
-    """Whether batches say which row each is, and where in the order."""
+    """Whether batches contain the id and the position of each row."""
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Steps that are gathered together."""
+class _StepGroup:
+    """Steps whose rows are gathered at once."""
 
     reading: Reading
     steps: list[Planned]
@@ -152,7 +151,7 @@ class BatchReader:
     """Batches of rows, as namedtuples of numpy arrays; iterate it once for all its epochs, or again after `reset`.
 
     The order depends only on the files, the rows that are chosen, seed, epoch, runs and window: not on the world,
-    threads or batch size. All ranks take equally many steps. `state_dict` is where the consumer stands.
+    threads or batch size. All ranks take equally many steps. `state_dict` is the position of the consumer.
 
     Args:
         rows: the rows.
@@ -160,31 +159,31 @@ class BatchReader:
         cleanup: called by `cleanup_cache`.
 
     Raises:
-        NoDataAvailableError: there is not one row.
+        NoDataAvailableError: there are no rows.
         SchemaError: `include_ids` would overwrite a column.
     """
 
     batched_output = True
-    """Batches, not rows, come out of it."""
+    """The reader yields batches, not single rows."""
 
     def __init__(self, rows: RowReader, options: ReaderOptions, cleanup: Callable[[], None] = lambda: None) -> None:
         if not len(rows):
             raise NoDataAvailableError(
-                f"{rows.found.source.url}: no row to read in {len(rows.found.row_groups)} row groups; check the files, "
+                f"{rows.found.source.url}: no rows to read in {len(rows.found.row_groups)} row groups; check files, "
                 "`predicate` and `filters`."
             )
-        taken = [name for name in _MARKS if options.include_ids and name in rows.schema.fields]
-        if taken:
+        clashing = [name for name in _ID_COLUMNS if options.include_ids and name in rows.schema.fields]
+        if clashing:
             raise SchemaError(
-                f"{rows.found.source.url} has a column {taken[0]!r}, and `include_ids=True` adds one of that name: one "
-                "would overwrite the other. Leave `include_ids` out, or leave the column out with `schema_fields`.",
-                column=taken[0],
+                f"{rows.found.source.url} has a column {clashing[0]!r}, and `include_ids=True` would overwrite it. "
+                "Omit `include_ids`, or omit the column with `schema_fields`.",
+                column=clashing[0],
             )
         self._rows, self._options, self._cleanup = rows, options, cleanup
         self.num_epochs = options.num_epochs
         self.stopped = False
         self.last_row_consumed = False
-        """Whether all epochs were read to their end."""
+        """Whether all epochs were read completely."""
         self._fresh = first_cursor(
             default_order(rows, options.order), options.world, [MixedStream(rows.digest, None, len(rows))], [rows.sizes]
         )
@@ -196,16 +195,16 @@ class BatchReader:
         self._threads: ThreadPoolExecutor | None = None
         self._working, self._idle = 0, threading.Condition()
         if options.order.shuffle:
-            told = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
-            warn_of_reading_again(rows, options.world, **told)
+            order = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
+            warn_about_repeated_reads(rows, options.world, **order)
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ properties
 
     @cached_property
     def schema(self) -> Schema:
         """Columns, after the transform."""
-        marks = [Field(name, np.int64, (), nullable=False) for name in _MARKS if self._options.include_ids]
-        return Schema([*self._rows.schema.fields.values(), *marks])
+        ids = [Field(name, np.int64, (), nullable=False) for name in _ID_COLUMNS if self._options.include_ids]
+        return Schema([*self._rows.schema.fields.values(), *ids])
 
     @property
     def num_rows(self) -> int:
@@ -214,7 +213,7 @@ class BatchReader:
 
     @property
     def num_rows_stored(self) -> int:
-        """Rows of the files, those counted that a predicate leaves out."""
+        """Rows of the files, including those that a predicate filters out."""
         return self._rows.found.num_rows
 
     @property
@@ -224,7 +223,7 @@ class BatchReader:
 
     @property
     def world(self) -> World:
-        """Who divides an epoch."""
+        """The world that divides an epoch."""
         return self._options.world
 
     @property
@@ -234,33 +233,33 @@ class BatchReader:
 
     @property
     def diagnostics(self) -> dict[str, int]:
-        """What reading cost so far: row groups read, bytes of them held now and at most."""
+        """Row groups read so far, and their bytes in memory now and at most."""
         held = self._rows.held
         return {"row_groups_read": held.loads, "bytes_held": held.bytes_held, "most_bytes_held": held.most_held}
 
     @property
     def where(self) -> str:
-        """Address of the data set, free of secrets."""
+        """Address of the data set, without secrets."""
         return self._rows.found.source.url
 
     def configure(self, *, batch_size: int | None = None, shuffle_rows_within: int = 0) -> None:
-        """What a loader asks of its reader, before the first batch.
+        """Set the options of a loader, before the first batch.
 
         Args:
             batch_size: rows per rank and step.
-            shuffle_rows_within: rows that are mixed at least; 0 leaves the order as it is.
+            shuffle_rows_within: minimal number of rows to mix; 0 keeps the order.
 
         Raises:
-            RuntimeError: a batch was read already.
-            ValueError: rows are to be mixed, and the reader shuffles nothing.
+            RuntimeError: a batch was already read.
+            ValueError: rows are to be mixed, but the reader does not shuffle.
         """
         if self._stream is not None:
-            raise RuntimeError("this reader was begun already: make the loader before the first batch is read.")
+            raise RuntimeError("this reader has already started: make the loader before the first batch is read.")
         order = self._options.order
         if shuffle_rows_within > 0 and not order.shuffle:
             raise ValueError(
-                "`shuffling_queue_capacity` shuffles rows, and `shuffle_row_groups` is False: give "
-                "shuffle_row_groups=True, which shuffles both, or leave the capacity at 0."
+                "`shuffling_queue_capacity` shuffles rows, but `shuffle_row_groups` is False: give "
+                "shuffle_row_groups=True, which shuffles both, or set the capacity to 0."
             )
         if shuffle_rows_within > 0:
             block = max(order.block_size or 0, self._fresh.block_size, shuffle_rows_within)
@@ -274,16 +273,16 @@ class BatchReader:
         return self
 
     def __next__(self) -> Any:
-        """The next batch, as a namedtuple.
+        """Return the next batch as a namedtuple.
 
         Raises:
             RuntimeError: the reader was stopped.
-            SmaltiError: a file is gone, changed or damaged.
+            SmaltiError: a file is missing, changed or damaged.
         """
         return self.schema.namedtuple(**self.next_batch())
 
     def batches(self) -> Iterator[Columns]:
-        """The same batches as dicts, column to array."""
+        """Yield the same batches as dicts of column name to array."""
         while True:
             try:
                 batch = self.next_batch()
@@ -292,9 +291,9 @@ class BatchReader:
             yield batch
 
     def next_batch(self) -> Columns:
-        """The next batch as a dict; StopIteration after the last epoch."""
+        """Return the next batch as a dict; raise StopIteration after the last epoch."""
         if self.stopped:
-            raise RuntimeError("this reader was stopped, or its context has ended: make a new one to read on.")
+            raise RuntimeError("this reader was stopped, or its context was left: make a new one to continue.")
         if self._stream is None:
             self._stream = self._read()
         try:
@@ -303,28 +302,28 @@ class BatchReader:
             self.last_row_consumed = True
             raise
         self._taken = (reading, step)
-        self._note(reading.this_pass.start.epoch)
+        self._record_epoch(reading.this_pass.start.epoch)
         return batch
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch was asked for since the reader was made or reset, or a state loaded."""
+        """Whether a batch was requested since the reader was created, reset, or given a state."""
         return self._stream is not None
 
     def current_reading(self) -> Reading:
-        """What this rank reads of the epoch at hand, from where its iteration begins."""
+        """Return what this rank reads of the current epoch, from the start of the iteration."""
         return self._taken[0] if self._taken else self._reading(self._start())
 
     def reset(self) -> None:
-        """Makes the reader begin anew, with the epochs after those that it read.
+        """Restart the reader with the epochs after those that it has read.
 
         Raises:
-            NotImplementedError: it stands in the middle; `load_state_dict` goes anywhere.
+            NotImplementedError: not all rows were read; `load_state_dict` can move to any position.
         """
         if not self.last_row_consumed:
             raise NotImplementedError(
-                "a reader can be reset after its last row only; to go elsewhere in the middle, use `load_state_dict`, "
-                "or make a new reader."
+                "a reader can be reset only after its last row; to move before that, use `load_state_dict` or make a "
+                "new reader."
             )
         start = self._place()
         self._end_stream()
@@ -333,29 +332,29 @@ class BatchReader:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch taken, small and JSON-able, equal on all ranks."""
+        """Return the position after the last batch taken: small, JSON-serialisable, equal on all ranks."""
         place = self._place()
-        return place.to_state() | {_OURS: {"first_epoch": place.epoch if self._base is None else self._base}}
+        return place.to_state() | {_STATE_KEY: {"first_epoch": place.epoch if self._base is None else self._base}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the reader go on where `state` was saved, on any world, with any batch size or number of threads.
+        """Continue where `state` was saved, on any world, with any batch size or number of threads.
 
         Raises:
-            CursorError: the state is damaged, or was saved for other files, another choice of rows, or another order.
+            CursorError: the state is damaged, or was saved for other files, another selection of rows or another order.
         """
-        ours = mapping(state).get(_OURS)
-        first = ours.get("first_epoch") if isinstance(ours, Mapping) else None
+        own_state = mapping(state).get(_STATE_KEY)
+        first = own_state.get("first_epoch") if isinstance(own_state, Mapping) else None
         if type(first) is not int or first < 0:
             raise CursorError(
-                "saved state: no 'first_epoch' of a Parquet reader in it; give what `state_dict()` of a reader or "
-                "loader of smalti.compat.petastorm returned."
+                "saved state: expected 'first_epoch' of a Parquet reader, found none; give the result of "
+                "`state_dict()` of a reader or loader of smalti.compat.petastorm."
             )
         saved = Cursor.from_state(state)
         if saved.digest != self._fresh.digest:
             raise CursorError(
                 f"cannot resume from this state: it was saved for Parquet files and rows with digest "
                 f"{saved.digest[:12]}, and {self.where} has {self._fresh.digest[:12]}. Give the same files, predicate "
-                "and filters; to begin anew, make a reader and load nothing.",
+                "and filters; to start from the beginning, make a reader without loading a state.",
                 saved=saved.digest,
                 found=self._fresh.digest,
             )
@@ -376,13 +375,13 @@ class BatchReader:
         if self._next is not None:
             return self._next
         if self._base is None:
-            with _begun_lock:
-                self._base = _begun[self._key]
+            with _started_lock:
+                self._base = _started_epochs[self._key]
         return at_epoch(self._adopted or self._fresh, self._base, [self._rows.sizes])
 
-    def _note(self, epoch: int) -> None:
-        with _begun_lock:
-            _begun[self._key] = max(_begun[self._key], epoch + 1)
+    def _record_epoch(self, epoch: int) -> None:
+        with _started_lock:
+            _started_epochs[self._key] = max(_started_epochs[self._key], epoch + 1)
 
     @property
     def _key(self) -> tuple[str, int, int]:
@@ -396,26 +395,27 @@ class BatchReader:
         order = replace(options.order, tail=tail)
         return Reading(Pass(start, self.world), [self._rows.sizes], self.batch_size, order)
 
-    def _planned(self) -> Iterator[_Work]:
+    def _planned(self) -> Iterator[_StepGroup]:
         start = self._start()
         base = start.epoch if self._base is None else self._base
-        each = self._steps_at_once()
+        each = self._steps_per_gather()
         while self.num_epochs is None or start.epoch < base + self.num_epochs:
             reading = self._reading(start)
             for first in range(0, reading.division.num_steps, each):
-                yield _Work(reading, reading.steps(first, first + each))
+                yield _StepGroup(reading, reading.steps(first, first + each))
             start = start.next_epoch()
             if not reading.division.num_steps and self.num_epochs is None and not reading.division.start:
                 raise NoDataAvailableError(
                     f"{self.where}: an epoch of {self.num_rows} rows has no whole step of {self.batch_size} rows for "
-                    f"each of {self.world.num_ranks} ranks, and tail='drop' leaves it out: it would never end."
+                    f"each of {self.world.num_ranks} ranks, and tail='drop' leaves out the "
+                    "rest: the reader would never yield a batch."
                 )
 
-    def _steps_at_once(self) -> int:
+    def _steps_per_gather(self) -> int:
         if self._rows.options.transform is not None and not self._rows.options.per_row_group:
             return 1
         row_bytes = max(1, sum(group.num_bytes for group in self._rows.found.row_groups) // max(1, self.num_rows))
-        return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes) // self.batch_size)
+        return max(1, min(_GATHER_ROWS, _GATHER_BYTES // row_bytes) // self.batch_size)
 
     def _read(self) -> Iterator[tuple[Reading, int, Columns]]:
         options = self._options
@@ -423,10 +423,10 @@ class BatchReader:
             self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
         work = self._planned()
         timing = {"ahead": options.num_ahead, "timeout": options.timeout}
-        for done in done_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
-            yield from done
+        for batches in map_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
+            yield from batches
 
-    def _gather(self, work: _Work) -> list[tuple[Reading, int, Columns]]:
+    def _gather(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:
         with self._idle:
             self._working += 1
         try:
@@ -436,12 +436,12 @@ class BatchReader:
                 self._working -= 1
                 self._idle.notify_all()
 
-    def _gathered(self, work: _Work) -> list[tuple[Reading, int, Columns]]:
+    def _gathered(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:
         ids = [ids for _, ids in work.steps]
         columns = self._rows.rows(np.concatenate(ids))
         if self._options.include_ids:
             positions = np.concatenate([step.positions for step, _ in work.steps])
-            columns |= dict(zip(_MARKS, (np.concatenate(ids), positions), strict=True))
+            columns |= dict(zip(_ID_COLUMNS, (np.concatenate(ids), positions), strict=True))
         ends = np.cumsum([each.size for each in ids])
         begins = ends - [each.size for each in ids]
         return [
@@ -449,7 +449,7 @@ class BatchReader:
             for (step, _), begin, end in zip(work.steps, begins.tolist(), ends.tolist(), strict=True)
         ]
 
-    # ------------------------------------------------------------------ ending
+    # ------------------------------------------------------------------ end
 
     def _end_stream(self) -> None:
         if self._stream is not None:
@@ -457,13 +457,13 @@ class BatchReader:
         self._stream, self._taken, self.last_row_consumed = None, None, False
 
     def stop(self) -> None:
-        """Ends reading; a thread in the middle of a row group ends after it."""
+        """Stop reading; a thread finishes its current row group first."""
         self.stopped = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def join(self) -> None:
-        """Waits until no thread reads any more, for the reader's timeout at most, and lets go of what is held."""
+        """Wait until no thread reads, for at most the reader's timeout, and free the row groups in memory."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         with self._idle:
@@ -472,7 +472,7 @@ class BatchReader:
         self._rows.held.clear()
 
     def cleanup_cache(self) -> None:
-        """Removes the cache on disk, if `cache_extra_settings` asked for that."""
+        """Remove the cache on disk if `cache_extra_settings` requests it."""
         self._cleanup()
 
     def __enter__(self) -> "BatchReader":

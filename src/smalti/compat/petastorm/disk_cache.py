@@ -1,4 +1,4 @@
-"""Row groups kept on a local disk as Arrow files, checked by hash, within a bound of bytes; nothing is pickled."""
+"""Disk cache of row groups as Arrow files, verified by hash, within a limit of bytes. It contains no pickles."""
 
 import fcntl
 import hashlib
@@ -17,15 +17,15 @@ import xxhash
 from smalti.cache.files import is_held
 
 _SUFFIX = ".arrow"
-_TEMP = ".tmp"
+_TEMPORARY_SUFFIX = ".tmp"
 
 
 class DiskCache:
-    """Tables by name in one folder, which may be shared by processes; what was written first is removed first.
+    """Tables by name in one folder, which processes may share; the oldest files are evicted first.
 
     Args:
-        folder: made when first needed.
-        limit: bytes that the files may take; a table that alone has more is not kept.
+        folder: created when first needed.
+        limit: maximal bytes of all files; a larger table is not cached.
         removes_folder: whether `cleanup` removes the folder.
     """
 
@@ -33,10 +33,10 @@ class DiskCache:
         self.folder, self.limit, self._removes = Path(folder), limit, removes_folder
         self._lock = threading.Lock()
         self.hits = 0
-        """Tables that were found here."""
+        """Number of tables found in the cache."""
 
     def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
-        """The table of this name; made by `fill` and kept, if it is not here or was damaged."""
+        """Return the table of this name; if it is missing or damaged, call `fill` and cache its result."""
         key = hashlib.sha256(name.encode()).hexdigest()
         found = self._found(key)
         if found is not None:
@@ -47,7 +47,7 @@ class DiskCache:
         return table
 
     def cleanup(self) -> None:
-        """Removes the folder, if that was asked for."""
+        """Remove the folder if the cache was created with `removes_folder`."""
         if self._removes and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
@@ -55,7 +55,7 @@ class DiskCache:
         for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
             try:
                 data = path.read_bytes()
-            except FileNotFoundError:  # another process made room
+            except FileNotFoundError:  # another process evicted it
                 continue
             if path.name == _name(key, data):
                 return pa.ipc.open_file(pa.BufferReader(data)).read_all()
@@ -70,24 +70,24 @@ class DiskCache:
         if len(data) > self.limit:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        temp = self.folder / f"{secrets.token_hex(8)}{_TEMP}"
+        temp = self.folder / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
         with self._lock:
             self._remove_stale()
             self._make_room(len(data))
             try:
                 with temp.open("xb") as file:
-                    with suppress(OSError):  # a file system without locks, on which nothing is taken for stale
+                    with suppress(OSError):  # a file system without locks: no file is treated as stale there
                         fcntl.flock(file, fcntl.LOCK_EX)
                     file.write(data)
                     file.flush()
-                    with suppress(FileNotFoundError):  # another process took it for stale before it was locked
+                    with suppress(FileNotFoundError):  # another process removed it as stale before it was locked
                         temp.replace(self.folder / _name(key, data))
             finally:
                 temp.unlink(missing_ok=True)
 
     def _remove_stale(self) -> None:
         """Remove temporary files of killed processes: a live one holds a lock on its file."""
-        for path in self.folder.glob(f"*{_TEMP}"):
+        for path in self.folder.glob(f"*{_TEMPORARY_SUFFIX}"):
             with suppress(OSError):
                 if not is_held(path):
                     path.unlink(missing_ok=True)
@@ -111,10 +111,10 @@ class DiskCache:
 def make_disk_cache(
     location: str | os.PathLike[str] | None, limit: int | None, row_bytes: int | None, settings: dict[str, Any]
 ) -> DiskCache:
-    """The cache that `cache_type='local-disk'` asks for.
+    """Return the cache for `cache_type='local-disk'`.
 
     Raises:
-        ValueError: no folder or limit, or a limit below a few rows.
+        ValueError: folder or limit is missing, or the limit is below five rows.
     """
     if location is None or limit is None or limit < 1:
         raise ValueError(
@@ -122,7 +122,7 @@ def make_disk_cache(
             f"{location!r} and {limit!r}."
         )
     if row_bytes is not None and limit < 5 * row_bytes:
-        raise ValueError(f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes.")
+        raise ValueError(f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes; increase it.")
     return DiskCache(Path(location), limit, removes_folder=bool(settings.get("cleanup", False)))
 
 

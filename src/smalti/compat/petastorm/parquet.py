@@ -1,12 +1,7 @@
-"""The Parquet files of a data set as one run of row groups, planned from their footers.
+"""The Parquet files of a data set as one sequence of row groups, planned from their footers.
 
-The footer of a Parquet file: read from its end by ranges, checked, and remembered by its hash.
-
-Reading one row group: the bytes of the columns that are wanted, checked, then decoded.
-
-Which files of a folder are data, and what their folders' names say; decided by names alone.
-
-Errors that Petastorm's users catch by these names.
+Here: footers, row groups, the choice of data files in a folder, partition columns from folder names, and the errors
+that users of Petastorm catch. Not here: addresses and stores (`sources`), the cache of row groups (`rows`).
 """
 
 import hashlib
@@ -28,48 +23,48 @@ from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiErro
 from smalti.storage import ObjectInfo
 
 _TAIL_BYTES = 1 << 16
-"""Read at once from a file's end: nearly every footer is shorter."""
+"""Bytes to read from the end of a file at once: nearly every footer is shorter."""
 _ENDING_BYTES = 8
-"""Length of the footer, and `PAR1`."""
-_LEAST_BYTES = 12
+"""The length of the footer (4 bytes), and `PAR1`."""
+_MIN_FILE_BYTES = 12
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What one file's end says."""
+    """The footer of one file."""
 
     key: str
     num_bytes: int
     begin: int
-    """Where in the file it begins."""
+    """Offset of the footer in the file."""
     digest: str
-    """SHA-256 of it, hex."""
+    """SHA-256 of the footer, hex."""
     metadata: Any = field(repr=False)
     """pyarrow's `FileMetaData`."""
 
 
 def read_footer(source: FileSource, key: str, num_bytes: int | None = None) -> Footer:
-    """The footer of a file.
+    """Read the footer of a file from its end, by ranges.
 
     Raises:
-        StoreNotFound: no such file.
-        FormatError: the file is no Parquet file, incomplete, damaged or encrypted.
+        StoreNotFound: there is no such file.
+        FormatError: the file is not a Parquet file, or is incomplete, damaged or encrypted.
     """
     size = source.size(key) if num_bytes is None else num_bytes
     where = source.locate(key)
-    tail = b"" if size < _LEAST_BYTES else source.read(key, max(0, size - _TAIL_BYTES), size)
+    tail = b"" if size < _MIN_FILE_BYTES else source.read(key, max(0, size - _TAIL_BYTES), size)
     if tail[-4:] == b"PARE":
-        raise FormatError(f"{where} is encrypted, and this reader has no keys: write it unencrypted.", key=key)
+        raise FormatError(f"{where} is encrypted, which this reader does not support: write it unencrypted.", key=key)
     if len(tail) != min(size, _TAIL_BYTES) or tail[-4:] != b"PAR1":
         raise FormatError(
             f"{where}: expected a Parquet file, which ends with PAR1, found {size} bytes that end with "
-            f"{tail[-4:]!r}; it is none, or was not written to its end: write it again, or take it out of the folder.",
+            f"{tail[-4:]!r}; it is not a Parquet file or is incomplete: write it again, or remove it from the folder.",
             key=key,
         )
     length = int.from_bytes(tail[-8:-4], "little")
     begin = size - length - _ENDING_BYTES
     if begin < 4:
-        raise _damaged(where, key, f"it says that its footer has {length} bytes, and the file has {size}")
+        raise _damaged(where, key, f"its footer should have {length} bytes, but the file has {size}")
     data = tail[begin - size :] if size - begin <= len(tail) else source.read(key, begin, size)
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
@@ -77,12 +72,12 @@ def read_footer(source: FileSource, key: str, num_bytes: int | None = None) -> F
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, key, str(error)) from error
     if rows != metadata.num_rows or rows < 0:
-        raise _damaged(where, key, f"its row groups have {rows} rows, and the file {metadata.num_rows}")
+        raise _damaged(where, key, f"its row groups have {rows} rows, but the file {metadata.num_rows}")
     return Footer(key, size, begin, hashlib.sha256(data).hexdigest(), metadata)
 
 
 def is_unchanged(source: FileSource, footer: Footer) -> bool:
-    """Whether the file still ends as it did: its footer tells sizes, places and extremes of everything in it."""
+    """Return whether the file still ends with the same footer, which has the sizes and offsets of all its parts."""
     data = source.read(footer.key, footer.begin, footer.num_bytes + 1)
     return hashlib.sha256(data).hexdigest() == footer.digest
 
@@ -91,18 +86,17 @@ def _damaged(where: str, key: str, why: str) -> FormatError:
     return FormatError(f"{where}: the footer of this Parquet file is damaged: {why}. Write the file again.", key=key)
 
 
-_MERGED_GAP = 1 << 18
-"""Bytes between two columns that are read along rather than asked for apart."""
+_MAX_GAP_BYTES = 1 << 18
+"""Maximal gap in bytes between two columns that are read with one request."""
 
 
 def read_row_group(source: FileSource, footer: Footer, number: int, columns: Sequence[str]) -> pa.Table:
-    """The columns of one row group, as they are stored; checksums of pages are checked where the file has them.
+    """Read columns of one row group as they are stored, and check the page checksums where the file has them.
 
-    The footer is compared again after the bytes were read, so that what is decoded belongs to the file that was
-    planned.
+    The footer is compared again after the bytes were read, so that the decoded bytes belong to the planned file.
 
     Raises:
-        StoreNotFound: the file is gone.
+        StoreNotFound: the file is missing.
         ChecksumMismatch: the file was replaced or changed since it was planned.
         FormatError: a page is damaged.
     """
@@ -117,7 +111,7 @@ def read_row_group(source: FileSource, footer: Footer, number: int, columns: Seq
         raise _changed(where, footer)
     try:
         with (
-            pa.PythonFile(_Parts(parts, footer.num_bytes), mode="r") as handle,
+            pa.PythonFile(_RangesFile(parts, footer.num_bytes), mode="r") as handle,
             pq.ParquetFile(handle, metadata=footer.metadata, page_checksum_verification=True) as file,
         ):
             table = file.read_row_group(number, columns=list(columns), use_threads=False)
@@ -130,7 +124,7 @@ def read_row_group(source: FileSource, footer: Footer, number: int, columns: Seq
         ) from error
     expected = footer.metadata.row_group(number).num_rows
     if columns and table.num_rows != expected:
-        raise FormatError(f"{where} has {table.num_rows} rows, and its footer says {expected}.", key=footer.key)
+        raise FormatError(f"{where} has {table.num_rows} rows, but its footer says {expected}.", key=footer.key)
     return table
 
 
@@ -147,14 +141,14 @@ def _ranges(footer: Footer, number: int, columns: Sequence[str], where: str) -> 
             end = begin + chunk.total_compressed_size
             if not 4 <= begin <= end <= footer.begin:
                 raise FormatError(
-                    f"{where}: column {chunk.path_in_schema} is said to lie at bytes [{begin}, {end}), outside of the "
-                    f"file's data; its footer is damaged: write the file again.",
+                    f"{where}: column {chunk.path_in_schema} is at bytes [{begin}, {end}) by the footer, outside "
+                    f"the file's data; the footer is damaged: write the file again.",
                     key=footer.key,
                 )
             spans.append((begin, end))
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
-        if merged and begin - merged[-1][1] <= _MERGED_GAP:
+        if merged and begin - merged[-1][1] <= _MAX_GAP_BYTES:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((begin, end))
@@ -164,14 +158,14 @@ def _ranges(footer: Footer, number: int, columns: Sequence[str], where: str) -> 
 def _changed(where: str, footer: Footer) -> ChecksumMismatch:
     return ChecksumMismatch(
         f"{where}: the file changed since this reader was opened (expected {footer.num_bytes} bytes with the footer "
-        f"{footer.digest[:12]}). A data set that is read must not change: open a new reader, and write new data to a "
-        "new folder.",
+        f"{footer.digest[:12]}). A data set must not change while it is read: open a new reader, and write new data to "
+        "a new folder.",
         key=footer.key,
     )
 
 
-class _Parts(io.RawIOBase):
-    """A file of which only some parts are here; what pyarrow reads lies inside one of them."""
+class _RangesFile(io.RawIOBase):
+    """A file object over some byte ranges of a file; every read of pyarrow lies within one of them."""
 
     def __init__(self, parts: list[tuple[int, bytes]], num_bytes: int) -> None:
         self._parts, self._num_bytes, self._at = parts, num_bytes, 0
@@ -201,21 +195,21 @@ class _Parts(io.RawIOBase):
 
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
 def data_files(infos: Iterable[ObjectInfo], where: str) -> list[ObjectInfo]:
-    """The files that Spark would read: not those whose name, or a folder's, begins with `_` or `.`.
+    """Return the files that Spark would read: neither their name nor a folder's starts with `_` or `.`.
 
     Raises:
-        FormatError: it is a Delta or Iceberg table: its folder also holds files that are no longer part of it.
+        FormatError: the folder is a Delta or Iceberg table, which also contains files that are no longer part of it.
     """
     infos = list(infos)
     for kind, is_sign in (("Delta", _is_delta), ("Iceberg", _is_iceberg)):
         if any(is_sign(info.key) for info in infos):
             raise FormatError(
-                f"{where} is a {kind} table: its folder also holds files that are no longer part of it, or hides rows "
-                f'of those that are. Read it with Spark (spark.read.format("{kind.lower()}").load(...)) and give '
+                f"{where} is a {kind} table: its folder also contains files or rows that are no longer part of it. "
+                f'Read it with Spark (spark.read.format("{kind.lower()}").load(...)) and give '
                 "the DataFrame to make_spark_converter, or give the list of its live files.",
                 where=where,
             )
@@ -231,46 +225,46 @@ def _is_iceberg(key: str) -> bool:
 
 
 def partition_values(keys: list[str], where: str) -> list[dict[str, int | str | None]]:
-    """What the folders `name=value` of each file say; a column of whole numbers only becomes numbers.
+    """Return the partition values of each file, from folders `name=value`; all-integer columns become numbers.
 
     Raises:
-        FormatError: some files have other such folders than others.
+        FormatError: files are partitioned by different columns.
     """
-    told = [_told(key) for key in keys]
-    names = [tuple(each) for each in told]
+    texts_by_file = [_partition_texts(key) for key in keys]
+    names = [tuple(each) for each in texts_by_file]
     for key, found in zip(keys, names, strict=True):
         if found != names[0]:
             raise FormatError(
-                f"{where}: {key} lies in folders for {', '.join(found) or 'no column'}, and {keys[0]} in folders for "
-                f"{', '.join(names[0]) or 'no column'}; all files of a data set are partitioned alike.",
+                f"{where}: {key} is partitioned by {', '.join(found) or 'no column'}, and {keys[0]} by "
+                f"{', '.join(names[0]) or 'no column'}; all files of a data set must be partitioned alike.",
                 where=where,
             )
-    values: list[dict[str, int | str | None]] = [{} for _ in told]
+    values: list[dict[str, int | str | None]] = [{} for _ in keys]
     for name in names[0] if names else ():
-        texts = [each[name] for each in told]
-        whole = all(text is None or _WHOLE.fullmatch(text) for text in texts)
+        texts = [each[name] for each in texts_by_file]
+        whole = all(text is None or _INTEGER.fullmatch(text) for text in texts)
         for into, text in zip(values, texts, strict=True):
             into[name] = int(text) if whole and text is not None else text
     return values
 
 
-def _told(key: str) -> dict[str, str | None]:
+def _partition_texts(key: str) -> dict[str, str | None]:
     pairs = (part.partition("=") for part in key.split("/")[:-1] if "=" in part)
     return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
 
 
 class NoDataAvailableError(SmaltiError):
-    """There is not one row to read."""
+    """There are no rows to read."""
 
 
-class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named for what happened, as smalti.errors is
+class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named like the errors of smalti.errors
     """Files of a converted DataFrame did not appear in time."""
 
 
 _FOOTER_THREADS = 32
 _POLL_SECONDS = 0.1
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
-"""Under it Petastorm keeps a pickle of its schema, in `_common_metadata`. It is never loaded here."""
+"""Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
 
 
 @dataclass(frozen=True)
@@ -278,22 +272,22 @@ class RowGroup:
     """One row group of the data set."""
 
     file: int
-    """Number of its file."""
+    """Index of its file."""
     number: int
-    """Its number in the file."""
+    """Index of the row group in the file."""
     num_rows: int
     num_bytes: int
-    """Bytes of its columns, decompressed but still encoded, as the footer says."""
+    """Bytes of its columns, decompressed but still encoded, from the footer."""
 
 
 class ParquetSet:
-    """All row groups of the files, in the files' order.
+    """All row groups of the files, in the order of the files.
 
     Args:
-        source: where the files lie.
-        footers: of each file, in order.
-        schema: columns as they are stored, and as the folders' names say.
-        partitions: of each file, what its folders' names say.
+        source: where the files are.
+        footers: the footer of each file, in order.
+        schema: stored columns and partition columns.
+        partitions: the partition values of each file.
     """
 
     def __init__(
@@ -318,47 +312,47 @@ class ParquetSet:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the files' names, sizes and footers: it changes with what they hold; hex."""
-        told = hashlib.sha256()
+        """SHA-256 over the files' names, sizes and footers, hex; it changes with their contents."""
+        digest = hashlib.sha256()
         for footer in self.footers:
-            told.update(f"{footer.key}\n{footer.num_bytes}\n{footer.digest}\n".encode())
-        return told.hexdigest()
+            digest.update(f"{footer.key}\n{footer.num_bytes}\n{footer.digest}\n".encode())
+        return digest.hexdigest()
 
     def where(self, number: int) -> str:
-        """A row group, for messages."""
+        """Return the name of a row group for messages."""
         group = self.row_groups[number]
         return f"row group {group.number} of {self.source.locate(self.footers[group.file].key)}"
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """The columns of one row group, those among them that its folders' names say.
+        """Read columns of one row group, including partition columns.
 
         Raises:
-            StoreError, FormatError: as `read_row_group` has it.
+            StoreError, FormatError: see `read_row_group`.
         """
         group = self.row_groups[number]
-        told = self.partitions[group.file]
-        stored = [name for name in columns if name not in told]
+        partition = self.partitions[group.file]
+        stored = [name for name in columns if name not in partition]
         found: dict[str, Any] = {}
         if stored:
             table = read_row_group(self.source, self.footers[group.file], group.number, stored)
             found = dict(zip(table.column_names, table.columns, strict=True))
         for name in columns:
-            if name in told:
-                found[name] = pa.array([told[name]] * group.num_rows, self.schema.field(name).type)
+            if name in partition:
+                found[name] = pa.array([partition[name]] * group.num_rows, self.schema.field(name).type)
         return pa.table({name: found[name] for name in columns})
 
 
 def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
-    """The data set at a place: its footers are read, by many threads at once.
+    """Open a data set: read the footers of its files, in many threads.
 
     Args:
-        place: a folder, or files that were named.
-        wait_seconds: how long files that were named may take to appear.
+        place: a folder, or a list of files.
+        wait_seconds: how long to wait for listed files to appear.
 
     Raises:
-        StoreNotFound: there is no file.
-        FilesNotAvailable: files that were named did not appear in time.
-        FormatError: a file is no Parquet file, or damaged, or the folder is a table of another kind.
+        StoreNotFound: there are no files.
+        FilesNotAvailable: listed files did not appear in time.
+        FormatError: a file is not a Parquet file or damaged, or the folder is a table of another kind.
         SchemaError: files have different columns.
     """
     source, sizes = place.source, {}
@@ -366,7 +360,7 @@ def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
         sizes = {info.key: info.num_bytes for info in data_files(source.list(), source.url)}
     keys = list(sizes) if place.keys is None else list(place.keys)
     if not keys:
-        raise StoreNotFound(f"{source.url}: no Parquet file is there; check the address.", url=source.url)
+        raise StoreNotFound(f"{source.url}: no Parquet files found; check the address.", url=source.url)
     if place.keys is not None:
         _await(source, keys, wait_seconds)
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
@@ -376,11 +370,11 @@ def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
 
 
 def _await(source: FileSource, keys: list[str], seconds: float) -> None:
-    """Returns once all files are there."""
+    """Wait until all files exist."""
     end, missing = time.monotonic() + seconds, list(keys)
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-files") as pool:
         while True:
-            there = list(pool.map(lambda key: _is_there(source, key), missing))
+            there = list(pool.map(lambda key: _exists(source, key), missing))
             missing = [key for key, found in zip(missing, there, strict=True) if not found]
             if not missing:
                 return
@@ -389,13 +383,13 @@ def _await(source: FileSource, keys: list[str], seconds: float) -> None:
             time.sleep(_POLL_SECONDS)
     shown = ", ".join(source.locate(key) for key in missing[:5])
     raise FilesNotAvailable(
-        f"{len(missing)} of {len(keys)} files are not there after {seconds:g} s: {shown}"
-        f"{', ...' if len(missing) > 5 else ''}. Were they deleted, or not written to a place that this machine sees?",
+        f"{len(missing)} of {len(keys)} files did not appear within {seconds:g} s: {shown}"
+        f"{', ...' if len(missing) > 5 else ''}. Were they deleted, or written to a disk of another machine?",
         missing=tuple(missing),
     )
 
 
-def _is_there(source: FileSource, key: str) -> bool:
+def _exists(source: FileSource, key: str) -> bool:
     try:
         source.size(key)
     except StoreNotFound:
@@ -414,8 +408,8 @@ def _schema(
             differing = sorted(set(_types(other).items()) ^ set(_types(schema).items()))
             raise SchemaError(
                 f"{source.locate(footer.key)} has other columns than {first.key}: "
-                f"{', '.join(f'{name}: {kind}' for name, kind in differing[:6])} are in one of them only. All files of "
-                "a data set have the same columns: write it anew, or read those files by themselves.",
+                f"{', '.join(f'{name}: {kind}' for name, kind in differing[:6])} are in only one of them. All files of "
+                "a data set must have the same columns: write it again, or read those files separately.",
                 key=footer.key,
             )
     doubled = [name for name in schema.names if schema.names.count(name) > 1]
@@ -430,5 +424,5 @@ def _schema(
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:
-    """Names and types; whether a column may hold nulls is not compared, as Spark's writers differ there."""
+    """Return names and types, without nullability, in which Spark's writers differ."""
     return {field.name: str(field.type) for field in schema}

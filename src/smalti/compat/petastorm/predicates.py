@@ -1,4 +1,4 @@
-"""Which rows are read: Petastorm's predicates, on columns instead of rows where they can be."""
+"""Petastorm's predicates, which select rows; evaluated on columns where possible."""
 
 import hashlib
 import sys
@@ -8,54 +8,54 @@ from typing import Any
 
 
 class PredicateBase(ABC):
-    """A choice of rows; your own class needs these two methods alone."""
+    """Base class of predicates. A subclass needs only these two methods."""
 
     @abstractmethod
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
 
     @abstractmethod
     def do_include(self, values: Any) -> Any:
-        """Which rows are read: a Series of bools, for a pandas DataFrame of these columns."""
+        """Return a Series of bools, True for rows to read, for a pandas DataFrame of these columns."""
 
 
 class in_set(PredicateBase):  # noqa: N801 -- Petastorm's name
-    """Rows whose value is one of those given."""
+    """Rows whose value is in a set."""
 
     def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
         self._values, self._field = list(inclusion_values), predicate_field
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return {self._field}
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
+        """Return True for rows to read."""
         return values[self._field].isin(self._values)
 
 
 class in_intersection(PredicateBase):  # noqa: N801
-    """Rows whose list holds at least one of the values given."""
+    """Rows whose list contains at least one value of a set."""
 
     def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
         self._values, self._field = set(inclusion_values), _predicate_field
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return {self._field}
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
+        """Return True for rows to read."""
         return values[self._field].map(lambda listed: not self._values.isdisjoint(listed)).astype(bool)
 
 
 class in_lambda(PredicateBase):  # noqa: N801
-    """Rows for which a function of the columns says so; it is called with a Series for each column.
+    """Rows selected by a function of columns.
 
     Args:
         predicate_fields: the columns.
-        predicate_func: gets a Series for each of them, and `state_arg` if that is not None.
-        state_arg: handed on to the function.
+        predicate_func: called with a Series for each column, and with `state_arg` if that is not None.
+        state_arg: passed to the function.
     """
 
     def __init__(
@@ -66,53 +66,53 @@ class in_lambda(PredicateBase):  # noqa: N801
         self._fields, self._function, self._state = predicate_fields, predicate_func, state_arg
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return set(self._fields)
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
+        """Return True for rows to read."""
         state = () if self._state is None else (self._state,)
         return self._function(*(values[name] for name in self._fields), *state)
 
 
 class in_negate(PredicateBase):  # noqa: N801
-    """Rows that another predicate leaves out."""
+    """Rows that another predicate rejects."""
 
     def __init__(self, predicate: PredicateBase) -> None:
         self._predicate = predicate
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return self._predicate.get_fields()
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
+        """Return True for rows to read."""
         return ~self._predicate.do_include(values).astype(bool)
 
 
 class in_reduce(PredicateBase):  # noqa: N801
-    """Rows for which `reduce_func` (`all`, `any`, or your own) of what several predicates say is true, row by row."""
+    """Rows for which `reduce_func` (`all`, `any`, or your own) of the results of several predicates is true."""
 
     def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[Sequence[bool]], bool]) -> None:
         self._predicates, self._reduce = list(predicate_list), reduce_func
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return {name for predicate in self._predicates for name in predicate.get_fields()}
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
-        said = [predicate.do_include(values) for predicate in self._predicates]
-        rows = [bool(self._reduce([bool(each) for each in row])) for row in zip(*said, strict=True)]
-        return type(said[0])(rows, index=values.index, dtype=bool)
+        """Return True for rows to read."""
+        results = [predicate.do_include(values) for predicate in self._predicates]
+        rows = [bool(self._reduce([bool(each) for each in row])) for row in zip(*results, strict=True)]
+        return type(results[0])(rows, index=values.index, dtype=bool)
 
 
 class in_pseudorandom_split(PredicateBase):  # noqa: N801
-    """Rows of one part of a split by a column's hash: the same part as Petastorm's, of each value.
+    """Rows of one part of a split by the hash of a column; each value is in the same part as in Petastorm.
 
     Args:
         fraction_list: sizes of the parts, such as [0.8, 0.2].
-        subset_index: number of the part.
+        subset_index: index of the part, from 0.
         predicate_field: the column; equal values are in the same part.
     """
 
@@ -124,11 +124,11 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801
         self._low, self._high = low * (sys.maxsize - 1), high * (sys.maxsize - 1)
 
     def get_fields(self) -> Collection[str]:
-        """The columns that it looks at."""
+        """Return the columns that the predicate reads."""
         return {self._field}
 
     def do_include(self, values: Any) -> Any:
-        """Which rows are read."""
+        """Return True for rows to read."""
         return values[self._field].map(lambda value: self._low <= _bucket(str(value)) < self._high).astype(bool)
 
 

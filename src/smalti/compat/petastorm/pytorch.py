@@ -1,8 +1,7 @@
-"""DataLoader and BatchedDataLoader: a reader's batches as dicts of tensors.
+"""Petastorm's loaders for torch: the batches of a reader as dicts of tensors.
 
-InMemBatchedDataLoader: some rows of a reader, kept in memory and shuffled anew in each epoch.
-
-Columns as tensors, with Petastorm's promotions of types; torch is needed from here on.
+Here: DataLoader, BatchedDataLoader, InMemBatchedDataLoader, and the conversion of columns to tensors with Petastorm's
+promotion of types. Importing this module imports torch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,34 +21,32 @@ from smalti.torch.ranks import Agreement
 from smalti.whole import whole_number
 
 _PROMOTED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
-_LISTED = (str, bytes, Decimal)
+_LISTED_TYPES = (str, bytes, Decimal)
 
 
 def tensor_columns(columns: Columns) -> dict[str, Any]:
-    """Numbers as tensors, without a copy; text, bytes and decimals as lists.
+    """Return numeric columns as tensors, without a copy; text, bytes and decimals as lists.
 
     Raises:
-        TypeError: a column holds None, values of different shapes, or what torch has no type for.
+        TypeError: a column holds None, values of different shapes, or a type that torch lacks.
     """
     return {name: _column(name, values) for name, values in columns.items()}
 
 
 def numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
-    """The columns as `make` turns arrays into tensors.
+    """Return all columns as tensors that `make` creates from arrays.
 
     Raises:
-        TypeError: a column is not made of numbers.
+        TypeError: a column is not numeric.
     """
     for name, values in columns.items():
         if values.dtype.kind not in "biufc":
-            raise TypeError(
-                f"column {name!r} holds {values.dtype}; this loader hands over numbers alone: use DataLoader."
-            )
+            raise TypeError(f"column {name!r} holds {values.dtype}; this loader supports only numbers: use DataLoader.")
     return {name: make(_promoted(values)) for name, values in columns.items()}
 
 
 def sample_dicts(columns: Columns) -> list[dict[str, Any]]:
-    """The rows one by one, for a `collate_fn` of the user's own.
+    """Return the rows as one dict each, for a user's `collate_fn`.
 
     Raises:
         TypeError: a column holds None.
@@ -61,40 +58,40 @@ def sample_dicts(columns: Columns) -> list[dict[str, Any]]:
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
-    """What torch's `default_collate` makes of rows, with text, bytes and decimals left as lists."""
+    """Collate rows like torch's `default_collate`, but keep text, bytes and decimals as lists."""
     first = batch[0]
     if isinstance(first, dict):
         return {name: decimal_friendly_collate([row[name] for row in batch]) for name in first}
-    return list(batch) if isinstance(first, _LISTED) else default_collate(list(batch))
+    return list(batch) if isinstance(first, _LISTED_TYPES) else default_collate(list(batch))
 
 
 def _column(name: str, values: np.ndarray[Any, Any]) -> Any:
     if values.dtype.kind in "biufc":
         return torch.from_numpy(_promoted(values))
     _refuse_none(name, values)
-    if values.dtype.kind in "US" or (values.size and isinstance(values.flat[0], _LISTED)):
+    if values.dtype.kind in "US" or (values.size and isinstance(values.flat[0], _LISTED_TYPES)):
         return values.tolist()
     if not values.size:
         return []
-    raise TypeError(f"column {name!r} cannot become a tensor: {_what(values)}. Change it in a TransformSpec.")
+    raise TypeError(f"column {name!r} cannot become a tensor: {_reason(values)}. Convert it in a TransformSpec.")
 
 
 def _promoted(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    wanted = _PROMOTED.get(values.dtype)
-    if wanted is not None:
-        return values.astype(wanted)
+    dtype = _PROMOTED.get(values.dtype)
+    if dtype is not None:
+        return values.astype(dtype)
     return values if values.flags.writeable else values.copy()
 
 
 def _refuse_none(name: str, values: np.ndarray[Any, Any]) -> None:
     if values.dtype == object and any(value is None for value in values.flat):
         raise TypeError(
-            f"column {name!r} holds None, and torch has no such value: leave those rows out with `filters=[[({name!r}, "
+            f"column {name!r} holds None, which torch does not support: remove those rows with `filters=[[({name!r}, "
             "'!=', None)]]` or a predicate, or fill them in a TransformSpec or in Spark."
         )
 
 
-def _what(values: np.ndarray[Any, Any]) -> str:
+def _reason(values: np.ndarray[Any, Any]) -> str:
     if values.dtype.kind in "mM":
         return f"it holds times ({values.dtype})"
     first = values.flat[0]
@@ -110,7 +107,7 @@ __all__ = ["BatchedDataLoader", "DataLoader", "decimal_friendly_collate"]
 
 
 class LoaderBase:
-    """What both loaders share: one pass at a time, reset between passes, the place of what was taken."""
+    """Common parts of the loaders: one pass at a time, reset between passes, the position of the consumer."""
 
     def __init__(self, reader: BatchReader, batch_size: int, shuffling_queue_capacity: int) -> None:
         size = whole_number("batch_size", batch_size, 1)
@@ -133,32 +130,30 @@ class LoaderBase:
 
     @Replaceable
     def shuffling_queue_capacity(self) -> int:
-        """Rows that are mixed at least."""
+        """Minimal number of rows to mix."""
         return self._capacity
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """All epochs of the reader, or after `load_state_dict` the rest of them.
+        """Return an iterator over all epochs of the reader, or after `load_state_dict` over the rest of them.
 
         Raises:
-            RuntimeError: a pass is being made, or one has failed.
-            CursorError: another rank of the process group begins somewhere else.
+            RuntimeError: a pass is in progress, or one has failed.
+            CursorError: another rank of the process group starts at another position.
             TypeError: a column cannot become a tensor.
             SmaltiError: a file is gone, changed or damaged.
         """
         if self._error is not None:
             raise RuntimeError(
-                f"no new pass: the last one failed with {self._error!r}. Make a new reader and loader; `state_dict` "
-                "says where to go on."
+                f"the previous pass failed with {self._error!r}. Make a new reader and loader; `state_dict` "
+                "gives the position to resume from."
             ) from self._error
         if self._in_iter:
-            raise RuntimeError(
-                "finish the pass that was begun before making another one, or make a new reader and loader."
-            )
+            raise RuntimeError("finish the current pass before you start another one, or make a new reader and loader.")
         return self._pass()
 
     def _pass(self) -> Iterator[dict[str, Any]]:
         if self._in_iter:
-            raise RuntimeError("two passes over one loader were begun at once: finish the first one.")
+            raise RuntimeError("two passes over one loader were started at once: finish the first one.")
         if self._smalti_reader.last_row_consumed:
             self._smalti_reader.reset()
         self._in_iter = True
@@ -166,14 +161,14 @@ class LoaderBase:
             if not self._smalti_reader.has_begun:
                 self._agreement.check(self._smalti_reader.current_reading())
             for batch in self._smalti_reader.batches():
-                yield self._made(batch)
+                yield self._converted(batch)
         except Exception as error:
             self._error = error
             raise
         finally:
             self._in_iter = False
 
-    def _made(self, batch: Columns) -> dict[str, Any]:
+    def _converted(self, batch: Columns) -> dict[str, Any]:
         raise NotImplementedError
 
     @Replaceable
@@ -182,11 +177,11 @@ class LoaderBase:
         return self._smalti_reader.steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch taken, small and JSON-able, equal on all ranks."""
+        """Return the position after the last batch taken: small, JSON-serialisable, equal on all ranks."""
         return self._smalti_reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass go on where `state` was saved; see `BatchReader.load_state_dict`."""
+        """Continue the next pass where `state` was saved; see `BatchReader.load_state_dict`."""
         self._smalti_reader.load_state_dict(state)
 
     def __enter__(self) -> "LoaderBase":
@@ -203,8 +198,8 @@ class DataLoader(LoaderBase):
     Args:
         reader: what `make_batch_reader` returned, before its first batch.
         batch_size: rows per rank and step.
-        collate_fn: makes a batch of a list of rows; by default columns become tensors without a detour.
-        shuffling_queue_capacity: rows that are mixed at least; nothing is queued for it.
+        collate_fn: makes a batch from a list of rows; by default columns become tensors directly.
+        shuffling_queue_capacity: minimal number of rows to mix; there is no queue.
     """
 
     def __init__(
@@ -219,21 +214,21 @@ class DataLoader(LoaderBase):
 
     @setting(lambda self, value: setattr(self, "_smalti_collate", value))
     def collate_fn(self) -> Callable[[list[dict[str, Any]]], Any] | None:
-        """What makes a batch of a list of rows; None for tensors by column."""
+        """The function from a list of rows to a batch; None converts columns to tensors."""
         return self._smalti_collate
 
-    def _made(self, batch: Columns) -> Any:
+    def _converted(self, batch: Columns) -> Any:
         return tensor_columns(batch) if self._smalti_collate is None else self._smalti_collate(sample_dicts(batch))
 
 
 class BatchedDataLoader(LoaderBase):
-    """Batches as dicts of tensors, of columns of numbers alone.
+    """Batches as dicts of tensors; all columns must be numeric.
 
     Args:
         reader: what `make_batch_reader` returned, before its first batch.
         batch_size: rows per rank and step.
-        transform_fn: makes a tensor of an array; by default `torch.as_tensor`.
-        shuffling_queue_capacity: rows that are mixed at least.
+        transform_fn: makes a tensor from an array; by default `torch.as_tensor`.
+        shuffling_queue_capacity: minimal number of rows to mix.
     """
 
     def __init__(
@@ -248,10 +243,10 @@ class BatchedDataLoader(LoaderBase):
 
     @setting(lambda self, value: setattr(self, "_smalti_transform", value))
     def transform_fn(self) -> Callable[[Any], Any]:
-        """What makes a tensor of an array."""
+        """The function from an array to a tensor."""
         return self._smalti_transform
 
-    def _made(self, batch: Columns) -> dict[str, Any]:
+    def _converted(self, batch: Columns) -> dict[str, Any]:
         return numbers_only(batch, self._smalti_transform)
 
 
@@ -261,14 +256,14 @@ class InMemBatchedDataLoader:
     Args:
         reader: what `make_batch_reader` returned, before its first batch.
         batch_size: rows of a batch; the last one of an epoch may be shorter.
-        transform_fn: makes a tensor of an array; by default `torch.as_tensor`.
-        num_epochs: how often the rows are handed over.
-        seed: of the shuffle; each epoch has its own order.
-        rows_capacity: rows that are kept at most.
+        transform_fn: makes a tensor from an array; by default `torch.as_tensor`.
+        num_epochs: number of passes over the rows.
+        seed: seed of the shuffle; each epoch has its own order.
+        rows_capacity: maximal number of rows to keep.
         shuffle: whether to shuffle.
 
     Raises:
-        TypeError: a column is not made of numbers.
+        TypeError: a column is not numeric.
     """
 
     def __init__(
@@ -282,7 +277,7 @@ class InMemBatchedDataLoader:
         shuffle: bool = False,  # noqa: FBT001, FBT002 -- Petastorm's signature
     ) -> None:
         self._batch_size, self._num_epochs, self._seed, self._shuffle = batch_size, num_epochs, seed, shuffle
-        self._begun = False
+        self._started = False
         parts: list[dict[str, Any]] = []
         rows = 0
         for batch in reader.batches():
@@ -295,14 +290,14 @@ class InMemBatchedDataLoader:
         self._columns = {name: torch.cat([part[name] for part in parts])[:rows_capacity] for name in parts[0]}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """All epochs.
+        """Return an iterator over the batches of all epochs.
 
         Raises:
-            RuntimeError: it was iterated before.
+            RuntimeError: the loader was iterated before.
         """
-        if self._begun:
-            raise RuntimeError("this loader can be iterated once: give all epochs as `num_epochs`.")
-        self._begun = True
+        if self._started:
+            raise RuntimeError("this loader can be iterated only once: pass the number of epochs as `num_epochs`.")
+        self._started = True
         return self._batches()
 
     def _batches(self) -> Iterator[dict[str, Any]]:
@@ -319,4 +314,4 @@ class InMemBatchedDataLoader:
         return self
 
     def __exit__(self, *args: object) -> None:
-        """Nothing is left to end."""
+        """Do nothing: the reader was stopped when the rows were read."""

@@ -1,4 +1,4 @@
-"""make_batch_reader: Petastorm's wide call, turned into option objects; and make_reader, which is refused."""
+"""make_batch_reader: Petastorm's arguments, turned into option objects; and make_reader, which is refused."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from smalti.compat.petastorm.sources import open_place
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import chosen_columns
 from smalti.compat.petastorm.world import chosen_world
-from smalti.cursor import MOST_BLOCK, MOST_CANONICAL_NODES, MOST_SEED
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
@@ -31,7 +31,7 @@ _HELD_BYTES = 1 << 30
 _TIMEOUT_SECONDS = 600.0
 
 
-def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide call, turned into option objects at once
+def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     dataset_url_or_urls: str | Sequence[str],
     schema_fields: Sequence[str] | None = None,
     reader_pool_type: str = "thread",
@@ -52,7 +52,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
     cache_size_limit: int | None = None,
     cache_row_size_estimate: int | None = None,
     cache_extra_settings: Mapping[str, Any] | None = None,
-    hdfs_driver: str = "libhdfs",  # noqa: ARG001 -- taken, and of no use here
+    hdfs_driver: str = "libhdfs",  # noqa: ARG001 -- accepted and ignored
     transform_spec: TransformSpec | None = None,
     filters: Any = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -72,74 +72,74 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
     timeout: float = _TIMEOUT_SECONDS,
     file_wait_seconds: float = 0.0,
 ) -> BatchReader:
-    """A reader of Parquet files: row groups are its shards, its order is Smalti's `window`.
+    """Return a reader of Parquet files in Smalti's `window` order, with row groups as shards.
 
-    Petastorm's names come first, ours after `batch_size`. Footers are read now, and the columns that `predicate` and
-    `filters` look at; rows are read as they are asked for.
+    Petastorm's arguments come first, Smalti's from `batch_size` on. Footers, and the columns that `predicate` and
+    `filters` use, are read at once; rows are read on demand.
 
     Args:
         dataset_url_or_urls: a folder, or a list of files of one scheme.
-        schema_fields: regular expressions; a column is read if one matches its name whole.
-        reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is taken for threads.
+        schema_fields: regular expressions; a column is read if one of them matches its full name.
+        reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is treated as `thread`.
         workers_count: threads that read and transform.
-        results_queue_size: pieces of work (a batch, or about a thousand small rows) that are begun ahead; by default
-            twice the threads.
-        seed: of the order. Without one, a constant: each reader of the same data in a process then goes on with the
-            epoch after those that were read before it; with one, each begins with epoch 0.
-        shuffle_rows: whether rows are shuffled as well; by default they are where row groups are. False keeps the rows
-            of a row group in their order.
+        results_queue_size: pieces of work (a batch, or about a thousand small rows) to read ahead; by default
+            twice the number of threads.
+        seed: with one, each reader starts at epoch 0. Without one, the seed is a constant, and each reader of the same
+            data in a process continues with the next epoch.
+        shuffle_rows: whether to shuffle rows as well; by default if row groups are shuffled. False keeps the order of
+            the rows within a row group.
         shuffle_row_groups: False reads in stored order.
-        shuffle_row_drop_partitions: has no use here: rows of many row groups are mixed anyway.
-        predicate: a choice of rows, such as `in_lambda`; settled now, so that steps are counted exactly.
+        shuffle_row_drop_partitions: ignored: rows of many row groups are mixed anyway.
+        predicate: a selection of rows, such as `in_lambda`; evaluated now, so that steps are counted exactly.
         rowgroup_selector: refused.
-        num_epochs: None for no end.
-        cur_shard: number of this rank among `shard_count`; without both, everything is read.
-        shard_count: ranks that divide an epoch.
-        shard_seed: has no use here.
-        cache_type: `local-disk` keeps row groups as Arrow files.
+        num_epochs: None repeats without end.
+        cur_shard: rank of this reader among `shard_count`; without both, all rows are read.
+        shard_count: number of ranks that divide an epoch.
+        shard_seed: ignored.
+        cache_type: `local-disk` caches row groups as Arrow files.
         cache_location: folder of that cache.
-        cache_size_limit: bytes that it may take.
-        cache_row_size_estimate: bytes of a row, to refuse a limit that is too low.
-        cache_extra_settings: `{"cleanup": True}` removes the folder when the reader's context ends.
-        hdfs_driver: has no use here: pyarrow uses libhdfs.
-        transform_spec: a function on a pandas DataFrame of rows, and what it does to the columns.
-        filters: pyarrow's (column, operator, value), in a list, or a list of lists; exact, row by row.
-        storage_options: credentials and endpoint, as `open_store` takes them.
-        zmq_copy_buffers: has no use here.
-        filesystem: one of pyarrow's, instead of `storage_options`.
-        convert_early_to_numpy: has no use here: threads make arrays anyway.
-        batch_size: rows of a batch, per rank; a loader that is made of the reader sets its own.
+        cache_size_limit: maximal bytes of that cache.
+        cache_row_size_estimate: bytes of a row, to reject a limit that is too low.
+        cache_extra_settings: `{"cleanup": True}` removes the folder when the reader's context is left.
+        hdfs_driver: ignored: pyarrow uses libhdfs.
+        transform_spec: a function on a pandas DataFrame of rows, and the columns of its result.
+        filters: pyarrow's (column, operator, value), in a list, or a list of lists; applied exactly, to each row.
+        storage_options: credentials and endpoint, as for `open_store`.
+        zmq_copy_buffers: ignored.
+        filesystem: a pyarrow file system, instead of `storage_options`.
+        convert_early_to_numpy: ignored: threads make arrays anyway.
+        batch_size: rows of a batch, per rank; a loader made from the reader sets its own.
         tail: an incomplete last step is left `short`, filled with repeats (`pad`) or left out (`drop`); by default
-            `short`, and `pad` where there is no last epoch.
+            `short`, and `pad` with `num_epochs=None`.
         epoch: the first epoch, from 0.
-        num_canonical_nodes: runs that the order is woven from; fewer keep fewer row groups open.
+        num_canonical_nodes: number of runs that are interleaved; fewer keep fewer row groups open.
         shuffle_block_size: rows of a run that are mixed.
-        transform_per: the transform's DataFrame is a `batch`, or a `row_group`, whose result is held.
-        held_bytes: bytes of row groups that are held open.
+        transform_per: whether the transform gets a `batch`, or a `row_group`, whose result is cached.
+        held_bytes: limit in bytes for row groups in memory.
         world: ranks and hosts, instead of `cur_shard` and `shard_count`.
-        include_ids: adds columns `_sample_id`, the row's number, and `_position`, its place in the order, -1 for a
-            repeat that only fills a step.
+        include_ids: add the columns `_sample_id`, the number of the row, and `_position`, its position in the order, -1
+            for padding.
         timeout: seconds to wait for a batch.
-        file_wait_seconds: how long files of a list may take to appear.
+        file_wait_seconds: how long to wait for listed files to appear.
 
     Raises:
-        ValueError: an argument is out of range, or is not taken over.
-        WorldMismatch: `cur_shard` is not the launcher's rank among as many.
-        StoreNotFound: there is no file.
-        FormatError: a file is no Parquet file, or damaged.
-        SchemaError: columns contradict each other, or what was asked of them.
-        NoDataAvailableError: there is not one row.
+        ValueError: an argument is out of range, or is not supported.
+        WorldMismatch: `cur_shard` is not the rank that the launcher gave this process.
+        StoreNotFound: there are no files.
+        FormatError: a file is not a Parquet file, or is damaged.
+        SchemaError: files have different columns, or a requested column does not exist.
+        NoDataAvailableError: there are no rows.
     """
     _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
     workers_count = whole_number("workers_count", workers_count, 1, 1024)
     results_queue_size = whole_or_none("results_queue_size", results_queue_size, 1)
-    seed = whole_or_none("seed", seed, 0, MOST_SEED)
+    seed = whole_or_none("seed", seed, 0, MAX_SEED)
     whole_or_none("shuffle_row_drop_partitions", shuffle_row_drop_partitions, 1)
     num_epochs = whole_or_none("num_epochs", num_epochs, 1)
     batch_size = whole_number("batch_size", batch_size, 1)
     epoch = whole_or_none("epoch", epoch, 0, 1 << 62)
-    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MOST_CANONICAL_NODES)
-    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MOST_BLOCK)
+    num_canonical_nodes = whole_or_none("num_canonical_nodes", num_canonical_nodes, 1, MAX_CANONICAL_NODES)
+    shuffle_block_size = whole_or_none("shuffle_block_size", shuffle_block_size, 1, MAX_BLOCK)
     held_bytes = whole_number("held_bytes", held_bytes, 1)
     check_choice("tail", tail or "pad", TAILS)
     check_choice("transform_per", transform_per, ("batch", "row_group"))
@@ -152,15 +152,15 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
         cache = make_disk_cache(
             cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
         )
-    for name, given in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
-        if given:
-            _log.info("%s has no use here: see docs/petastorm.md", name)
+    for name, is_used in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
+        if is_used:
+            _log.info("%s is ignored: see docs/petastorm.md", name)
     found = open_set(open_place(dataset_url_or_urls, storage_options, filesystem), wait_seconds=file_wait_seconds)
-    _warn_of_codecs(found)
+    _warn_about_codecs(found)
     columns = tuple(chosen_columns(found.schema.names, schema_fields))
     kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
     options = RowOptions(columns, transform, transform_per == "row_group", held_bytes, timeout)
-    rows = RowReader(found, kept, options, None if cache is None else _through(cache, found, columns))
+    rows = RowReader(found, kept, options, None if cache is None else _cached_load(cache, found, columns))
     threads = 0 if reader_pool_type == "dummy" else workers_count
     order = OrderOptions(
         shuffle=shuffle_row_groups,
@@ -187,24 +187,24 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- a border: Petastorm's wide c
 
 
 def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """Refused, always: see the message.
+    """Raise NotImplementedError, always.
 
     Raises:
-        NotImplementedError: Petastorm keeps its Unischema as a pickle, and loading one can run any code.
+        NotImplementedError: Petastorm stores its Unischema as a pickle, and unpickling can run arbitrary code.
     """
     raise NotImplementedError(
-        f"{dataset_url}: make_reader is not taken over. A data set of Petastorm's materialize_dataset keeps its schema "
-        "as a pickle, which can run any code when it is loaded, so it never is. The rows are plain Parquet: read them "
-        "with make_batch_reader, and decode columns in a TransformSpec: those of CompressedImageCodec hold PNG or "
-        "JPEG, those of NdarrayCodec .npy bytes (numpy.load(io.BytesIO(value), allow_pickle=False)). docs/petastorm.md "
-        "has an example, and what stands for NGram."
+        f"{dataset_url}: make_reader is not supported. A data set of Petastorm's materialize_dataset has its schema in "
+        "a pickle, which Smalti never loads, because unpickling can run arbitrary code. The rows are plain Parquet: "
+        "read them with make_batch_reader, and decode columns in a TransformSpec: columns of CompressedImageCodec "
+        "contain PNG or JPEG, those of NdarrayCodec .npy bytes (numpy.load(io.BytesIO(value), allow_pickle=False)). "
+        "docs/petastorm.md has an example, and the replacement for NGram."
     )
 
 
 def _check(
     pool: str,
     cache: str | None,
-    shuffle_rows: bool | None,  # noqa: FBT001 -- as they are given to `make_batch_reader`
+    shuffle_rows: bool | None,  # noqa: FBT001 -- as in `make_batch_reader`
     shuffle_row_groups: bool,  # noqa: FBT001
     selector: Any,
 ) -> None:
@@ -212,17 +212,17 @@ def _check(
     check_choice("cache_type", cache or "null", ("null", "local-disk"))
     if shuffle_rows and not shuffle_row_groups:
         raise ValueError(
-            "shuffle_rows=True with shuffle_row_groups=False is not taken over: give shuffle_row_groups=True, which "
+            "shuffle_rows=True with shuffle_row_groups=False is not supported: give shuffle_row_groups=True, which "
             "shuffles both, or False for both."
         )
     if selector is not None:
         raise ValueError(
-            "`rowgroup_selector` is not taken over: its indexes are pickles. Use `filters`, which are exact and need "
-            "none."
+            "`rowgroup_selector` is not supported: its indexes are pickles. Use `filters`, which are exact and need "
+            "no index."
         )
 
 
-def _through(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> Any:
+def _cached_load(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> Any:
     def load(number: int) -> pa.Table:
         group = found.row_groups[number]
         footer = found.footers[group.file]
@@ -232,13 +232,13 @@ def _through(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> A
     return load
 
 
-def _warn_of_codecs(found: ParquetSet) -> None:
-    """Says so where Petastorm wrote the files: some columns may hold encoded arrays or images."""
+def _warn_about_codecs(found: ParquetSet) -> None:
+    """Warn if Petastorm wrote the files: columns may hold encoded arrays or images."""
     metadata = _common_metadata(found)
     if UNISCHEMA_KEY in (metadata or {}):
         warnings.warn(
             f"{found.source.url} was written by Petastorm's materialize_dataset. Its schema is a pickle and is not "
-            "loaded: columns come as they are stored, arrays and images as encoded bytes; decode them in a "
+            "loaded: columns are returned as they are stored, arrays and images as encoded bytes; decode them in a "
             "TransformSpec (docs/petastorm.md).",
             stacklevel=3,
         )
@@ -249,5 +249,5 @@ def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
         footer = read_footer(found.source, "_common_metadata")
     except (StoreNotFound, FormatError):
         return None
-    told: Mapping[bytes, bytes] | None = footer.metadata.metadata
-    return told
+    metadata: Mapping[bytes, bytes] | None = footer.metadata.metadata
+    return metadata

@@ -1,13 +1,10 @@
-"""Rows by number, gathered for whole batches from row groups that are held open within a bound of bytes.
-
-Row groups that are being read from: loaded once, kept by latest use within a bound of bytes.
-"""
+"""Rows by number: batches gathered from row groups, which an LRU cache keeps in memory within a limit of bytes."""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitedTooLong
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +27,12 @@ from smalti.compat.petastorm.unischema import (
 from smalti.errors import SmaltiError
 
 
-class Held:
-    """What `load(number)` returned, for the numbers used last. Thread-safe.
+class RowGroupCache:
+    """An LRU cache of the results of `load(number)`. Thread-safe.
 
-    Kept are at most `limit` bytes, or one value where that alone has more; beside them, what callers still use and
-    what is being loaded, one for each thread at most. Threads that want the same number wait for the one that loads it.
+    It keeps at most `limit` bytes, or a single value that is larger. In addition there is memory for the values that
+    callers still use and, per thread, one value that is being loaded. Threads that need a value which another thread
+    loads wait for that thread.
     """
 
     def __init__(
@@ -42,63 +40,63 @@ class Held:
     ) -> None:
         self._load, self._num_bytes, self._limit, self._timeout = load, num_bytes, limit, timeout
         self._kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()
-        self._flying: dict[int, Future[Any]] = {}
+        self._loading: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self.bytes_held = 0
-        """Bytes kept now."""
+        """Bytes in the cache."""
         self.most_held = 0
-        """Bytes kept at most so far."""
+        """Maximum of `bytes_held` so far."""
         self.loads = 0
-        """Values loaded so far."""
+        """Number of loaded values so far."""
 
     def get(self, number: int) -> Any:
-        """The value; what loading it raised is raised, in every thread that wanted it.
+        """Return the value; an exception of `load` is raised in every thread that waits for the value.
 
         Raises:
-            SmaltiError: another thread loads it, and was not done within the timeout.
+            SmaltiError: another thread loads the value and did not finish within the timeout.
         """
         with self._lock:
             if number in self._kept:
                 self._kept.move_to_end(number)
                 return self._kept[number][0]
-            flight = self._flying.get(number)
-            if flight is None:
-                mine: Future[Any] = Future()
-                self._flying[number] = mine
-        if flight is None:
-            return self._loaded(number, mine)
+            future = self._loading.get(number)
+            if future is None:
+                own: Future[Any] = Future()
+                self._loading[number] = own
+        if future is None:
+            return self._loaded(number, own)
         try:
-            return flight.result(self._timeout)
-        except WaitedTooLong as error:
+            return future.result(self._timeout)
+        except FutureTimeout as error:
             raise SmaltiError(
-                f"row group {number} was not loaded after {self._timeout:g} s: the store hangs, or reading it takes "
-                "longer; give the reader a longer `timeout`.",
+                f"row group {number} was not loaded after {self._timeout:g} s: the store hangs or is slow; "
+                "give the reader a longer `timeout`.",
                 row_group=number,
             ) from error
 
-    def _loaded(self, number: int, flight: "Future[Any]") -> Any:
+    def _loaded(self, number: int, future: "Future[Any]") -> Any:
         try:
             value = self._load(number)
             size = self._num_bytes(value)
         except BaseException as error:
             with self._lock:
-                del self._flying[number]
-            flight.set_exception(error)
+                del self._loading[number]
+            future.set_exception(error)
             raise
         with self._lock:
-            del self._flying[number]
+            del self._loading[number]
             self._kept[number] = (value, size)
             self.bytes_held += size
             self.loads += 1
             while self.bytes_held > self._limit and len(self._kept) > 1:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self.bytes_held -= gone
+                _, (_, evicted) = self._kept.popitem(last=False)
+                self.bytes_held -= evicted
             self.most_held = max(self.most_held, self.bytes_held)
-        flight.set_result(value)
+        future.set_result(value)
         return value
 
     def clear(self) -> None:
-        """Lets go of everything."""
+        """Evict everything."""
         with self._lock:
             self._kept.clear()
             self.bytes_held = 0
@@ -109,26 +107,26 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What is read of each row, and what is done with it."""
+    """Options for reading and transforming rows."""
 
     columns: tuple[str, ...]
     transform: RowTransform | None
     per_row_group: bool
-    """Whether the transform gets whole row groups, whose results are then held; otherwise the rows of a batch."""
+    """Whether the transform gets whole row groups, whose results are cached; otherwise the rows of a batch."""
     held_bytes: int
-    """Bytes of row groups that are held open."""
+    """Limit of the row group cache, in bytes."""
     timeout: float
     """Seconds to wait for a row group that another thread loads."""
 
 
 class RowReader:
-    """The rows of a data set, numbered over all row groups, those left out by a predicate not counted. Thread-safe.
+    """The selected rows of a data set, numbered over all row groups. Thread-safe.
 
     Args:
         found: the data set.
-        kept: of each row group, which rows there are; None for all.
+        kept: the selected rows of each row group; None for all.
         options: columns, transform, bounds.
-        load: reads a row group's columns, such as through a cache; by default from the data set.
+        load: reads the columns of a row group, e.g. through a disk cache; by default from the data set.
     """
 
     def __init__(
@@ -149,23 +147,23 @@ class RowReader:
         self.schema: Schema = stored if options.transform is None else transformed_schema(stored, options.transform)
         self._load = load or (lambda number: found.read(number, options.columns))
         size = _columns_bytes if options.per_row_group else _table_bytes
-        self.held = Held(self._loaded, size, limit=options.held_bytes, timeout=options.timeout)
+        self.held = RowGroupCache(self._loaded, size, limit=options.held_bytes, timeout=options.timeout)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._ends.size else 0
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of a row group as its footer says, on average over rows."""
+        """Mean bytes of a row group, from the footers."""
         groups = [group for group in self.found.row_groups if group.num_rows]
         return max(1, sum(group.num_bytes for group in groups) // max(1, len(groups)))
 
     def rows(self, ids: Ids) -> Columns:
-        """The columns of these rows, in this order, transformed.
+        """Return the columns of these rows, in this order, transformed.
 
         Raises:
-            SmaltiError: a file is gone, changed or damaged, or the transform broke its word.
-            Exception: what the transform raised.
+            SmaltiError: a file is missing, changed or damaged, or the transform returned other columns than declared.
+            Exception: the transform failed.
         """
         if self._per_row_group:
             return _joined([taken(self.held.get(group), at) for group, at in self._by_group(ids)], _inverse(ids))
@@ -179,14 +177,14 @@ class RowReader:
         return self.options.per_row_group and self.options.transform is not None
 
     def _by_group(self, ids: Ids) -> list[tuple[int, Ids]]:
-        """The row groups that these rows lie in, and the rows' numbers in each, ascending by row."""
+        """Return the row groups of these rows, and the row numbers within each, ascending by row."""
         ordered = np.sort(ids, kind="stable")
         groups = np.searchsorted(self._ends, ordered, side="right")
         cuts = np.flatnonzero(np.diff(groups)) + 1
         parts = []
         for rows, group in zip(np.split(ordered, cuts), groups[np.concatenate(([0], cuts))], strict=True):
             at, kept = rows - (self._ends[group] - self.sizes[group]), self._kept[group]
-            # What a transform left of a row group has only the kept rows.
+            # The result of a transform of a row group contains only the selected rows.
             parts.append((int(group), at if kept is None or self._per_row_group else kept[at]))
         return parts
 
@@ -205,18 +203,18 @@ class RowReader:
 
     def _transformed(self, table: pa.Table) -> Columns:
         spec = self.options.transform
-        assert spec is not None  # noqa: S101 -- for the type checker: both callers have looked
+        assert spec is not None  # noqa: S101 -- for the type checker: both callers check it
         frame = table.to_pandas()
         result = frame if spec.func is None else spec.func(frame)
-        gone = set(spec.removed_fields) | (
+        removed = set(spec.removed_fields) | (
             set() if spec.selected_fields is None else set(frame.columns) - set(spec.selected_fields)
         )
-        result = result.drop(columns=[name for name in result.columns if name in gone])
+        result = result.drop(columns=[name for name in result.columns if name in removed])
         return frame_columns(result, self.schema, table.num_rows)
 
 
 def _inverse(ids: Ids) -> Ids | None:
-    """Where each of these ids stands among them sorted; None where they are sorted."""
+    """Return the rank of each id in sorted order; None if the ids are sorted already."""
     if ids.size < 2 or bool((np.diff(ids) >= 0).all()):
         return None
     places = np.empty(ids.size, dtype=np.int64)
@@ -225,12 +223,12 @@ def _inverse(ids: Ids) -> Ids | None:
 
 
 def _joined(parts: list[Columns], order: Ids | None) -> Columns:
-    joined = {name: _together([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
     return joined if order is None else taken(joined, order)
 
 
-def _together(arrays: list[Any]) -> Any:
-    """Arrays one after the other; of objects where row groups hold values of different shapes."""
+def _concatenated(arrays: list[Any]) -> Any:
+    """Concatenate arrays; the result has dtype object if row groups hold values of different shapes."""
     if len(arrays) == 1:
         return arrays[0]
     if any(each.dtype == object or each.shape[1:] != arrays[0].shape[1:] for each in arrays):

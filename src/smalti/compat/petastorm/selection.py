@@ -1,4 +1,4 @@
-"""Which rows a predicate or filters leave, settled when a reader is opened: so steps and epochs are counted exactly."""
+"""Row selection by a predicate or filters, computed when a reader is opened, so that steps are counted exactly."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +18,12 @@ _ROW = "__smalti_row__"
 
 
 def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: int) -> list[Rows | None]:
-    """Of each row group, the rows that are read, ascending; None for all of them.
+    """Return the selected rows of each row group, ascending; None for all rows.
 
-    Only the columns that `predicate` and `filters` look at are read.
+    Only the columns that `predicate` and `filters` use are read.
 
     Raises:
-        SchemaError: they look at a column that is not there, or do not say yes or no for each row.
+        SchemaError: they use an unknown column, or the predicate does not return one bool per row.
         ValueError: `filters` are not in pyarrow's form.
     """
     tests: list[tuple[list[str], Callable[[pa.Table], Rows]]] = []
@@ -40,13 +40,13 @@ def kept_rows(found: ParquetSet, *, predicate: Any, filters: Any, num_threads: i
 
 
 def selection_digest(digest: str, kept: Sequence[Rows | None]) -> str:
-    """The digest of a data set of which only these rows are read; that of the set itself where all are."""
+    """Return the digest of a data set with this selection; the digest of the set itself if all rows are selected."""
     if all(rows is None for rows in kept):
         return digest
-    told = hashlib.sha256(digest.encode())
+    selection = hashlib.sha256(digest.encode())
     for rows in kept:
-        told.update(b"all" if rows is None else rows.size.to_bytes(8, "little") + rows.tobytes())
-    return told.hexdigest()
+        selection.update(b"all" if rows is None else rows.size.to_bytes(8, "little") + rows.tobytes())
+    return selection.hexdigest()
 
 
 def _kept(found: ParquetSet, number: int, tests: Iterable[tuple[list[str], Callable[[pa.Table], Rows]]]) -> Rows | None:
@@ -70,11 +70,11 @@ def _columns(filters: Any) -> set[str]:
 
 def _check_columns(found: ParquetSet, columns: Sequence[str]) -> None:
     if not columns:
-        raise SchemaError("`predicate` looks at no column: its `get_fields` must name at least one.")
+        raise SchemaError("`predicate` uses no column: its `get_fields` must return at least one.")
     missing = [name for name in columns if name not in found.schema.names]
     if missing:
         raise SchemaError(
-            f"`predicate` or `filters` look at column {missing[0]!r}, and {found.source.url} has "
+            f"`predicate` or `filters` use column {missing[0]!r}, but {found.source.url} has "
             f"{', '.join(found.schema.names)}.",
             column=missing[0],
         )
@@ -87,12 +87,12 @@ def _matching(table: pa.Table, expression: Any) -> Rows:
 
 
 def _included(table: pa.Table, predicate: Any) -> Rows:
-    said = predicate.do_include(table.to_pandas())
-    array = np.asarray(said)
+    result = predicate.do_include(table.to_pandas())
+    array = np.asarray(result)
     if array.shape != (table.num_rows,) or array.dtype != np.bool_:
         raise SchemaError(
-            f"`predicate` answered {type(said).__name__} of shape {array.shape} and type {array.dtype} for "
-            f"{table.num_rows} rows of {', '.join(table.column_names)}; expected a Series of bools, one for each row: "
-            "it is given a pandas DataFrame, not one row."
+            f"`predicate` returned {type(result).__name__} of shape {array.shape} and type {array.dtype} for "
+            f"{table.num_rows} rows of {', '.join(table.column_names)}; expected a Series of bools, one per row: "
+            "a predicate is called with a pandas DataFrame, not with one row."
         )
     return np.flatnonzero(array).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where Parquet files lie: one of Smalti's stores, or a file system of pyarrow's (HDFS, or one that the user made)."""
+"""Sources of Parquet files: one of Smalti's stores, or a file system of pyarrow (HDFS, or one given by the user)."""
 
 import posixpath
 import re
@@ -18,22 +18,22 @@ class FileSource(ABC):
     """Files by key below one folder; thread-safe."""
 
     url: str
-    """The folder, free of secrets."""
+    """Address of the folder, without secrets."""
 
     @abstractmethod
     def list(self) -> list[ObjectInfo]:
-        """All files below the folder, sorted by key; empty where there is no such folder."""
+        """List all files below the folder, sorted by key; empty if the folder does not exist."""
 
     @abstractmethod
     def size(self, key: str) -> int:
-        """Bytes of a file, or StoreNotFound."""
+        """Return the size of a file in bytes, or raise StoreNotFound."""
 
     @abstractmethod
     def read(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of a file, fewer where it ends before."""
+        """Read bytes [begin, end) of a file, fewer if the file ends before."""
 
     def locate(self, key: str) -> str:
-        """The full address of a key, for messages."""
+        """Return the full address of a key, for messages."""
         return f"{self.url.rstrip('/')}/{key}"
 
 
@@ -44,30 +44,30 @@ class StoreSource(FileSource):
         self.store, self.url = store, store.url
 
     def list(self) -> list[ObjectInfo]:
-        """All files below the store's root."""
+        """List all files below the root of the store."""
         return list(self.store.list())
 
     def size(self, key: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         return self.store.size(key)
 
     def read(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of a file."""
+        """Read bytes [begin, end) of a file."""
         return self.store.get_range(key, begin, end)
 
 
 class ArrowSource(FileSource):
-    """A folder of a file system of pyarrow's."""
+    """A folder of a pyarrow file system."""
 
     def __init__(self, filesystem: Any, root: str, url: str) -> None:
         self.filesystem, self.root, self.url = filesystem, root.rstrip("/"), url
 
     def list(self) -> list[ObjectInfo]:
-        """All files below the folder."""
+        """List all files below the folder."""
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(self.root, allow_not_found=True, recursive=True)
-        infos = list(self._ask("list", "", lambda: self.filesystem.get_file_info(selector)))
+        infos = list(self._call("list", "", lambda: self.filesystem.get_file_info(selector)))
         found = [
             ObjectInfo(posixpath.relpath(info.path, self.root), info.size or 0, str(info.mtime_ns or ""))
             for info in infos
@@ -76,26 +76,26 @@ class ArrowSource(FileSource):
         return sorted(found, key=lambda info: info.key)
 
     def size(self, key: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         from pyarrow.fs import FileType
 
-        info = self._ask("look up", key, lambda: self.filesystem.get_file_info(f"{self.root}/{key}"))
+        info = self._call("look up", key, lambda: self.filesystem.get_file_info(f"{self.root}/{key}"))
         if info.type != FileType.File:
             raise StoreNotFound(f"{self.locate(key)} does not exist", key=key, url=self.url)
         return int(info.size)
 
     def read(self, key: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of a file."""
+        """Read bytes [begin, end) of a file."""
 
         def read() -> bytes:
             with self.filesystem.open_input_file(f"{self.root}/{key}") as file:
                 stop = min(end, file.size())
                 return bytes(file.read_at(max(0, stop - begin), begin))
 
-        data: bytes = self._ask("read", key, read)
+        data: bytes = self._call("read", key, read)
         return data
 
-    def _ask(self, action: str, key: str, call: Any) -> Any:
+    def _call(self, action: str, key: str, call: Any) -> Any:
         try:
             return call()
         except FileNotFoundError as error:
@@ -106,7 +106,7 @@ class ArrowSource(FileSource):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files are, and which of them were named one by one."""
+    """A source of files, and the files that were listed one by one."""
 
     source: FileSource
     keys: tuple[str, ...] | None
@@ -116,7 +116,7 @@ class Place:
 def open_place(
     url_or_urls: str | Sequence[str], options: Mapping[str, Any] | None = None, filesystem: Any = None
 ) -> Place:
-    """The folder at a URL, or the files of several URLs of one scheme; nothing is read.
+    """Return the folder at a URL, or the files of several URLs of one scheme. Pure: nothing is read.
 
     Raises:
         ValueError: no URL, one that is not text, several schemes, or a file twice.
@@ -129,7 +129,7 @@ def open_place(
         raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
     if len(set(urls)) != len(urls):
         twice = next(url for url in urls if urls.count(url) > 1)
-        raise ValueError(f"`dataset_url_or_urls` names {twice} twice; each file is read once.")
+        raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
     parts = [_split(url.rstrip("/")) for url in urls]
     roots = sorted({root for root, _ in parts})
     if len(roots) > 1:

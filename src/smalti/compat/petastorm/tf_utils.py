@@ -1,4 +1,4 @@
-"""A reader's batches as a tf.data.Dataset of namedtuples. TensorFlow is imported when one is made."""
+"""A reader's batches as a tf.data.Dataset of namedtuples. TensorFlow is imported on first use."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -15,10 +15,10 @@ _PROMOTED: dict[Any, Any] = {np.uint16: np.int32, np.uint32: np.int64, np.dateti
 
 
 def load_tensorflow() -> Any:
-    """The module `tensorflow`.
+    """Import and return the module `tensorflow`.
 
     Raises:
-        MissingDependency: it is not installed.
+        MissingDependency: TensorFlow is not installed.
     """
     try:
         return import_module("tensorflow")
@@ -30,16 +30,16 @@ def load_tensorflow() -> Any:
 
 
 def tf_dataset(reader: BatchReader, *, shuffle: int | None, prefetch: int | None) -> Any:
-    """A dataset of namedtuples of tensors, one for each batch of the reader.
+    """Return a dataset of namedtuples of tensors, one for each batch of the reader.
 
     Args:
-        reader: before its first batch; the dataset reads it to its end, and when iterated again its next epochs.
-        shuffle: rows that are mixed at least, as `shuffling_queue_capacity`.
-        prefetch: batches that TensorFlow has ready; None lets it choose.
+        reader: a reader before its first batch; each further iteration of the dataset reads its next epochs.
+        shuffle: minimal number of rows to mix, like `shuffling_queue_capacity`.
+        prefetch: batches that TensorFlow prefetches; None lets TensorFlow choose.
 
     Raises:
         MissingDependency: TensorFlow is not installed.
-        SchemaError: a column has no type in TensorFlow, or a name that is no Python name.
+        SchemaError: a column has no type in TensorFlow, or a name that is not a Python identifier.
     """
     tf = load_tensorflow()
     reader.configure(shuffle_rows_within=shuffle or 0)
@@ -70,8 +70,8 @@ def _tf_type(tf: Any, field: Field) -> Any:
         if dtype.kind in "biufc":
             return tf.dtypes.as_dtype(dtype)
     raise SchemaError(
-        f"column {field.name!r} has no type in TensorFlow (it holds {getattr(kind, '__name__', kind)}): leave it out "
-        "with `schema_fields`, or change it in a TransformSpec.",
+        f"column {field.name!r} has no type in TensorFlow (it holds {getattr(kind, '__name__', kind)}): exclude it "
+        "with `schema_fields`, or convert it in a TransformSpec.",
         column=field.name,
     )
 
@@ -89,13 +89,13 @@ def _array(name: str, values: np.ndarray[Any, Any]) -> Any:
 def _cell(name: str, value: Any) -> Any:
     if value is None:
         raise SchemaError(
-            f"column {name!r} holds None, and TensorFlow has no such value: leave those rows out with `filters` or a "
+            f"column {name!r} holds None, which TensorFlow does not support: remove those rows with `filters` or a "
             "predicate, or fill them.",
             column=name,
         )
     if isinstance(value, np.ndarray):
         raise SchemaError(
-            f"column {name!r} holds arrays of different shapes in one batch: make them equal in a TransformSpec.",
+            f"column {name!r} holds arrays of different shapes in one batch: give them one shape in a TransformSpec.",
             column=name,
         )
     return str(value.normalize()) if isinstance(value, Decimal) else value

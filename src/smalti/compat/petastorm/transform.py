@@ -1,4 +1,4 @@
-"""TransformSpec: a function on a pandas DataFrame of rows, and the columns that it leaves."""
+"""TransformSpec: a function on a pandas DataFrame of rows, and the columns of its result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ EditField = tuple[str, Any, Sequence[int | None], bool]
 
 @dataclass(frozen=True)
 class RowTransform:
-    """What a TransformSpec declares."""
+    """The declared fields of a TransformSpec."""
 
     func: Callable[[Any], Any] | None
     edit_fields: Sequence[EditField]
@@ -21,17 +21,18 @@ class RowTransform:
 
 
 class TransformSpec:
-    """What is done with rows after reading them.
+    """A transform of rows after they were read.
 
     Args:
-        func: gets a pandas DataFrame of rows and returns one of as many rows, in the same order; called by several
-            threads at once. Here Databricks' users decode JPEG bytes. None where columns are only left out.
-        edit_fields: (name, numpy type, shape, nullable) of each column that `func` adds or changes the type of.
-        removed_fields: columns that are left out.
-        selected_fields: columns that are kept, in this order; instead of `removed_fields`.
+        func: takes a pandas DataFrame of rows and returns one with as many rows, in the same order; called from several
+            threads at once. A typical use is decoding JPEG bytes. None only selects columns.
+        edit_fields: (name, numpy type, shape, nullable) of each column that `func` adds or whose type it changes.
+        removed_fields: columns to remove.
+        selected_fields: columns to keep, in this order; instead of `removed_fields`.
 
     Raises:
-        ValueError: `removed_fields` and `selected_fields` are both given, or `edit_fields` is not made of fours.
+        ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is not
+            a tuple of four.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class TransformSpec:
     ) -> None:
         if removed_fields is not None and selected_fields is not None:
             raise ValueError("give one of `removed_fields` and `selected_fields`, not both.")
-        given: Sequence[Any] = edit_fields or ()
-        for each in given:
+        entries: Sequence[Any] = edit_fields or ()
+        for each in entries:
             if not isinstance(each, tuple | list) or len(each) != 4:
-                raise ValueError(f"`edit_fields` holds (name, numpy type, shape, nullable), found {each!r}.")
-        # The only attribute of an instance that the library reads: all others may be a subclass's own.
+                raise ValueError(f"`edit_fields` must contain (name, numpy type, shape, nullable), found {each!r}.")
+        # The only attribute of an instance that the library reads; a subclass may replace all others.
         self._smalti = RowTransform(
             func,
             list(edit_fields or ()),
@@ -57,22 +58,22 @@ class TransformSpec:
 
     @setting(lambda self, value: self._change(func=value))
     def func(self) -> Callable[[Any], Any] | None:
-        """The function."""
+        """The function on a DataFrame, or None."""
         return self._smalti.func
 
     @setting(lambda self, value: self._change(edit_fields=value))
     def edit_fields(self) -> Sequence[EditField]:
-        """Columns that it adds or changes the type of."""
+        """Columns that `func` adds or whose type it changes."""
         return self._smalti.edit_fields
 
     @setting(lambda self, value: self._change(removed_fields=value))
     def removed_fields(self) -> Sequence[str]:
-        """Columns that are left out."""
+        """Columns to remove."""
         return self._smalti.removed_fields
 
     @setting(lambda self, value: self._change(selected_fields=value))
     def selected_fields(self) -> Sequence[str] | None:
-        """Columns that are kept."""
+        """Columns to keep."""
         return self._smalti.selected_fields
 
     def _change(self, **fields: Any) -> None:
@@ -80,10 +81,10 @@ class TransformSpec:
 
 
 def transform_of(spec: Any) -> RowTransform:
-    """Return what a TransformSpec, ours or Petastorm's own, declares.
+    """Return the declared fields of a TransformSpec of Smalti or Petastorm.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `spec` is not a TransformSpec.
     """
     if isinstance(spec, TransformSpec):
         return spec._smalti

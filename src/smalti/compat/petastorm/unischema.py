@@ -1,6 +1,7 @@
-"""Columns as a reader hands them over: names, numpy types, shapes; and the choice of some by patterns.
+"""Schema of a reader: names, numpy types and shapes of columns, and their conversion to numpy arrays.
 
-Columns as numpy: from Arrow as they are stored, and from the DataFrame that a transform returned.
+Here: the selection of columns by patterns, the schema after a transform, and arrays from Arrow tables and from the
+DataFrames that a transform returns.
 """
 
 import re
@@ -26,7 +27,7 @@ class Field:
     numpy_dtype: Any
     """A numpy scalar type, `Decimal`, `str` or `bytes`; `object` for structs and maps."""
     shape: tuple[int | None, ...] = ()
-    """Of one row's value; None where it varies."""
+    """Shape of the value of one row; None for a dimension that varies."""
     nullable: bool = True
 
 
@@ -38,30 +39,30 @@ class Schema:
 
     @cached_property
     def namedtuple(self) -> Any:
-        """The class of a batch.
+        """Namedtuple class of a batch.
 
         Raises:
-            SchemaError: a column's name is no Python name.
+            SchemaError: the name of a column is not a Python identifier.
         """
         try:
             return namedtuple("Batch", list(self.fields))
         except ValueError as error:
             raise SchemaError(
-                f"batches cannot be namedtuples here: {error}. Rename the column, leave it out with `schema_fields`, "
-                "or use `reader.batches()` or a DataLoader, which hand over dicts."
+                f"batches cannot be namedtuples: {error}. Rename the column, exclude it with `schema_fields`, "
+                "or use `reader.batches()` or a DataLoader, which return dicts."
             ) from error
 
 
 def stored_schema(schema: pa.Schema) -> Schema:
-    """The columns as they are stored."""
+    """Return the schema of the stored columns."""
     return Schema([Field(each.name, *_numpy_type(each.type), each.nullable) for each in schema])
 
 
 def chosen_columns(names: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
-    """The names that match one of the patterns whole, in stored order; all without patterns.
+    """Return the names that fully match one of the patterns, in stored order; all names without patterns.
 
     Raises:
-        ValueError: not a list of regular expressions.
+        ValueError: `patterns` is not a list of regular expressions.
         SchemaError: no column matches.
     """
     if patterns is None:
@@ -69,35 +70,33 @@ def chosen_columns(names: Sequence[str], patterns: Sequence[str] | None) -> list
     if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
         raise ValueError(
             f"`schema_fields` must be a list of regular expressions, found {patterns!r}; NGram and Unischema fields "
-            "are not taken over (docs/petastorm.md)."
+            "are not supported (docs/petastorm.md)."
         )
     try:
-        wanted = [re.compile(each) for each in patterns]
+        compiled = [re.compile(each) for each in patterns]
     except re.error as error:
-        raise ValueError(f"`schema_fields`: {error.pattern!r} is no regular expression: {error}.") from error
-    chosen = [name for name in names if any(pattern.fullmatch(name) for pattern in wanted)]
+        raise ValueError(f"`schema_fields`: {error.pattern!r} is not a regular expression: {error}.") from error
+    chosen = [name for name in names if any(pattern.fullmatch(name) for pattern in compiled)]
     if not chosen:
         raise SchemaError(
-            f"no column matches `schema_fields` {list(patterns)}; there are {', '.join(names)}. A pattern must match a "
-            "name whole."
+            f"no column matches `schema_fields` {list(patterns)}; the columns are {', '.join(names)}. A pattern must "
+            "match the full name."
         )
     return chosen
 
 
 def transformed_schema(schema: Schema, spec: RowTransform) -> Schema:
-    """The columns after a transform, as its spec declares them."""
+    """Return the schema after a transform, as its spec declares it."""
     removed, edited = set(spec.removed_fields), {each[0] for each in spec.edit_fields}
     if unknown := removed - set(schema.fields):
-        warnings.warn(f"`removed_fields` names columns that are not there: {', '.join(sorted(unknown))}.", stacklevel=4)
+        warnings.warn(f"`removed_fields` names unknown columns: {', '.join(sorted(unknown))}.", stacklevel=4)
     fields = [field for name, field in schema.fields.items() if name not in removed | edited]
     fields += [Field(name, dtype, tuple(shape), nullable) for name, dtype, shape, nullable in spec.edit_fields]
     if spec.selected_fields is None:
         return Schema(fields)
     by_name = {field.name: field for field in fields}
     if unknown := set(spec.selected_fields) - set(by_name):
-        warnings.warn(
-            f"`selected_fields` names columns that are not there: {', '.join(sorted(unknown))}.", stacklevel=4
-        )
+        warnings.warn(f"`selected_fields` names unknown columns: {', '.join(sorted(unknown))}.", stacklevel=4)
     return Schema([by_name[name] for name in spec.selected_fields if name in by_name])
 
 
@@ -127,16 +126,16 @@ def _temporal(kind: pa.DataType) -> Any:
 
 
 Columns = dict[str, np.ndarray[Any, Any]]
-"""By column, an array whose first axis counts rows; of objects where rows differ in shape, or hold text or bytes."""
+"""Array by column name. The first axis is the row; dtype object for text, bytes, and values of different shapes."""
 
 
 def arrow_columns(table: pa.Table) -> Columns:
-    """The columns of a table: numbers and lists of equal length as numbers, text, bytes, decimals as objects."""
+    """Return the columns of a table: numbers and lists of equal length as numbers, text, bytes, decimals as objects."""
     return {name: _values(_one(column)) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
 def frame_columns(frame: Any, schema: Schema, num_rows: int) -> Columns:
-    """The columns of what a transform returned, checked against what its spec declares.
+    """Return the columns of the result of a transform, checked against its spec.
 
     Raises:
         SchemaError: other columns, another number of rows, or values of another shape or type than declared.
@@ -145,23 +144,23 @@ def frame_columns(frame: Any, schema: Schema, num_rows: int) -> Columns:
     if set(names) != set(schema.fields):
         raise SchemaError(
             f"transformed result columns ({', '.join(names)}) do not match the declared ones "
-            f"({', '.join(schema.fields)}): name new ones in `edit_fields` and others in `removed_fields`."
+            f"({', '.join(schema.fields)}): list new columns in `edit_fields` and removed ones in `removed_fields`."
         )
     if len(frame) != num_rows:
         raise SchemaError(
             f"`TransformSpec.func` returned {len(frame)} rows for {num_rows}: ranks could not take equally many steps. "
-            "Leave rows out with `predicate` or `filters` instead."
+            "Select rows with `predicate` or `filters` instead."
         )
     return {name: _declared(frame[name], field) for name, field in schema.fields.items()}
 
 
 def rows_of(columns: Columns) -> int:
-    """How many rows these columns have."""
+    """Return the number of rows of these columns."""
     return len(next(iter(columns.values()))) if columns else 0
 
 
 def taken(columns: Columns, rows: Any) -> Columns:
-    """These rows of the columns: a slice is a view, numbers of rows a copy."""
+    """Return rows of the columns: a view for a slice, a copy for row numbers."""
     return {name: values[rows] for name, values in columns.items()}
 
 
@@ -186,7 +185,7 @@ def _values(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _lists(array: pa.Array) -> np.ndarray[Any, Any]:
-    """One array with a row for each list where all are equally long; else an array of arrays."""
+    """Return one array with a row per list if all have the same length; else an array of arrays."""
     if array.null_count:
         return _objects([None if each is None else np.asarray(each) for each in array.to_pylist()])
     fixed = pa.types.is_fixed_size_list(array.type)
@@ -199,7 +198,7 @@ def _lists(array: pa.Array) -> np.ndarray[Any, Any]:
 
 def _objects(values: list[Any]) -> np.ndarray[Any, Any]:
     made = np.empty(len(values), dtype=object)
-    for at, value in enumerate(values):  # numpy would look into lists and arrays
+    for at, value in enumerate(values):  # np.array() would unpack lists and arrays
         made[at] = value
     return made
 
@@ -216,16 +215,16 @@ def _declared(series: Any, field: Field) -> np.ndarray[Any, Any]:
         if any(row.shape != rows[0].shape for row in rows):
             return _objects(rows)
         values = np.stack(rows)
-    wanted = _number_type(field.numpy_dtype)
-    if wanted is None or values.dtype == wanted:
+    dtype = _number_type(field.numpy_dtype)
+    if dtype is None or values.dtype == dtype:
         return _writable(values)
-    if values.dtype == object or not np.can_cast(values.dtype, wanted, "same_kind"):
+    if values.dtype == object or not np.can_cast(values.dtype, dtype, "same_kind"):
         raise SchemaError(
-            f"column {field.name!r} of the transformed rows holds {values.dtype}, declared is {wanted}: return values "
-            "of that type, or declare the type that is returned in `edit_fields`.",
+            f"column {field.name!r} of the transformed rows holds {values.dtype}, declared is {dtype}: return values "
+            "of that type, or declare the returned type in `edit_fields`.",
             column=field.name,
         )
-    return np.asarray(values.astype(wanted))
+    return np.asarray(values.astype(dtype))
 
 
 def _check_shapes(rows: list[np.ndarray[Any, Any]], field: Field) -> None:
@@ -236,7 +235,7 @@ def _check_shapes(rows: list[np.ndarray[Any, Any]], field: Field) -> None:
         if not fits:
             raise SchemaError(
                 f"column {field.name!r} of the transformed rows holds a value of shape {row.shape}, declared is "
-                f"{field.shape}: name the column with its shape in `edit_fields`.",
+                f"{field.shape}: declare the column with its shape in `edit_fields`.",
                 column=field.name,
             )
 

@@ -4,9 +4,8 @@
     ndarray:DTYPE                                [shape header] [values]
     ndarray:DTYPE:d0,d1,...                                     [values]      fixed size
 
-Shape header: one byte `ndim << 2 | k`, then ndim sizes of 1 << k bytes each, k the smallest that holds the largest.
-
-What stands in front of an array's values: its element type and its shape, one at a time or many at once. Pure.
+Shape header: one byte `ndim << 2 | k`, then ndim sizes of 1 << k bytes each, k the smallest that holds the largest
+size.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, kind_of
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, kind_of
 from smalti.format.sizes import MAX_FILE_BYTES
 
 DTYPE_CODES = {
@@ -30,12 +29,12 @@ MAX_DIMS = 63
 
 
 def is_possible(shape: tuple[int, ...]) -> bool:
-    """Whether an array of a shard can have the shape; an axis may be empty, and the others are bounded all the same."""
+    """Return whether an array in a shard can have the shape; empty axes are allowed, the others are still bounded."""
     return 1 <= len(shape) <= MAX_DIMS and prod(max(size, 1) for size in shape) <= MAX_FILE_BYTES
 
 
 def shape_header(shape: tuple[int, ...]) -> bytes:
-    """The bytes in front of the values that say the shape."""
+    """Return the bytes in front of the values that hold the shape."""
     width = 0
     while max(shape) >> (8 << width):
         width += 1
@@ -43,10 +42,10 @@ def shape_header(shape: tuple[int, ...]) -> bytes:
 
 
 def parse_shape(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
-    """The shape whose header starts at byte `begin`, and where the header ends.
+    """Parse the shape header that starts at byte `begin`; return the shape and where the header ends.
 
     Raises:
-        FormatError: The header is cut off, or the shape is none that is ever written.
+        FormatError: The header is cut off, or no writer produces such a shape.
     """
     if len(data) <= begin:
         raise FormatError("the shape of an array is missing.")
@@ -65,18 +64,18 @@ class Heads:
     """The headers of many values of one element type."""
 
     dtype: "np.dtype[Any]"
-    lengths: Offsets1d
+    lengths: Int64s
     """Bytes of each header, int64, shape (n,)."""
     shapes: list[tuple[int, ...]]
 
 
-def parse_heads(data: Bytes1d, offsets: Offsets1d, dtype: "np.dtype[Any] | None") -> Heads | None:
-    """The headers of all values; None where one is damaged, or where element types differ.
+def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -> Heads | None:
+    """Parse the headers of all values; None if one is damaged, or if element types differ.
 
     Args:
         data: As for `Encoding.decode_many`.
         offsets: As there; at least one value.
-        dtype: The element type; None where a code in front of each shape says it.
+        dtype: The element type; None if a code in front of each shape declares it.
     """
     begin, end = offsets[:-1], offsets[1:]
     num_code_bytes = 1 if dtype is None else 0
@@ -107,15 +106,12 @@ def parse_heads(data: Bytes1d, offsets: Offsets1d, dtype: "np.dtype[Any] | None"
     return Heads(dtype, lengths, shapes)
 
 
-def _sizes(data: Bytes1d, begin: Offsets1d, mark: int) -> "np.ndarray[Any, Any]":
-    """The sizes that start at these bytes, unsigned, shape (rows, axes)."""
+def _sizes(data: Bytes1d, begin: Int64s, mark: int) -> "np.ndarray[Any, Any]":
+    """Return the sizes that start at these bytes, unsigned, shape (rows, axes)."""
     width = 1 << (mark & 3)
     places = begin[:, None] + np.arange((mark >> 2) * width)
     sizes: np.ndarray[Any, Any] = data[places].view(f"<u{width}")
     return sizes
-
-
-__all__ = ["DTYPE_CODES", "NdArray", "shape_header"]
 
 
 class NdArray(Encoding):
@@ -127,9 +123,9 @@ class NdArray(Encoding):
         super().__init__(name, prod(shape) * self.dtype.itemsize if self.dtype and shape else None)
 
     def encode(self, value: Any) -> bytes:
-        """The array in C order, little-endian; a list is taken where the column's name says the element type.
+        """Encode an array in C order, little-endian; a list is accepted if the column's name has the element type.
 
-        Stored bytes are taken where their header tells that they are such a value; no header, no bytes.
+        Stored bytes are accepted if their header shows that they are such a value; without a header, they are refused.
         """
         if isinstance(value, bytes) and self.shape is None:
             return self._checked(value)
@@ -145,7 +141,7 @@ class NdArray(Encoding):
         try:
             self.decode(data)
         except FormatError as error:
-            raise SchemaError(f"expected a numpy array, found bytes that hold none: {error}") from error
+            raise SchemaError(f"expected a numpy array, found bytes that are not one: {error}") from error
         return data
 
     def _as_array(self, value: Any) -> Array:
@@ -160,7 +156,7 @@ class NdArray(Encoding):
         if self.dtype is not None and array.dtype.name != self.dtype.name:
             raise SchemaError(f"expected an array of {self.dtype.name}, found {array.dtype.name}.")
         if np.ma.isMaskedArray(array) and np.ma.is_masked(array):
-            raise SchemaError("a masked array with hidden elements cannot be stored; fill them first.")
+            raise SchemaError("a masked array with masked elements cannot be stored; fill them first.")
         self._check_shape(array.shape)
         return array
 
@@ -171,7 +167,7 @@ class NdArray(Encoding):
             raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {shape}.")
 
     def decode(self, data: bytes) -> Array:
-        """A fresh array."""
+        """Return a fresh array."""
         dtype, begin = self.dtype, 0
         if dtype is None:
             if not data or data[0] not in DTYPES:
@@ -186,10 +182,10 @@ class NdArray(Encoding):
         array: Array = np.frombuffer(data, dtype, offset=begin).reshape(shape).copy()
         return array
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Any:
-        """One array of shape (n, *shape) where the column's name says the shape; else a list of n arrays.
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Any:
+        """Return one array of shape (n, *shape) if the column's name has the shape; else a list of n arrays.
 
-        All are writable. The arrays of a list are views, neighbours in one block of memory, aligned for their type.
+        All are writable. The arrays of a list are aligned views of one block of memory.
         """
         if len(offsets) < 2 and self.shape is None:
             return []
@@ -197,11 +193,11 @@ class NdArray(Encoding):
         if block is not None:
             return block if self.shape is not None else list(block)
         heads = parse_heads(data, offsets, self.dtype) if self.shape is None else None
-        # Element types that differ, or a damaged value: one by one, which also finds the place and the reason.
+        # Different element types, or a damaged value: decode one by one, which also finds the place and the reason.
         return super().decode_many(data, offsets) if heads is None else _views(data, offsets, heads)
 
-    def decode_block(self, data: Bytes1d, offsets: Offsets1d) -> Array | None:
-        """All values as one fresh, writable array of shape (n, *shape); None where their headers are not all equal.
+    def decode_block(self, data: Bytes1d, offsets: Int64s) -> Array | None:
+        """Return all values as one fresh array of shape (n, *shape); None if their headers are not all equal.
 
         Args:
             data: As for `decode_many`.
@@ -223,12 +219,12 @@ class NdArray(Encoding):
         return rows[:, begin:].copy().view(first.dtype).reshape(count, *first.shapes[0])
 
 
-def _views(data: Bytes1d, offsets: Offsets1d, heads: Heads) -> list[Array]:
-    """Arrays over the values alone, moved together so that each is aligned."""
+def _views(data: Bytes1d, offsets: Int64s, heads: Heads) -> list[Array]:
+    """Copy the values, without their headers, into one block of memory, and return aligned views of it."""
     ends = offsets[1:] - np.cumsum(heads.lengths)
     moved = np.empty(int(ends[-1]), np.uint8)
     source, target, begin = memoryview(data), memoryview(moved), 0
-    # One by one: as fast as a mask over short values, and many times faster over long ones.
+    # A copy per value: as fast as a mask for short values, and many times faster for long ones.
     firsts, lasts = (offsets[:-1] + heads.lengths).tolist(), offsets[1:].tolist()
     for first, last, end in zip(firsts, lasts, ends.tolist(), strict=True):
         target[begin:end] = source[first:last]
@@ -242,7 +238,7 @@ def _from_list(value: list[Any] | tuple[Any, ...]) -> Array:
     try:
         array = np.array(value)
     except (ValueError, OverflowError) as error:
-        raise SchemaError("a nested list of uneven lengths is no array.") from error
+        raise SchemaError("a nested list of uneven lengths is not an array.") from error
     if array.dtype.kind not in "biuf" and array.size:
         raise SchemaError("expected a list of numbers that fit 64 bits, found something else in it.")
     if array.dtype.kind == "f":

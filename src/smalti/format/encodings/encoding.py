@@ -1,4 +1,4 @@
-"""What an encoding is: how one value becomes bytes and comes back. The encodings themselves are beside this."""
+"""`Encoding`, the base class: how one value becomes bytes and comes back. The encodings themselves stand beside it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -9,69 +9,71 @@ import numpy as np
 
 from smalti.errors import FormatError
 
+Array = np.ndarray[Any, Any]
 Bytes1d = np.ndarray[Any, "np.dtype[np.uint8]"]
-Offsets1d = np.ndarray[Any, "np.dtype[np.int64]"]
+Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
 
-
-_LONG_BYTES = 4096  # from here on, copying everything once more costs more than a view for each value
+_LONG_BYTES = 4096  # mean value size from which copying all bytes once more costs more than a view for each value
 
 
 class Encoding(ABC):
-    """How the values of one column are stored; stateless, so thread-safe.
+    """Storage format of the values of one column; stateless, so thread-safe.
 
     A law for every encoding: `decode(encode(value))` equals `value`, or `encode` raises. Nothing is rounded, wrapped,
-    cut or guessed. Where MosaicML's writer takes bytes that are stored already, `encode` takes them if they can be
-    checked, and then they come back as the value that they stand for.
+    truncated or guessed. Where MosaicML's writer accepts bytes that are stored already, `encode` accepts them if they
+    can be checked, and they decode to the value that they represent.
     """
 
     is_image: ClassVar[bool] = False
-    """Batches carry such values as undecoded bytes: the consumer decides size and decoder."""
+    """True for encodings whose values batches carry as undecoded bytes: the consumer chooses size and decoder."""
 
     def __init__(self, name: str, size: int | None = None) -> None:
         self.name = name
-        """As it stands in index files."""
+        """Name in index files."""
         self.size = size
-        """Bytes of every value, or None where values differ in length."""
+        """Bytes of every value, or None if values differ in length."""
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """The stored bytes of `value`.
+        """Return the stored bytes of `value`.
 
         Raises:
-            SchemaError: `value` does not fit; the message names neither column nor content, the caller adds the place.
+            SchemaError: `value` does not fit; the message contains neither column nor content, the caller adds the
+                place.
         """
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """The value whose stored bytes are `data`.
+        """Return the value whose stored bytes are `data`.
 
         Raises:
             ValueError: `data` is damaged (FormatError is a ValueError); the caller adds the place.
         """
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Any:
-        """The values whose stored bytes stand one behind the other in `data`.
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Any:
+        """Return the values whose stored bytes stand end to end in `data`.
 
         Args:
-            data: The bytes of all values, uint8, shape (total,); it belongs to the values afterwards, which may be
-                views of it.
-            offsets: Where each value begins, and the last one ends: int64, shape (n + 1,), rising from 0 to `total`.
+            data: The bytes of all values, uint8, shape (total,); owned by the values afterwards, which may be views of
+                it.
+            offsets: Where each value begins, and where the last one ends: int64, shape (n + 1,), rising from 0 to
+                `total`.
 
         Returns:
             A list of n values; or an array of n values, for encodings whose values all have one type and shape.
 
         Raises:
-            FormatError: A value is damaged; `row`, the first such place in [0, n), says which.
+            FormatError: A value is damaged; `row`, in [0, n), is the first such value.
         """
         return decode_each(self.decode, split(data, offsets))
 
 
-def split(data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
-    """The bytes of each value; arguments as in `Encoding.decode_many`."""
+def split(data: Bytes1d, offsets: Int64s) -> list[bytes]:
+    """Return the bytes of each value; arguments as in `Encoding.decode_many`."""
     count = len(offsets) - 1
     width = int(offsets[1]) if count else 0
     if 0 < width <= 1 << 16 and len(data) == count * width and (np.diff(offsets) == width).all():
-        # All equally long: numpy cuts them four times faster.
+        # All of one length: numpy splits them four times faster.
         values: list[bytes] = np.ascontiguousarray(data).view(f"V{width}").tolist()
         return values
     if len(data) > count * _LONG_BYTES:
@@ -82,10 +84,10 @@ def split(data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
 
 
 def decode_each(decode: Callable[[Any], Any], stored: Iterable[Any]) -> list[Any]:
-    """`decode` of each stored value.
+    """Call `decode` for each stored value.
 
     Raises:
-        FormatError: It raised what a damaged value makes it raise; `row` says at which value.
+        FormatError: A value is damaged; `row` is its place.
     """
     values: list[Any] = []
     try:
@@ -97,10 +99,10 @@ def decode_each(decode: Callable[[Any], Any], stored: Iterable[Any]) -> list[Any
 
 
 def damaged(row: int, reason: object) -> FormatError:
-    """The error for the value at place `row` of a batch; the caller adds column and shard."""
+    """Return the error for the value at place `row` of a batch; the caller adds column and shard."""
     return FormatError(str(reason), row=row)
 
 
 def kind_of(value: Any) -> str:
-    """The type of `value` for a message; never its content, which may be private."""
+    """Return the type of `value` for a message; never its content, which may be private."""
     return "a null" if value is None else type(value).__name__

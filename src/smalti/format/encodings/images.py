@@ -1,9 +1,9 @@
-"""The image encodings `pil` (raw pixels), `jpeg` and `png` (files). Fast decoding for training is done elsewhere.
+"""The image encodings: `pil` (raw pixels), `jpeg` and `png` (files), and lists of them.
 
-Encodings of several images in one value: `list[pil]`, `list[jpeg]`, `list[png]`, and the older `jpeg_array`.
+    list[...]     [uint32 0] [uint32 n] [n x uint32 sizes] [images]
+    jpeg_array               [uint32 n] [n x uint32 sizes] [JPEG files], n at least 1
 
-list[...]     [uint32 0] [uint32 n] [n x uint32 sizes] [images]
-jpeg_array               [uint32 n] [n x uint32 sizes] [JPEG files], n at least 1
+Values decode to PIL images; fast decoding for training stands in `smalti.images`.
 """
 
 import os
@@ -22,8 +22,8 @@ from smalti.errors import BadImageError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
 from smalti.format.encodings.image_checks import check_jpeg, check_png, too_many_pixels
 
-# Bits per pixel of the modes whose raw bytes are the whole image; a palette (P, PA) would be lost. But MosaicML's
-# writer stores those as well, masks for example: the numbers are there, and they are read.
+# Bits per pixel of the modes whose raw bytes are the whole image; the palette of P and PA would be lost. MosaicML's
+# writer stores those as well, masks for example, so they can be read: the palette indices are there.
 _MODE_BITS = {
     "1": 1, "L": 8, "LA": 16, "La": 16, "RGB": 24, "RGBA": 32, "RGBa": 32, "RGBX": 32, "CMYK": 32, "YCbCr": 24,
     "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
@@ -35,7 +35,7 @@ class Pil(Encoding):
     """Raw pixels: uint32 width, height and length of the mode, the mode, then the pixels."""
 
     def encode(self, value: Any) -> bytes:
-        """Header and pixels of a PIL image; bytes are taken where they are such a value already."""
+        """Encode a PIL image; bytes are accepted if they are such a value already."""
         if isinstance(value, bytes):
             return _check_raw(value)
         if not isinstance(value, Image.Image):
@@ -47,7 +47,7 @@ class Pil(Encoding):
         return _check_raw(head + value.tobytes())
 
     def decode(self, data: bytes) -> Image.Image:
-        """A PIL image; one with a palette has numbers of colours, and not the colours."""
+        """Return a PIL image; one of mode P or PA has the palette indices, without the palette."""
         mode, size, begin = _parse_pil(data, _READ_BITS)
         return Image.frombytes(mode, size, data[begin:])
 
@@ -66,7 +66,7 @@ def _parse_pil(data: bytes, mode_bits: Mapping[str, int]) -> tuple[str, tuple[in
     if len(data) < 12 or num_chars > 16 or mode not in mode_bits:
         raise BadImageError("no header of a raw image.")
     expected = (width * mode_bits[mode] + 7) // 8 * height
-    # Both before anything is allocated: the header alone could ask for gigabytes.
+    # Size checks come before any allocation: a damaged header could demand gigabytes.
     if fault := too_many_pixels(width, height):
         raise BadImageError(f"{fault}.")
     if len(data) - 12 - num_chars != expected:
@@ -76,14 +76,14 @@ def _parse_pil(data: bytes, mode_bits: Mapping[str, int]) -> tuple[str, tuple[in
     return mode, (width, height), 12 + num_chars
 
 
-class ImageFile(Encoding):
-    """An image file as it is, decoding to a PIL image whose pixels are read when first used."""
+class ImageFileEncoding(Encoding):
+    """An image file as it is; decodes to a PIL image whose pixels are read when first used."""
 
     is_image: ClassVar[bool] = True
     format: ClassVar[str]
 
     def encode(self, value: Any) -> bytes:
-        """The file's bytes, checked from header to end mark; a PIL image is saved with PIL's defaults."""
+        """Return the file's bytes, checked from header to end mark; a PIL image is saved by PIL."""
         if isinstance(value, bytes | bytearray | memoryview):
             data = bytes(value)
         elif isinstance(value, Image.Image):
@@ -105,9 +105,9 @@ class ImageFile(Encoding):
 
     @abstractmethod
     def _fault(self, data: bytes) -> str | None:
-        """What is wrong with the file, or None."""
+        """Return what is wrong with the file, or None."""
 
-    def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - jpeg looks at it
+    def _original(self, image: Image.Image) -> bytes | None:  # noqa: ARG002 - used by Jpeg
         return None
 
     def _save(self, image: Image.Image) -> bytes:
@@ -119,7 +119,7 @@ class ImageFile(Encoding):
         return out.getvalue()
 
     def decode(self, data: bytes) -> Image.Image:
-        """A lazy PIL image; only the JPEG and PNG decoders are ever tried."""
+        """Return a lazy PIL image; only the JPEG and PNG decoders are tried."""
         try:
             image = Image.open(BytesIO(data), formats=("JPEG", "PNG"))
         except Exception as error:
@@ -129,7 +129,7 @@ class ImageFile(Encoding):
         return image
 
 
-class Jpeg(ImageFile):
+class Jpeg(ImageFileEncoding):
     """A JPEG file."""
 
     format: ClassVar[str] = "JPEG"
@@ -144,11 +144,11 @@ class Jpeg(ImageFile):
             return None
         path = Path(os.fsdecode(name))
         data = path.read_bytes() if path.is_file() else None
-        return data if data and _shows(data, image) else None
+        return data if data and _is_unchanged(data, image) else None
 
 
-def _shows(data: bytes, image: Image.Image) -> bool:
-    """Whether the file still is the image: thumbnails and drawings are made in place, and the file is not theirs."""
+def _is_unchanged(data: bytes, image: Image.Image) -> bool:
+    """Return whether the image still equals the file: PIL modifies images in place (thumbnails, drawings)."""
     try:
         with Image.open(BytesIO(data), formats=("JPEG",)) as file:
             if (file.size, file.mode) != (image.size, image.mode):
@@ -159,7 +159,7 @@ def _shows(data: bytes, image: Image.Image) -> bool:
         return False
 
 
-class Png(ImageFile):
+class Png(ImageFileEncoding):
     """A PNG file."""
 
     format: ClassVar[str] = "PNG"
@@ -171,27 +171,27 @@ class Png(ImageFile):
 _SIZE = np.dtype("<u4")
 
 
-class PictureList(Encoding):
+class ImageList(Encoding):
     """Any number of images, each stored as the encoding `element` stores one; decodes to a list of PIL images."""
 
     reserved = bytes(4)
-    """What stands before the count: room that MosaicML keeps for later."""
-    fewest = 0
+    """Bytes in front of the count, which MosaicML reserves for later use."""
+    min_images = 0
 
     def __init__(self, name: str, element: Encoding) -> None:
         self._element = element
         super().__init__(name)
 
     def encode(self, value: Any) -> bytes:
-        """The images of a list or tuple, each a PIL image or such stored bytes; bytes that are a whole value already.
+        """Encode a list or tuple of images, each a PIL image or stored bytes.
 
-        An image file may also be a uint8 array of shape (bytes,).
+        Bytes are accepted if they are a whole value already. An image file may also be a uint8 array of shape (bytes,).
         """
         if isinstance(value, bytes):
             return self._checked(value)
         if not isinstance(value, list | tuple):
             raise SchemaError(f"expected a list of images, found {kind_of(value)}.")
-        if len(value) < self.fewest:
+        if len(value) < self.min_images:
             raise SchemaError("expected at least one image, found an empty list, which no reader takes.")
         images = [self._image(item, place) for place, item in enumerate(value)]
         sizes = [len(image) for image in images]
@@ -212,13 +212,13 @@ class PictureList(Encoding):
         try:
             images = self._split(data)
         except BadImageError as error:
-            raise SchemaError(f"expected a list of images, found bytes that hold none: {error}") from error
+            raise SchemaError(f"expected a list of images, found bytes that are not one: {error}") from error
         for place, image in enumerate(images):
             self._image(image, place)
         return data
 
     def decode(self, data: bytes) -> list[Image.Image]:
-        """A list of PIL images, whose pixels are read when first used, except raw ones."""
+        """Return a list of PIL images, whose pixels are read when first used, except raw ones."""
         return [self._element.decode(image) for image in self._split(data)]
 
     def _split(self, data: bytes) -> list[bytes]:
@@ -227,9 +227,11 @@ class PictureList(Encoding):
             raise BadImageError("no header of a list of images.")
         count = int.from_bytes(data[at : at + 4], "little")
         begin = at + 4 + 4 * count
-        # Python's integers do not wrap: a count of 2^30 asks for 4 GiB of sizes, and is seen to.
-        if count < self.fewest or begin > len(data):
-            raise BadImageError(f"a list of {count} images, at least {self.fewest}, does not fit {len(data)} bytes.")
+        # Python's integers do not wrap, so a huge count is caught here: `begin` exceeds the number of bytes.
+        if count < self.min_images or begin > len(data):
+            raise BadImageError(
+                f"a list of {count} images, at least {self.min_images}, does not fit {len(data)} bytes."
+            )
         sizes = np.frombuffer(data, _SIZE, count, at + 4)
         ends = [begin, *(begin + np.cumsum(sizes, dtype=np.int64)).tolist()]
         if ends[-1] != len(data):
@@ -237,11 +239,11 @@ class PictureList(Encoding):
         return [data[first:last] for first, last in pairwise(ends)]
 
 
-class JpegArray(PictureList):
+class JpegArray(ImageList):
     """JPEG files, at least one; decodes to a list of PIL images."""
 
     reserved = b""
-    fewest = 1
+    min_images = 1
 
     def __init__(self, name: str) -> None:
         super().__init__(name, Jpeg("jpeg"))

@@ -1,6 +1,7 @@
-"""The `json` encoding: written strictly, read as MosaicML reads it, within limits of size and depth.
+"""The encodings of Python objects: `json`, and `pkl` for data of other writers.
 
-The `pkl` encoding of old data: reading it runs code that stands in it. Nothing else in Smalti unpickles data.
+JSON is written strictly and read as MosaicML reads it, within limits of size and depth. Reading a pickle runs code that
+it contains; nothing else in Smalti unpickles data.
 """
 
 import json
@@ -12,18 +13,19 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
+from smalti.format.json_fields import is_deeper_than
 
 _MAX_BYTES = 1 << 26
 """A parsed value takes up to thirty times the memory of its text: 64 MiB of text are 2 GB."""
 _MAX_DEPTH = 512
-"""Python's own parser gives up somewhere near 1000, depending on who calls it."""
+"""Levels of nesting; Python's own parser fails somewhere near 1000, depending on the stack of its caller."""
 
 
 class Json(Encoding):
     """Anything that JSON can hold, without NaN or infinities."""
 
     def encode(self, value: Any) -> bytes:
-        """JSON text; an array becomes nested lists; bytes are taken where they are strict JSON already."""
+        """Return JSON text; an array becomes nested lists; bytes are accepted if they are strict JSON already."""
         try:
             if isinstance(value, bytes):
                 _parse(value, parse_constant=_refuse_constant, object_pairs_hook=_unique)
@@ -40,7 +42,7 @@ class Json(Encoding):
         return data
 
     def decode(self, data: bytes) -> Any:
-        """What `json.loads` gives; so NaN is read where others wrote it."""
+        """Return what `json.loads` returns, so NaN is accepted where other writers stored it."""
         return _parse(data)
 
 
@@ -51,19 +53,10 @@ def _parse(data: bytes, **hooks: Any) -> Any:
         value = json.loads(data.decode("utf-8"), **hooks)
     except RecursionError as error:
         raise _too_deep() from error
-    # Hardly any value has so many brackets; only then are they followed.
-    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
-        _check_depth(value)
+    # Cheap pre-check: only values with many brackets are walked.
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and is_deeper_than(value, _MAX_DEPTH):
+        raise _too_deep()
     return value
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise _too_deep()
-        level = [item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent)]
 
 
 def _too_deep() -> FormatError:
@@ -96,14 +89,14 @@ def _explain_difference(value: Any, path: str) -> None:
         for item in value:
             _explain_difference(item, f"{path}[*]")
     elif json.loads(json.dumps(value)) != value:
-        raise SchemaError(f"{kind_of(value)} at {path} does not come back from JSON as it was.")
+        raise SchemaError(f"{kind_of(value)} at {path} would be changed by JSON.")
 
 
 class Pickle(Encoding):
-    """Whatever Python can pickle; handed out only where `allow_unsafe_types=True` was asked for."""
+    """Anything that Python can pickle; only available with `allow_unsafe_types=True`."""
 
     def encode(self, value: Any) -> bytes:
-        """A pickle of Python's default protocol; bytes are taken as a pickle where they are one, as MosaicML does."""
+        """Return a pickle of Python's default protocol; bytes are accepted if they are a pickle, as MosaicML does."""
         if isinstance(value, bytes):
             return _checked(value)
         try:
@@ -112,9 +105,9 @@ class Pickle(Encoding):
             raise SchemaError(f"{kind_of(value)} cannot be pickled: {type(error).__name__}.") from error
 
     def decode(self, data: bytes) -> Any:
-        """The unpickled value; code in `data` runs."""
+        """Return the unpickled value; code in `data` runs."""
         try:
-            return pickle.loads(data)  # noqa: S301 - the caller asked for it by name
+            return pickle.loads(data)  # noqa: S301 - the caller passed `allow_unsafe_types=True`
         except Exception as error:  # damaged or foreign pickles raise anything
             raise FormatError(f"unpickling it raised {type(error).__name__}.") from error
 
@@ -122,10 +115,10 @@ class Pickle(Encoding):
 def _checked(data: bytes) -> bytes:
     last = 0
     try:
-        for _, _, place in pickletools.genops(data):  # up to the mark that ends a pickle
+        for _, _, place in pickletools.genops(data):  # stops at the opcode that ends a pickle
             last = place or 0
     except Exception as error:  # for damaged data it raises more than it documents
-        raise SchemaError("expected an object, or the bytes of a pickle; these bytes are none.") from error
+        raise SchemaError("expected an object, or the bytes of a pickle; these bytes are not a pickle.") from error
     if last + 1 != len(data):
         raise SchemaError("expected an object, or the bytes of a pickle; something follows its end.")
     return data

@@ -1,6 +1,6 @@
-"""From the name of an encoding to the encoding: what MDS knows, and what users have registered.
+"""The registry of encodings: from a name in an index file to the encoding, built in or registered by the user.
 
-Encodings that users bring and register in this process; none is ever found by itself. How to: docs/encodings.md.
+No encoding is ever discovered by itself. How to write one: docs/encodings.md.
 """
 
 import re
@@ -10,115 +10,16 @@ from functools import lru_cache
 from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, MAX_DIMS, NdArray
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.images import Jpeg, JpegArray, PictureList, Pil, Png
+from smalti.format.encodings.images import ImageList, Jpeg, JpegArray, Pil, Png
 from smalti.format.encodings.objects import Json, Pickle
 from smalti.format.encodings.scalars import SCALAR_NAMES, Int, Scalar
 from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
 from smalti.format.sizes import MAX_FILE_BYTES
 
 MakeEncoding = Callable[[str, str], Encoding]
-"""From the whole name in the index file, and what stands behind its first colon (or nothing), to the encoding."""
+"""Makes an encoding from the whole name in the index file and the text after its first colon (or empty)."""
 
-# Names that MDS has, also as the part before a colon. `float` is a type of text shards.
-_TAKEN = frozenset(
-    {
-        "bytes", "str", "int", "float", "ndarray", "str_int", "str_float", "str_decimal", "pil", "jpeg", "png",
-        "jpeg_array", "jpegarray", "json", "pkl", *SCALAR_NAMES,
-    }
-)  # fmt: skip
-_FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
-_MAX_NAME_CHARS = 1024
-
-_registered: dict[str, MakeEncoding] = {}
-_replaced: dict[str, int] = {}
-
-
-def register_encoding(name: str, make: MakeEncoding) -> None:
-    """Make `name`, and every `name:parameters`, an encoding of this process; thread-safe.
-
-    Args:
-        name: Lower-case letters, digits, `_`, `.` and `-`, starting with a letter, at most 64 characters.
-        make: Called with the whole name and with the text behind the first colon (empty without one), and gives the
-            encoding, whose `name` must be the whole name. A class whose constructor takes the two will do.
-
-    Raises:
-        SchemaError: The name is one of MDS's own or not as said, or another factory has it. Registering the same one
-            again, as a module that is imported twice or a notebook cell that is run twice does, is allowed: the newest
-            definition counts.
-    """
-    if not _FAMILY.fullmatch(name):
-        raise SchemaError(
-            f"encoding {name!r:.80}: the name of an encoding is lower-case letters, digits, `_`, `.` and `-`, starts "
-            "with a letter and has at most 64 characters.",
-            encoding=name,
-        )
-    if name in _TAKEN:
-        raise SchemaError(f"encoding {name!r} is MDS's own and cannot be replaced; choose another name.", encoding=name)
-    known = _registered.setdefault(name, make)
-    if known is make:
-        return
-    if _origin(known) is None or _origin(known) != _origin(make):
-        raise SchemaError(
-            f"encoding {name!r} is registered already, by {_described(known)}; choose another name than for "
-            f"{_described(make)}, or register one of the two.",
-            encoding=name,
-        )
-    _registered[name] = make
-    _replaced[name] = _replaced.get(name, 0) + 1
-
-
-def find_custom(name: str) -> Encoding | None:
-    """The registered encoding that `name` asks for, or None.
-
-    Raises:
-        SchemaError: Its factory refuses the name, or gives something that cannot be used.
-    """
-    family = name.partition(":")[0]
-    if len(name) > _MAX_NAME_CHARS or family in _TAKEN or not _FAMILY.fullmatch(family):
-        return None
-    make = _registered.get(family)
-    return None if make is None else _made(name, make)
-
-
-def num_replaced() -> int:
-    """How often a registered factory gave way to a newer definition; for those who keep what `find_custom` gave."""
-    return sum(_replaced.values())
-
-
-@lru_cache(maxsize=256)
-def _made(name: str, make: MakeEncoding) -> Encoding:
-    try:
-        encoding = make(name, name.partition(":")[2])
-    except Exception as error:  # what a factory raises is open
-        raise SchemaError(f"encoding {name!r:.80} is refused by its factory: {error}", encoding=name) from error
-    if fault := _fault(encoding, name):
-        raise SchemaError(f"encoding {name!r:.80}: {_described(make)} gave no usable encoding: {fault}.", encoding=name)
-    return encoding
-
-
-def _fault(encoding: object, name: str) -> str | None:
-    if not isinstance(encoding, Encoding):
-        return f"expected a smalti.format.Encoding, found {type(encoding).__name__}"
-    # Asked for with care: a constructor may have forgotten Encoding's own.
-    found, size = getattr(encoding, "name", None), getattr(encoding, "size", "nothing")
-    if found != name:
-        return f"expected an encoding of that name, found {found!r:.80}"
-    if size is not None and not (type(size) is int and 1 <= size <= MAX_FILE_BYTES):
-        return f"expected a size of 1 byte to 4 GiB, or None, found {size!r:.80}"
-    return None
-
-
-def _origin(make: MakeEncoding) -> tuple[str, str] | None:
-    """Where the factory is defined; None where that does not tell one from another."""
-    name = getattr(make, "__qualname__", "<")
-    return None if "<" in name else (make.__module__, name)
-
-
-def _described(make: MakeEncoding) -> str:
-    return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', type(make).__name__)}"
-
-
-_NAMED: dict[str, Encoding] = {
+_BUILT_IN: dict[str, Encoding] = {
     "bytes": Bytes("bytes"),
     "str": Str("str"),
     "int": Int(),
@@ -129,24 +30,118 @@ _NAMED: dict[str, Encoding] = {
     "pil": Pil("pil"),
     "jpeg": Jpeg("jpeg"),
     "png": Png("png"),
-    "list[pil]": PictureList("list[pil]", Pil("pil")),
-    "list[jpeg]": PictureList("list[jpeg]", Jpeg("jpeg")),
-    "list[png]": PictureList("list[png]", Png("png")),
+    "list[pil]": ImageList("list[pil]", Pil("pil")),
+    "list[jpeg]": ImageList("list[jpeg]", Jpeg("jpeg")),
+    "list[png]": ImageList("list[png]", Png("png")),
     "jpeg_array": JpegArray("jpeg_array"),
     "jpegarray": JpegArray("jpegarray"),
     "json": Json("json"),
     **{name: Scalar(name, name) for name in SCALAR_NAMES},
 }
+"""Every encoding of MDS without parameters, by name; a new one is added here, and nowhere else."""
 _UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
+_RESERVED = frozenset({*_BUILT_IN, *_UNSAFE, "float"})  # names of MDS; `float` is a type of text shards
 _TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
+_FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
+_MAX_NAME_CHARS = 1024
+
+_registered: dict[str, MakeEncoding] = {}
+_num_replacements: dict[str, int] = {}
+
+
+def register_encoding(name: str, make: MakeEncoding) -> None:
+    """Make `name`, and every `name:parameters`, an encoding of this process; thread-safe.
+
+    Args:
+        name: Lower-case letters, digits, `_`, `.` and `-`, starting with a letter, at most 64 characters.
+        make: Called with the whole name and with the text after the first colon (empty without one); returns the
+            encoding, whose `name` must be the whole name. A class whose constructor takes the two will do.
+
+    Raises:
+        SchemaError: The name is one of MDS's own or malformed, or another factory has it. Registering the same factory
+            again, as a module that is imported twice or a notebook cell that is run twice does, is allowed: the newest
+            definition counts.
+    """
+    if not _FAMILY.fullmatch(name):
+        raise SchemaError(
+            f"encoding {name!r:.80}: the name of an encoding is lower-case letters, digits, `_`, `.` and `-`, starts "
+            "with a letter and has at most 64 characters.",
+            encoding=name,
+        )
+    if name in _RESERVED:
+        raise SchemaError(f"encoding {name!r} is MDS's own and cannot be replaced; choose another name.", encoding=name)
+    known = _registered.setdefault(name, make)
+    if known is make:
+        return
+    if _origin(known) is None or _origin(known) != _origin(make):
+        raise SchemaError(
+            f"encoding {name!r} is registered already, by {_describe(known)}; choose another name than for "
+            f"{_describe(make)}, or register one of the two.",
+            encoding=name,
+        )
+    _registered[name] = make
+    _num_replacements[name] = _num_replacements.get(name, 0) + 1
+
+
+def find_custom(name: str) -> Encoding | None:
+    """Return the registered encoding for `name`, or None.
+
+    Raises:
+        SchemaError: Its factory refuses the name, or returns something that cannot be used.
+    """
+    family = name.partition(":")[0]
+    if len(name) > _MAX_NAME_CHARS or family in _RESERVED or not _FAMILY.fullmatch(family):
+        return None
+    make = _registered.get(family)
+    return None if make is None else _make_custom(name, make)
+
+
+def num_replaced() -> int:
+    """Return how often a factory was replaced by a newer definition; part of the key for caches of encodings."""
+    return sum(_num_replacements.values())
+
+
+@lru_cache(maxsize=256)
+def _make_custom(name: str, make: MakeEncoding) -> Encoding:
+    try:
+        encoding = make(name, name.partition(":")[2])
+    except Exception as error:  # what a factory raises is open
+        raise SchemaError(f"encoding {name!r:.80} is refused by its factory: {error}", encoding=name) from error
+    if fault := _find_fault(encoding, name):
+        raise SchemaError(
+            f"encoding {name!r:.80}: {_describe(make)} returned no usable encoding: {fault}.", encoding=name
+        )
+    return encoding
+
+
+def _find_fault(encoding: object, name: str) -> str | None:
+    if not isinstance(encoding, Encoding):
+        return f"expected a smalti.format.Encoding, found {type(encoding).__name__}"
+    # `getattr` with defaults: a constructor may not have called Encoding's own.
+    found, size = getattr(encoding, "name", None), getattr(encoding, "size", "nothing")
+    if found != name:
+        return f"expected an encoding of that name, found {found!r:.80}"
+    if size is not None and not (type(size) is int and 1 <= size <= MAX_FILE_BYTES):
+        return f"expected a size of 1 byte to 4 GiB, or None, found {size!r:.80}"
+    return None
+
+
+def _origin(make: MakeEncoding) -> tuple[str, str] | None:
+    """Return where the factory is defined; None if that does not identify it (a lambda or a local function)."""
+    name = getattr(make, "__qualname__", "<")
+    return None if "<" in name else (make.__module__, name)
+
+
+def _describe(make: MakeEncoding) -> str:
+    return f"{getattr(make, '__module__', '?')}.{getattr(make, '__qualname__', type(make).__name__)}"
 
 
 def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
-    """The encoding called `name`, such as `"int"`, `"jpeg"` or `"ndarray:float32:3,224,224"`.
+    """Return the encoding called `name`, such as `"int"`, `"jpeg"` or `"ndarray:float32:3,224,224"`.
 
     Args:
         name: As in an index file.
-        allow_unsafe_types: Whether pickled columns, which run code when they are read, are wanted.
+        allow_unsafe_types: Whether pickled columns, which run code when they are read, are allowed.
 
     Raises:
         SchemaError: Unknown, or unsafe and not allowed.
@@ -161,14 +156,14 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             "or pass `allow_unsafe_types=True` to read data whose writer you trust.",
             encoding=name,
         )
-    # Built-in names first: whoever registers one of those later changes nothing.
-    return _built_in(name) or find_custom(name) or _unknown(name)
+    # Built-in names come first: registering an encoding cannot change them.
+    return _find_built_in(name) or find_custom(name) or _unknown(name)
 
 
 @lru_cache(maxsize=1024)
-def _built_in(name: str) -> Encoding | None:
-    if name in _NAMED:
-        return _NAMED[name]
+def _find_built_in(name: str) -> Encoding | None:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
     match = _TYPED_ARRAY.fullmatch(name)
     return None if match is None else _typed_array(name, match)
 
@@ -187,7 +182,7 @@ def _typed_array(name: str, match: re.Match[str]) -> Encoding:
 
 def _unknown(name: str) -> Encoding:
     raise SchemaError(
-        f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_NAMED))}, ndarray:DTYPE[:d0,d1,...], or "
-        "one that `register_encoding` has been told of in this process.",
+        f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_BUILT_IN))}, ndarray:DTYPE[:d0,d1,...], or "
+        "one that was registered in this process with `register_encoding`.",
         encoding=name,
     )

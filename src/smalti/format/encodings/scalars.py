@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, damaged, kind_of
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, damaged, kind_of
 
 SCALAR_NAMES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -25,12 +25,12 @@ class Scalar(Encoding):
         self._pack = struct.Struct(f"<{code}").pack if code else None
 
     def encode(self, value: Any) -> bytes:
-        """The number in `size` bytes; integers, booleans and floats are taken where nothing is lost."""
+        """Return the number in `size` bytes; integers, booleans and floats are accepted if nothing is lost."""
         if self._pack is not None and not isinstance(value, np.bool_):  # numpy 2.2 warns where struct takes it
             try:
                 return self._pack(value)
             except (struct.error, TypeError):
-                pass  # not an integer, or out of range: the slow way accepts exact floats and explains the rest
+                pass  # not an integer, or out of range: the slow path accepts exact floats and explains the rest
         if isinstance(value, int | float | np.generic | np.ndarray):
             number = np.asarray(value)
             if number.ndim == 0 and number.dtype.kind in "biuf":
@@ -38,11 +38,11 @@ class Scalar(Encoding):
         raise SchemaError(f"expected one number that fits {self.dtype.name}, found {kind_of(value)}.")
 
     def decode(self, data: bytes) -> Any:
-        """A numpy scalar."""
+        """Return a numpy scalar."""
         return np.frombuffer(data, self.dtype)[0]
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> Array:
-        """An array of n numbers, for `int` too; a view of `data`."""
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Array:
+        """Return an array of n numbers, for `int` too; a view of `data`."""
         size = self.dtype.itemsize
         wrong = np.diff(offsets) != size
         if wrong.any():
@@ -57,5 +57,5 @@ class Int(Scalar):
         super().__init__("int", "int64")
 
     def decode(self, data: bytes) -> int:
-        """A Python int."""
+        """Return a Python int."""
         return int.from_bytes(data, "little", signed=True)

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.encoding import Bytes1d, Encoding, Offsets1d, kind_of, split
+from smalti.format.encodings.encoding import Bytes1d, Encoding, Int64s, kind_of, split
 
 
 class Bytes(Encoding):
     """Bytes as they are."""
 
     def encode(self, value: Any) -> bytes:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         if not isinstance(value, bytes | bytearray | memoryview):
             raise SchemaError(f"expected bytes, found {kind_of(value)}.")
         return bytes(value)
 
     def decode(self, data: bytes) -> bytes:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         return data
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[bytes]:
-        """A list of bytes."""
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> list[bytes]:
+        """Return a list of bytes."""
         return split(data, offsets)
 
 
@@ -33,28 +33,28 @@ class Str(Encoding):
     """Text as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
-        """UTF-8; bytes are taken where they are valid UTF-8 already."""
+        """Return UTF-8; bytes are accepted if they are valid UTF-8 already."""
         try:
             if isinstance(value, bytes):
                 value.decode("utf-8")
                 return value
             if isinstance(value, str):
-                return str.encode(value)  # a class of the user's may have an `encode` that means something else
+                return str.encode(value)  # a subclass may override `encode` with another meaning
         except (UnicodeEncodeError, UnicodeDecodeError) as error:
             raise SchemaError(f"expected text that UTF-8 can hold: {error.reason} at {error.start}.") from error
         raise SchemaError(f"expected text, found {kind_of(value)}.")
 
     def decode(self, data: bytes) -> str:
-        """Text."""
+        """Return the text."""
         return data.decode("utf-8")
 
-    def decode_many(self, data: Bytes1d, offsets: Offsets1d) -> list[str]:
-        """A list of texts."""
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> list[str]:
+        """Return a list of texts."""
         whole = data.tobytes()
         if not whole.isascii():
             texts: list[str] = super().decode_many(data, offsets)
             return texts
-        # In ASCII the bytes are the characters: decoded at once, and cut afterwards.
+        # In ASCII the bytes are the characters: decode once, slice afterwards.
         text = whole.decode("ascii")
         return [text[begin:end] for begin, end in pairwise(offsets.tolist())]
 
@@ -63,7 +63,7 @@ class _Digits(Encoding):
     """A number as text, as Python's `str` writes it."""
 
     def encode(self, value: Any) -> bytes:
-        """Digits; bytes are taken where they are the digits of such a number already."""
+        """Return the digits; bytes are accepted if they are the digits of such a number already."""
         if not isinstance(value, bytes):
             return self._write(value)
         try:
@@ -75,20 +75,20 @@ class _Digits(Encoding):
         return value
 
     def decode(self, data: bytes) -> Any:
-        """A Python int, float or Decimal."""
+        """Return a Python int, float or Decimal."""
         try:
             return self._read(data.decode("utf-8"))
         except (ValueError, ArithmeticError) as error:
-            # Not what Python says about it, which would show the data.
+            # Without Python's own message, which would show the data.
             raise FormatError(f"{len(data)} bytes that are not the digits of a number.") from error
 
     @abstractmethod
     def _write(self, value: Any) -> bytes:
-        """The digits of `value`; SchemaError where it is no such number."""
+        """Return the digits of `value`; SchemaError if it is not such a number."""
 
     @abstractmethod
     def _read(self, text: str) -> Any:
-        """The number; ValueError or ArithmeticError where `text` is none."""
+        """Return the number; ValueError or ArithmeticError if `text` is none."""
 
 
 class StrInt(_Digits):
@@ -108,7 +108,7 @@ class StrInt(_Digits):
 
 
 class StrFloat(_Digits):
-    """A float, as the shortest digits that give it back."""
+    """A float, as the shortest digits that parse back to it."""
 
     def _write(self, value: Any) -> bytes:
         # 16 and 32 bit floats are widened first, which is exact.

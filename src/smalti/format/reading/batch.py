@@ -1,41 +1,41 @@
 """Batches by column out of one or many mapped shards: one gather per column over all of them.
 
-A shuffled batch takes a few samples from each of many shards. So nothing here is done per shard but to look it up.
-
-From a batch's gathered bytes to the values that a user sees; needs neither shard nor file.
+A shuffled batch takes a few samples from each of many shards, so no step here loops over shards except the lookup.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.encoding import Encoding
+from smalti.format.encodings.encoding import Array, Encoding, Int64s
 from smalti.format.encodings.registry import parse_encoding
 from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather, gather_into, locate
-from smalti.format.reading.mapping import Int64s, MappedFile, Source
-from smalti.format.reading.plan import ColumnPlan, ReadPlan, is_verbatim
+from smalti.format.reading.mapping import MappedFile, MappedRows
+from smalti.format.reading.plan import ColumnReadPlan, ReadPlan, is_verbatim
 from smalti.format.schema import Schema
 
+Arrays = Mapping[str, Array]
+"""Arrays of the caller to fill, by column."""
 DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
-"""What decoders raise on damaged bytes."""
+"""Errors that decoders raise on damaged bytes."""
 
 
 def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe_types: bool = False) -> dict[str, Any]:
-    """The batch that `Shard.batch` gives, from what `Shard.gather` gave, perhaps in another process; pure.
+    """Decode what `Shard.gather` returned, perhaps in another process, into the batch of `Shard.batch`; pure.
 
     Args:
         schema: The shard's.
         gathered: Column to values; those that are no `Ragged` are returned as they are.
-        allow_unsafe_types: Whether columns that run code when read are wanted.
+        allow_unsafe_types: Whether columns that run code when they are read are allowed.
 
     Raises:
-        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.
         SchemaError: A column whose encoding is refused.
     """
-    encodings = schema.columns()  # looked up for bytes alone: numbers in text shards have encodings of their own
+    encodings = schema.columns()  # used for `Ragged` values only: numbers in text shards have other encodings
     found = dict(gathered)
     for name, values in gathered.items():
         if isinstance(values, Ragged):
@@ -49,7 +49,7 @@ def _place(row: int) -> str:
 
 
 def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[int], str]) -> Any:
-    """The values of one column, decoded at once.
+    """Decode the values of one column.
 
     Args:
         name: The column's.
@@ -58,17 +58,17 @@ def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[i
         where: Names a row of the batch, for the message.
 
     Raises:
-        FormatError: A value is damaged; `column` and `row`, its place in the batch, say which.
+        FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.
     """
     try:
         return codec.decode_many(values.data, values.offsets)
     except DECODER_ERRORS as error:
-        row, cause = _find(codec, values, error)
+        row, cause = _find_damaged(codec, values, error)
         raise damaged(name, codec, where(row), cause, row=row) from cause
 
 
 def damaged(name: str, codec: Encoding, where: str, cause: Exception, **facts: Any) -> FormatError:
-    """The error for a value that does not decode."""
+    """Return the error for a value that does not decode."""
     return FormatError(
         f"{where}, column {name!r}: not a value of {codec.name} ({cause}); the shard is damaged. Fetch it again, or "
         "run the writer again.",
@@ -77,90 +77,100 @@ def damaged(name: str, codec: Encoding, where: str, cause: Exception, **facts: A
     )
 
 
-def _find(codec: Encoding, values: Ragged, error: Exception) -> tuple[int, Exception]:
-    """The first value that does not decode by itself, and why."""
+def _find_damaged(codec: Encoding, values: Ragged, error: Exception) -> tuple[int, Exception]:
+    """Find the first value that does not decode by itself, and its error."""
     if isinstance(error, FormatError) and "row" in error.facts:
         return int(error.row), error
     for row, value in enumerate(values.tolist()):
         try:
             codec.decode(value)
-        except DECODER_ERRORS as cause:  # noqa: PERF203 - the rare way, after a failure
+        except DECODER_ERRORS as cause:  # noqa: PERF203 - runs only after a failure
             return row, cause
     return 0, error
 
 
-Array = np.ndarray[Any, Any]
-Arrays = Mapping[str, Array]
-
-
 @dataclass(frozen=True)
-class Picked:
-    """Which samples a batch has, out of which mapped shards of one schema."""
+class RowSelection:
+    """The samples of a batch: which rows of which mapped shards of one schema."""
 
     files: Sequence[MappedFile]
     which: Int64s
-    """Each row's place in `files`, int64, shape (n,)."""
+    """Place in `files` of each row of the batch, int64, shape (n,)."""
     rows: Int64s
-    """Each row's sample in its shard, int64, shape (n,), each in [0, N)."""
+    """Sample in its shard of each row of the batch, int64, shape (n,), each in [0, N)."""
     plan: ReadPlan
 
     def where(self, row: int) -> str:
-        """A row's shard and sample, for messages."""
+        """Return shard and sample of a row, for messages."""
         return f"{self.files[int(self.which[row])].name}, sample {int(self.rows[row])}"
 
 
-def read_batch(picked: Picked, out: Arrays | None = None) -> dict[str, Any]:
-    """The samples by column; see `Shard.batch`."""
+def read_batch(selection: RowSelection, out: Arrays | None = None) -> dict[str, Any]:
+    """Read and decode the samples by column; see `Shard.batch`."""
 
-    def values(source: Source, column: ColumnPlan, cells: Cells) -> Any:
+    def values(source: MappedRows, column: ColumnReadPlan, cells: Cells) -> Any:
         if column.is_verbatim:
             return copies(source, cells)
         try:
-            return decode_column(column.name, column.codec, collect(source, cells), picked.where)
+            return decode_column(column.name, column.codec, collect(source, cells), selection.where)
         except FormatError as error:
-            error.facts["sample"] = int(picked.rows[error.row])
+            error.facts["sample"] = int(selection.rows[error.row])
             raise
 
-    return _read(picked, picked.plan.columns, out or {}, values)
+    return _read(selection, selection.plan.columns, out or {}, values)
 
 
-def gather_batch(picked: Picked, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """The samples by column, undecoded; see `Shard.gather`."""
-    known = {column.name: column for column in picked.plan.columns}
-    unknown = [name for name in columns or () if name not in known]
-    if unknown:
-        raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}.", column=unknown[0])
-    wanted = picked.plan.columns if columns is None else [known[name] for name in columns]
-    return _read(picked, wanted, {}, lambda source, _, cells: collect(source, cells))
+def gather_batch(selection: RowSelection, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """Read the samples by column, undecoded; see `Shard.gather`."""
+    known = {column.name: column for column in selection.plan.columns}
+    check_known(columns or (), known)
+    wanted = selection.plan.columns if columns is None else [known[name] for name in columns]
+    return _read(selection, wanted, {}, lambda source, _, cells: collect(source, cells))
+
+
+def check_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Return only if every column of `names` exists.
+
+    Raises:
+        SchemaError: There is no such column.
+    """
+    for name in names:
+        if name not in known:
+            raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}.", column=name)
 
 
 def _read(
-    picked: Picked, wanted: Sequence[ColumnPlan], out: Arrays, values: Callable[[Source, ColumnPlan, Cells], Any]
+    selection: RowSelection,
+    wanted: Sequence[ColumnReadPlan],
+    out: Arrays,
+    values: Callable[[MappedRows, ColumnReadPlan, Cells], Any],
 ) -> dict[str, Any]:
-    source = Source(picked.files, picked.which)
-    places = dict(zip(picked.plan.schema.names, locate(source, picked.rows, picked.plan.schema.sizes), strict=True))
+    source = MappedRows(selection.files, selection.which)
+    places = dict(
+        zip(selection.plan.schema.names, locate(source, selection.rows, selection.plan.schema.sizes), strict=True)
+    )
     found: dict[str, Any] = {}
     for column in wanted:
         cells = places[column.name]
         if column.dtype is None:
             found[column.name] = values(source, column, cells)
         elif column.name in out:
-            array = check_out(out[column.name], column.name, (len(picked.rows), *column.shape), column.dtype)
+            array = check_out(out[column.name], column.name, (len(selection.rows), *column.shape), column.dtype)
             gather_into(source.data, cells.begin, array, column.dtype)
             found[column.name] = array
         else:
             stored = gather(source.data, cells.begin, column.size or 0)
-            found[column.name] = _native(stored, column.dtype).reshape(len(picked.rows), *column.shape)
+            found[column.name] = _native(stored, column.dtype).reshape(len(selection.rows), *column.shape)
     return found
 
 
 def _native(stored: Array, dtype: "np.dtype[Any]") -> Array:
     array: Array = stored.view(dtype)
-    return array.astype(dtype.newbyteorder("="), copy=False)  # moves bytes on big-endian machines alone
+    return array.astype(dtype.newbyteorder("="), copy=False)  # a copy on big-endian machines only
 
 
 def check_out(array: Array, name: str, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
-    """The array, when a column of this shape and element type can be written into it.
+    """Return the array if a column of this shape and element type can be written into it.
 
     Raises:
         SchemaError: It cannot.

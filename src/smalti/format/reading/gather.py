@@ -1,8 +1,7 @@
-"""Many values at once out of mapped shards: where each lies, and copies of them, without a loop over samples.
+"""Gathering many values at once out of mapped shards, without a loop over samples; decodes nothing.
 
-Nothing is read here before its place was checked against the file's end and the sample's.
-
-`Ragged`: the values of one column of varying length, end to end in one buffer. Decodes nothing.
+`locate` finds where each value lies and checks it against the ends of its sample and of its file; `gather`, `collect`
+and `copies` then copy the bytes. `Ragged` holds the values of one column of varying length.
 """
 
 from collections.abc import Sequence
@@ -12,23 +11,23 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError
-from smalti.format.encodings.encoding import split
+from smalti.format.encodings.encoding import Array, Bytes1d, Int64s, split
 from smalti.format.layout import OFFSET
-from smalti.format.reading.mapping import Bytes, Int64s, Source
+from smalti.format.reading.mapping import MappedRows
 
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """The bytes of n values: value i is `data[offsets[i]:offsets[i + 1]]`."""
+    """The bytes of n values end to end in one buffer: value i is `data[offsets[i]:offsets[i + 1]]`."""
 
-    data: "np.ndarray[Any, np.dtype[np.uint8]]"
+    data: Bytes1d
     """uint8, shape (total,); owned and writable."""
-    offsets: "np.ndarray[Any, np.dtype[np.int64]]"
+    offsets: Int64s
     """int64, shape (n + 1,): from 0, never falling, to `total`."""
 
     @classmethod
     def from_values(cls, values: Sequence[bytes]) -> "Ragged":
-        """The same bytes in one buffer."""
+        """Copy the values into one buffer."""
         offsets = np.zeros(len(values) + 1, np.int64)
         np.cumsum([len(value) for value in values], out=offsets[1:])
         return cls(np.frombuffer(bytearray().join(values), np.uint8), offsets)
@@ -37,7 +36,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> memoryview:
-        """The bytes of value `index`, without a copy; negative numbers count from the end.
+        """Return the bytes of value `index`, without a copy; negative numbers count from the end.
 
         Raises:
             IndexError: No such value.
@@ -48,46 +47,47 @@ class Ragged:
         return memoryview(self.data)[self.offsets[place] : self.offsets[place + 1]]
 
     def tolist(self) -> list[bytes]:
-        """A copy of each value."""
+        """Return a copy of each value."""
         return split(self.data, self.offsets)
 
 
 _STEP_BYTES = 1 << 17
-"""Copies into a caller's array go through a buffer of this size, which stays in the core's cache."""
+"""Size of the buffer through which values are copied into a caller's array; it stays in the core's cache."""
 _LARGE_BYTES = 1 << 20
-"""Values from this size on are copied one by one: the loop costs nothing beside the copy."""
+"""Value size from which values are copied one by one: the cost of the loop is negligible."""
 _UNLOCKED_ITEMS = 500
+"""Number of items from which numpy releases the interpreter lock while it picks."""
 _LONG_BYTES = 1 << 10
-"""Values of one size are cut by numpy below this, which copies them twice."""
+"""Value size from which values are sliced one by one; numpy, used below, copies them twice."""
 _MAX_VIEW_BYTES = 1 << 62
-"""numpy counts the bytes of an array in 63 bits, overlapping ones each time."""
+"""numpy counts the bytes of an array in 63 bits, counting overlapping bytes each time."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Where the values of one column lie in `Source.data`: all inside their samples."""
+    """Places of the values of one column in `MappedRows.data`, all inside their samples."""
 
     begin: Int64s
-    """int64, shape (n,)."""
+    """First byte of each value, int64, shape (n,)."""
     size: "int | Int64s"
-    """Bytes of every value, or of each, shape (n,)."""
+    """Bytes of every value, or of each, int64, shape (n,)."""
 
     @property
     def end(self) -> Int64s:
-        """Exclusive; int64, shape (n,)."""
+        """End of each value, exclusive; int64, shape (n,)."""
         return self.begin + self.size
 
 
-def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Cells]:
-    """The places of every column's values for these samples.
+def locate(source: MappedRows, rows: Int64s, sizes: Sequence[int | None]) -> list[Cells]:
+    """Find the places of every column's values for these samples, and check them.
 
     Args:
         source: The shards.
         rows: Each row's sample in its shard, int64, shape (n,), each in [0, N).
-        sizes: Column sizes; None where a length stands in front of the sample.
+        sizes: Column sizes; None for columns whose lengths stand in front of the sample.
 
     Raises:
-        FormatError: A sample reaches beyond its file, or is shorter than its columns need; padding behind the last
+        FormatError: A sample reaches beyond its file, or is shorter than its columns need; padding after the last
             column is allowed.
     """
     table = gather(source.data, source.base + 4 + 4 * rows, 8).view(OFFSET).reshape(-1, 2).astype(np.int64)
@@ -111,9 +111,9 @@ def locate(source: Source, rows: Int64s, sizes: Sequence[int | None]) -> list[Ce
     return cells
 
 
-def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> None:
-    # The end is compared on every read: the table of offsets was checked when the file was mapped, and others may
-    # have written into the file since.
+def _check_inside(place: Int64s, end: Int64s, source: MappedRows, rows: Int64s) -> None:
+    # Compared on every read: the table of offsets was checked when the file was mapped, but another process may have
+    # written into the file since.
     bad = (place > end) | (end > source.limit)
     if bad.any():
         at = int(np.argmax(bad))
@@ -124,8 +124,8 @@ def _check_inside(place: Int64s, end: Int64s, source: Source, rows: Int64s) -> N
         )
 
 
-def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
-    """The values of `size` bytes that start at these places, end to end in a fresh array of shape (n * size,).
+def gather(data: Bytes1d, begin: Int64s, size: int) -> Bytes1d:
+    """Copy the values of `size` bytes that start at these places, end to end, into an array of shape (n * size,).
 
     Every place must have been checked: `begin + size <= len(data)`.
     """
@@ -138,14 +138,14 @@ def gather(data: Bytes, begin: Int64s, size: int) -> Bytes:
     pieces = _pieces(len(begin), size)
     if pieces > 1:
         begin = (begin[:, None] + np.arange(0, size, size // pieces)).reshape(-1)
-    # One item at every byte, overlapping: picking from this view is a copy of exactly the wanted bytes.
+    # A view with one item at every byte, overlapping: indexing it copies exactly the selected bytes.
     item = np.dtype((np.void, size // pieces))
-    picked: Bytes = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
+    picked: Bytes1d = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
     return picked
 
 
 def _pieces(num_items: int, num_bytes: int) -> int:
-    """Into how many pieces each item is cut: numpy lets other threads run while it picks, but only from 500 items."""
+    """Return into how many pieces to cut each item, so that numpy, which needs 500 items for it, releases the lock."""
     pieces = 1
     if num_items * num_bytes >= _STEP_BYTES:
         while num_items * pieces < _UNLOCKED_ITEMS and num_bytes % (2 * pieces) == 0:
@@ -153,7 +153,7 @@ def _pieces(num_items: int, num_bytes: int) -> int:
     return pieces
 
 
-def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "np.dtype[Any]") -> None:
+def gather_into(data: Bytes1d, begin: Int64s, out: Array, dtype: "np.dtype[Any]") -> None:
     """Fill `out`, shape (n, ...), with the values of elements `dtype` that start at these bytes, checked as above."""
     size = dtype.itemsize * (out[:1].size if len(out) else 0)
     step = max(1, _STEP_BYTES // max(size, 1))
@@ -162,13 +162,13 @@ def gather_into(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any], dtype: "n
         part[...] = gather(data, begin[first : first + step], size).view(dtype).reshape(part.shape)
 
 
-def _copy_each(data: Bytes, begin: Int64s, out: np.ndarray[Any, Any]) -> None:
+def _copy_each(data: Bytes1d, begin: Int64s, out: Array) -> None:
     for row, at in zip(out, begin.tolist(), strict=True):
         row[...] = data[at : at + len(row)]
 
 
-def collect(source: Source, cells: Cells) -> Ragged:
-    """The bytes of these values, end to end."""
+def collect(source: MappedRows, cells: Cells) -> Ragged:
+    """Copy the bytes of these values end to end."""
     same = _same_size(cells)
     if same:
         offsets = np.arange(len(cells.begin) + 1, dtype=np.int64) * same
@@ -180,8 +180,8 @@ def collect(source: Source, cells: Cells) -> Ragged:
     return Ragged(np.frombuffer(bytearray().join([view[begin:end] for begin, end in pairs]), np.uint8), offsets)
 
 
-def copies(source: Source, cells: Cells) -> list[bytes]:
-    """The bytes of each value."""
+def copies(source: MappedRows, cells: Cells) -> list[bytes]:
+    """Return the bytes of each value."""
     same = _same_size(cells)
     if same and same < _LONG_BYTES:
         values: list[bytes] = gather(source.data, cells.begin, same).view(f"V{same}").tolist()
@@ -192,7 +192,7 @@ def copies(source: Source, cells: Cells) -> list[bytes]:
 
 
 def _same_size(cells: Cells) -> int:
-    """The size that all of these values have; 0 when they differ, or are empty."""
+    """Return the size that all of these values have; 0 if they differ, or are empty."""
     if isinstance(cells.size, int):
         return cells.size if len(cells.begin) else 0
     first = cells.size[:1]

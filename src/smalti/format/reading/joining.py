@@ -1,7 +1,4 @@
-"""Batches out of several shards of whatever formats and schemas: as if they were one, or an error that says why not.
-
-Opening a shard of any format, and refusing those that may not be decoded. Knows no stores.
-"""
+"""Shards of any format, opened and read as one: batches out of several shards whose formats may differ."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -11,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.info import ShardInfo
-from smalti.format.reading.batch import Arrays, Picked, check_out, gather_batch, read_batch
+from smalti.format.reading.batch import Arrays, RowSelection, check_out, gather_batch, read_batch
 from smalti.format.reading.gather import Ragged
-from smalti.format.reading.mapping import Int64s
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
@@ -25,10 +22,10 @@ AnyShard = Shard | TextShard
 def open_shard(
     paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
 ) -> AnyShard:
-    """The open shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
+    """Open the shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
 
-    With `check_config`, what the shard itself says of its columns must be what `info` says: for shards that Smalti
-    wrote.
+    With `check_config`, the description of the columns inside the shard must equal that of `info`: for shards that
+    Smalti wrote.
 
     Raises:
         ChecksumMismatch: The size of a file is not the declared one.
@@ -50,19 +47,19 @@ def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = Fa
         SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given.
     """
     seen: set[int] = set()
-    kept: list[Schema] = []  # so that no number in `seen` is used again
+    alive: list[Schema] = []  # so that no `id` in `seen` is reused
     for shard in shards:
         if shard.meta is None and id(shard.schema) not in seen:
             shard.schema.codecs(allow_unsafe_types=allow_unsafe_types)
             seen.add(id(shard.schema))
-            kept.append(shard.schema)
+            alive.append(shard.schema)
 
 
-_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: nothing is done to each that C does not do
+_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: no Python code runs for each of them
 
 
 def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Arrays | None = None) -> dict[str, Any]:
-    """Samples of several shards by column, in the order asked for; what comes back is as `Shard.batch` says.
+    """Return samples of several shards by column, in the order of `rows`, as `Shard.batch` does for one.
 
     Args:
         shards: At least one.
@@ -72,17 +69,17 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
 
     Raises:
         FormatError: Bytes of one of the samples are damaged.
-        SchemaError: Two of the shards have other columns or encodings; or as `Shard.batch` says.
+        SchemaError: Two of the shards have different columns or encodings; or as `Shard.batch` says.
         ValueError: One of the shards is closed.
     """
-    picked = _alike(shards, which, rows)
-    if picked is not None:
-        return read_batch(picked, out)
+    selection = _select_rows(shards, which, rows)
+    if selection is not None:
+        return read_batch(selection, out)
     return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
 
 
 def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
-    """The batch, with the columns that are arrays written into those of `out` that have their names.
+    """Write the columns that are arrays into those of `out` that have their names, and return the batch.
 
     Raises:
         SchemaError: An array of `out` has another dtype or shape, or cannot be written.
@@ -98,20 +95,20 @@ def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
 def gather_of(
     shards: Sequence[AnyShard], which: Int64s, rows: Int64s, columns: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The same undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
-    picked = _alike(shards, which, rows)
-    if picked is not None:
-        return gather_batch(picked, columns)
+    """Return samples of several shards undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
+    selection = _select_rows(shards, which, rows)
+    if selection is not None:
+        return gather_batch(selection, columns)
     return _merged(shards, which, lambda shard, places: shard.gather(rows[places], columns))
 
 
-def _alike(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> Picked | None:
-    """All of them read as one, when they are MDS shards of one schema: nearly always."""
-    alike = [shard for shard in shards if isinstance(shard, Shard)]
-    plans = set(map(_PLAN, alike))
-    if len(plans) != 1 or len(alike) != len(shards):
+def _select_rows(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> RowSelection | None:
+    """Return the rows as one selection if all shards are MDS shards of one schema, the usual case; else None."""
+    mds_shards = [shard for shard in shards if isinstance(shard, Shard)]
+    plans = set(map(_PLAN, mds_shards))
+    if len(plans) != 1 or len(mds_shards) != len(shards):
         return None
-    return Picked([shard.mapped() for shard in alike], which, rows, plans.pop())
+    return RowSelection([shard.mapped() for shard in mds_shards], which, rows, plans.pop())
 
 
 def _merged(
@@ -123,7 +120,7 @@ def _merged(
 
 
 def check_alike(infos: Sequence[ShardInfo]) -> None:
-    """Return only if the shards have the same columns, in whatever order.
+    """Return only if the shards have the same columns, in any order.
 
     Raises:
         SchemaError: Two of them have not.
@@ -140,7 +137,7 @@ def check_alike(infos: Sequence[ShardInfo]) -> None:
 
 
 def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:
-    """One batch out of parts of it that have the same columns.
+    """Join parts of a batch that have the same columns.
 
     Args:
         parts: Column to values of each part; at least one.
@@ -151,7 +148,7 @@ def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[st
 
 
 def _in_order(parts: list[Any], order: Int64s) -> Any:
-    """The rows of all parts, one behind the other and then picked in this order."""
+    """Concatenate the rows of all parts, and pick them in this order."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)[order]
     if all(isinstance(part, Ragged) for part in parts):
@@ -162,7 +159,7 @@ def _in_order(parts: list[Any], order: Int64s) -> Any:
 
 
 def _listed(part: Any) -> list[Any]:
-    """The values themselves; beside lists, only text stands as bytes: that of a shard that had none beyond UTF-8."""
+    """Return the values as a list; a `Ragged` beside lists is text of a shard whose text is all valid UTF-8."""
     if isinstance(part, Ragged):
         return [value.decode("utf-8") for value in part.tolist()]
     return list(part.tolist() if isinstance(part, np.ndarray) else part)

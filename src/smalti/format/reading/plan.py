@@ -1,4 +1,4 @@
-"""What reading needs to know about a schema, worked out once: no shard, no file, no bytes."""
+"""Read plans: what reading needs to know about a schema, computed once. No shard, no file, no bytes."""
 
 import struct
 from collections.abc import Callable
@@ -19,39 +19,42 @@ _plans: "dict[tuple[Schema, bool, int], ReadPlan]" = {}
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
-    """How the values of one column are found and what they become."""
+class ColumnReadPlan:
+    """Location, decoder and batch form of the values of one column."""
 
     name: str
     codec: Encoding
     size: int | None
-    """Bytes of each value; None where its length stands in front of the sample."""
+    """Bytes of each value; None if its length stands in front of the sample."""
     dtype: "np.dtype[Any] | None"
-    """Element type, little-endian, when a batch of the column is one array; else None."""
+    """Element type, little-endian, if a batch of the column is one array; else None."""
     shape: tuple[int, ...]
     """Shape of one value of such a column."""
     is_verbatim: bool
-    """Whether batches carry the stored bytes themselves."""
+    """True if batches carry the stored bytes themselves."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReadPlan:
-    """A schema made ready for reading; one object for equal schemas, by which batches see that shards are alike."""
+    """A schema prepared for reading.
+
+    Equal schemas share one object, so that batches can compare shards by identity.
+    """
 
     schema: Schema
-    columns: tuple[ColumnPlan, ...]
+    columns: tuple[ColumnReadPlan, ...]
     steps: tuple[tuple[str, Encoding, Callable[[bytes], Any], int | None], ...]
     """Name, encoding, decoder and size of each column, for single samples."""
     head_bytes: int
     """Bytes of the lengths in front of each sample."""
     lengths: Callable[..., tuple[int, ...]]
-    """Unpacks them from a buffer at an offset."""
-    least_bytes: int
+    """Unpacks these lengths from a buffer at an offset."""
+    min_bytes: int
     """Bytes of a sample whose columns of varying length are all empty."""
 
 
 def read_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
-    """The plan of a schema; thread-safe.
+    """Return the plan of a schema; thread-safe.
 
     Raises:
         SchemaError: A column's encoding is unknown or unsafe.
@@ -61,7 +64,7 @@ def read_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
     if found is None:
         if len(_plans) >= _MAX_PLANS:
             _plans.clear()
-        # Not lru_cache, which gives each of several threads that come at once a plan of its own.
+        # Not lru_cache: threads that call it at the same time would get different objects.
         found = _plans.setdefault(key, _make_plan(schema, allow_unsafe_types=allow_unsafe_types))
     return found
 
@@ -80,16 +83,16 @@ def _make_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
     )
 
 
-def _column(name: str, codec: Encoding, size: int | None) -> ColumnPlan:
+def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     if isinstance(codec, Scalar):
         dtype = codec.dtype
     elif isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
         dtype, shape = codec.dtype, codec.shape
-    return ColumnPlan(name, codec, size, dtype, shape, is_verbatim(codec))
+    return ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec))
 
 
 def is_verbatim(codec: Encoding) -> bool:
-    """Whether batches carry the stored bytes themselves, as they do for bytes and image files."""
+    """Return whether batches carry the stored bytes themselves, as they do for bytes and image files."""
     return codec.is_image or isinstance(codec, Bytes)

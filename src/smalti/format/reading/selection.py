@@ -1,4 +1,4 @@
-"""The forms in which samples are asked for: a number, a slice, lists and arrays of numbers. Knows no shards."""
+"""Indexing: integers, slices, lists and arrays of sample numbers, checked. Knows no shards."""
 
 import operator
 from collections.abc import Callable
@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from smalti.format.encodings.encoding import Array
+
 
 def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
-    """What `get` returns for a number, or lists of it for more than one, nested as `at` is.
+    """Return what `get` returns for an integer, or lists of it for more than one, nested as `at` is.
 
     Args:
-        at: An integer, negative ones count from the end; a slice; a list, maybe of lists; an array of integers.
-        size: How many there are.
+        at: An integer, negative ones count from the end; a slice; a list, perhaps of lists; an array of integers.
+        size: Number of samples.
         get: Takes a number in [0, size).
         what: The thing that is indexed, for messages.
 
@@ -37,3 +39,24 @@ def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
         + (f" of {at.dtype}" if isinstance(at, np.ndarray) else "")
         + "."
     )
+
+
+def check_rows(indices: Array, size: int, what: str) -> Array:
+    """Return the sample numbers as an integer array of shape (n,).
+
+    Args:
+        indices: What the caller passed; negative numbers are refused.
+        size: Number of samples.
+        what: The thing that is indexed, for messages.
+
+    Raises:
+        IndexError: Another shape or type, or a number outside [0, size).
+    """
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise IndexError(
+            f"expected a one-dimensional array of sample numbers, found {rows.dtype} of shape {rows.shape}"
+        )
+    if rows.size and not (rows.min() >= 0 and rows.max() < size):
+        raise IndexError(f"samples {rows.min()} to {rows.max()} of {size} in {what}")
+    return rows

@@ -1,4 +1,4 @@
-"""Reading one uncompressed shard file through a memory map: samples, and batches by column."""
+"""Reading one uncompressed MDS shard through a memory map: samples, and batches by column."""
 
 import operator
 import struct
@@ -10,12 +10,14 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from smalti.errors import FormatError
+from smalti.format.encodings.encoding import Array
 from smalti.format.hashing import FIRST_BYTES
 from smalti.format.info import ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import DECODER_ERRORS, Arrays, Picked, damaged, gather_batch, read_batch
+from smalti.format.reading.batch import DECODER_ERRORS, Arrays, RowSelection, damaged, gather_batch, read_batch
 from smalti.format.reading.mapping import MappedFile
 from smalti.format.reading.plan import ReadPlan, read_plan
+from smalti.format.reading.selection import check_rows
 from smalti.format.reading.stored import StoredSamples
 
 _BEGIN_AND_END = struct.Struct("<2I").unpack_from
@@ -24,7 +26,7 @@ _BEGIN_AND_END = struct.Struct("<2I").unpack_from
 class Shard:
     """The samples of one shard file; read-only and thread-safe.
 
-    Nothing that it returns refers to the file afterwards: the file may be unlinked, and the shard closed, at any time.
+    Results never refer to the file: it may be unlinked, and the shard closed, at any time.
     """
 
     __slots__ = ("_file", "_len", "info", "plan")
@@ -33,7 +35,7 @@ class Shard:
         """Use `Shard.open`."""
         self.info = info
         self.plan = plan
-        """The schema made ready for reading; the same object for shards of equal schemas."""
+        """The schema prepared for reading; the same object for shards of equal schemas."""
         self._file: MappedFile | None = file
         self._len = info.samples
 
@@ -46,9 +48,9 @@ class Shard:
         Args:
             path: The file as `info.raw` describes it.
             info: The shard's entry in the index.
-            allow_unsafe_types: Whether columns that run code when read are wanted.
-            check_config: Whether the description of the columns inside the shard must be that of the index: for shards
-                that Smalti wrote.
+            allow_unsafe_types: Whether columns that run code when they are read are allowed.
+            check_config: Whether the description of the columns inside the shard must equal that of the index: for
+                shards that Smalti wrote.
 
         Raises:
             ChecksumMismatch: The size is not the declared one.
@@ -67,10 +69,10 @@ class Shard:
     def open_first(
         cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False, check_config: bool = False
     ) -> "Shard | None":
-        """The shard over the first bytes of a file that is still being written, if these verify and hold sample `last`.
+        """Open the shard over the first `FIRST_BYTES` of a file that is still being written.
 
-        Samples that do not lie in them raise `FormatError`. None where they are not here yet, are not those that
-        `info.raw.first_hash` declares, or end before the sample does.
+        Reading a sample beyond these bytes raises `FormatError`. Returns None if fewer bytes are written, if they do
+        not have the hash `info.raw.first_hash`, or if sample `last` does not lie in them.
 
         Raises:
             FormatError: The header or the offsets contradict the index.
@@ -92,7 +94,7 @@ class Shard:
         return self._len
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Sample `index` as column to value; negative numbers count from the end.
+        """Return sample `index` as column to value; negative numbers count from the end.
 
         Raises:
             IndexError: No such sample.
@@ -107,7 +109,7 @@ class Shard:
         file, plan = self.mapped(), self.plan
         data = file.map
         begin, end = _BEGIN_AND_END(data, 4 + 4 * number)
-        if end > file.size or begin + plan.least_bytes > end:
+        if end > file.size or begin + plan.min_bytes > end:
             raise self._too_short(number)
         lengths = iter(plan.lengths(data, begin))
         begin += plan.head_bytes
@@ -124,17 +126,17 @@ class Shard:
             begin = after
         return sample
 
-    def batch(self, indices: "np.ndarray[Any, Any]", *, out: Arrays | None = None) -> dict[str, Any]:
-        """The samples at `indices`, by column, in that order.
+    def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:
+        """Return the samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
-            out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape said
-                below; such a column's array is returned. What was written is undefined when an error is raised.
+            out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape given
+                below; such a column is returned as that array. Their content is undefined if an error is raised.
 
         Returns:
             Column to values: a fresh array of shape (n,) for numbers (`int` is int64), of shape (n, *shape) for
-            `ndarray:DTYPE:SHAPE`, else a list of n decoded values; for `jpeg` and `png` a list of undecoded bytes.
+                `ndarray:DTYPE:SHAPE`, else a list of n decoded values; for `jpeg` and `png` a list of undecoded bytes.
 
         Raises:
             IndexError: A number outside the shard.
@@ -144,12 +146,12 @@ class Shard:
         """
         return read_batch(self._pick(indices), out)
 
-    def gather(self, indices: "np.ndarray[Any, Any]", columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """The samples at `indices`, by column, undecoded: what processes send each other.
+    def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the samples at `indices`, by column, undecoded: the form in which processes exchange them.
 
         Args:
             indices: As in `batch`.
-            columns: Names of the columns wanted; None for all.
+            columns: Names of the columns; None for all.
 
         Returns:
             Column to values: arrays as in `batch`, and a `Ragged` for every other column.
@@ -163,10 +165,10 @@ class Shard:
         return gather_batch(self._pick(indices), columns)
 
     def stored_samples(self) -> StoredSamples:
-        """The samples as they lie in the file, to be copied or hashed without decoding; keeps the file mapped.
+        """Return the samples as stored, to be copied or hashed without decoding; keeps the file mapped.
 
         Raises:
-            FormatError: The table of offsets was damaged since the shard was opened.
+            FormatError: The table of offsets was damaged after the shard was opened.
             ValueError: The shard is closed.
         """
         file = self.mapped()
@@ -174,11 +176,11 @@ class Shard:
         return StoredSamples(data, read_offsets(data, samples=self._len, what=file.name).astype(np.int64))
 
     def close(self) -> None:
-        """Let go of the file; reads that are under way finish."""
+        """Release the file; concurrent reads finish."""
         self._file = None
 
     def mapped(self) -> MappedFile:
-        """The file's map, which lives as long as the result is held.
+        """Return the file's map, which lives as long as the result is referenced.
 
         Raises:
             ValueError: The shard is closed.
@@ -188,13 +190,9 @@ class Shard:
             raise ValueError(f"shard {self.info.raw.basename} is closed")
         return file
 
-    def _pick(self, indices: "np.ndarray[Any, Any]") -> Picked:
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
-            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
-        return Picked([self.mapped()], np.zeros(len(wanted), np.int64), wanted.astype(np.int64), self.plan)
+    def _pick(self, indices: Array) -> RowSelection:
+        rows = check_rows(indices, self._len, self.info.raw.basename)
+        return RowSelection([self.mapped()], np.zeros(len(rows), np.int64), rows.astype(np.int64), self.plan)
 
     def _too_short(self, number: int) -> FormatError:
         return FormatError(

@@ -1,13 +1,11 @@
-"""Samples as they lie in a shard: to be copied into another one, or hashed, without being decoded."""
+"""Samples as stored in a shard: to be copied into another one, or hashed, without decoding."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import hash_rows
-
-Int64s = np.ndarray[Any, "np.dtype[np.int64]"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,18 +13,18 @@ class StoredSamples:
     """Encoded samples, back to back."""
 
     data: memoryview
-    """Bytes that hold them."""
+    """Buffer that holds them."""
     ends: Int64s
-    """Where the first begins in `data`, and where each ends; rising, int64, shape (samples + 1,)."""
+    """Begin of the first sample in `data`, and end of each; rising, int64, shape (samples + 1,)."""
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
     def __getitem__(self, rows: slice) -> "StoredSamples":
-        """The samples of a slice with step 1."""
+        """Return the samples of a slice with step 1."""
         begin, end, step = rows.indices(len(self))
         if step != 1:
-            raise ValueError(f"expected samples that follow each other, found a step of {step}")
+            raise ValueError(f"expected consecutive samples, found a step of {step}")
         return StoredSamples(self.data, self.ends[begin : max(begin, end) + 1])
 
     @property
@@ -40,5 +38,5 @@ class StoredSamples:
         return self.data[int(self.ends[0]) : int(self.ends[-1])]
 
     def row_hash(self) -> int:
-        """The sum of their hashes (`smalti.format.hashing`)."""
+        """Return the sum of their hashes (`smalti.format.hashing`)."""
         return hash_rows(self.data, self.ends)

@@ -1,4 +1,4 @@
-"""Reading one uncompressed text shard (JSONL, CSV, TSV, XSV): the data file through a memory map, the meta file whole.
+"""Reading one uncompressed text shard (JSONL, CSV, TSV, XSV): the data file mapped, the meta file in memory.
 
 The meta file: uint32 N | uint32 offset, into the data file, of each line, and of the end | config as JSON
 """
@@ -11,23 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError
+from smalti.errors import FormatError
+from smalti.format.encodings.encoding import Array
 from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.layout import OFFSET, Offsets, compare_config
-from smalti.format.reading.batch import check_out
+from smalti.format.layout import Offsets, compare_config, read_offsets
+from smalti.format.reading.batch import check_known, check_out
 from smalti.format.reading.gather import Ragged
+from smalti.format.reading.selection import check_rows
 from smalti.format.reading.stored import StoredSamples
+from smalti.format.reading.verification import check_size
 from smalti.format.text_layout import TextLayout
 from smalti.format.text_lines import make_lines
 
-Array = np.ndarray[Any, Any]
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
 
 
 class TextShard:
     """The samples of one text shard; read-only and thread-safe, with the same methods as `Shard`.
 
-    Nothing that it returns refers to the files afterwards: they may be unlinked, and the shard closed, at any time.
+    Results never refer to the files: they may be unlinked, and the shard closed, at any time.
     """
 
     def __init__(self, data: "mmap.mmap | bytes", offsets: Offsets, info: ShardInfo, layout: TextLayout) -> None:
@@ -41,7 +43,7 @@ class TextShard:
 
     @classmethod
     def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, *, check_config: bool = False) -> "TextShard":
-        """Map the data file, read the meta file, and check one against the other and both against the index.
+        """Map the data file, read the meta file, and check them against each other and against the index.
 
         Args:
             data_path: The file as `info.raw` describes it.
@@ -58,10 +60,17 @@ class TextShard:
         if layout is None or meta_info is None:
             raise FormatError(f"{data_path}: its index entry is that of an {info.format} shard, not of a text shard.")
         with meta_path.open("rb") as file:
-            meta = file.read(meta_info.num_bytes + 1)
-        _check_size(meta_path, len(meta), meta_info)
+            check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
+            file.seek(0)
+            meta = file.read(meta_info.num_bytes)
         data = _map(data_path, info.raw)
-        offsets = _read_offsets(meta, info, what=str(meta_path))
+        offsets = read_offsets(
+            memoryview(meta),
+            samples=info.samples,
+            what=str(meta_path),
+            first=0,  # the header in front of the first line is compared below
+            num_bytes=info.raw.num_bytes,
+        )
         if check_config:
             compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=str(meta_path))
         _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=str(data_path))
@@ -71,7 +80,7 @@ class TextShard:
         return self._len
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Sample `index` as column to value (str, int or float); negative numbers count from the end.
+        """Return sample `index` as column to value (str, int or float); negative numbers count from the end.
 
         Raises:
             IndexError: No such sample.
@@ -87,15 +96,15 @@ class TextShard:
         return {name: values[0] for name, values in columns.items()}
 
     def batch(self, indices: Array, *, out: Mapping[str, Array] | None = None) -> dict[str, Any]:
-        """The samples at `indices`, by column, in that order.
+        """Return the samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
             out: Arrays of shape (n,) to write columns of numbers into; such a column is returned as that array.
 
         Returns:
-            Column to values: float64 or int64 of shape (n,), else a list of n values: text, or integers of which one
-            does not fit 64 bits.
+            Column to values: float64 or int64 of shape (n,), else a list of n values: text, or integers if one of them
+                does not fit 64 bits.
 
         Raises:
             IndexError: A number outside the shard.
@@ -103,7 +112,7 @@ class TextShard:
             SchemaError: An array of `out` cannot hold its column.
             ValueError: The shard is closed.
         """
-        found = self._columns(self._rows(indices))
+        found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
         columns: dict[str, Any] = {}
         for name, encoding in zip(self._lines.names, self._lines.encodings, strict=True):
             values = _numbers(encoding, found[name])
@@ -115,7 +124,7 @@ class TextShard:
         return columns
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """The same as `batch`, with text as UTF-8 bytes in one `Ragged` where it can be, to be sent to a process.
+        """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
 
         Args:
             indices: As for `batch`.
@@ -126,16 +135,12 @@ class TextShard:
         """
         encodings = self.info.schema.columns()
         chosen = encodings if columns is None else columns
-        unknown = [name for name in chosen if name not in encodings]
-        if unknown:
-            raise SchemaError(
-                f"there is no column {unknown[0]!r}; the columns are {', '.join(encodings)}.", column=unknown[0]
-            )
+        check_known(chosen, encodings)
         found = self.batch(indices)
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
 
     def stored_samples(self) -> StoredSamples:
-        """The lines of the samples with their ends, as they lie in the file.
+        """Return the lines of the samples with their ends, as stored.
 
         Raises:
             ValueError: The shard is closed.
@@ -145,17 +150,8 @@ class TextShard:
         return StoredSamples(memoryview(self._data), self._offsets.astype(np.int64))
 
     def close(self) -> None:
-        """Let go of the file; reads that are under way finish."""
+        """Release the file; concurrent reads finish."""
         self._data = None
-
-    def _rows(self, indices: Array) -> list[int]:
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise IndexError(f"expected a row of sample numbers, found {wanted.dtype} of shape {wanted.shape}")
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._len):
-            raise IndexError(f"samples {wanted.min()} to {wanted.max()} of {self._len} in {self.info.raw.basename}")
-        rows: list[int] = wanted.tolist()
-        return rows
 
     def _columns(self, rows: list[int]) -> dict[str, list[Any]]:
         data = self._data
@@ -178,39 +174,9 @@ class TextShard:
 
 def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":
     with path.open("rb") as file:
-        _check_size(path, file.seek(0, 2), info)
-        # A shard without samples may be an empty file, and that cannot be mapped.
+        check_size(file.seek(0, 2), info.num_bytes, what=str(path))
+        # A shard without samples may be an empty file, which cannot be mapped.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.num_bytes else b""
-
-
-def _check_size(path: Path, found: int, info: FileInfo) -> None:
-    if found != info.num_bytes:
-        raise ChecksumMismatch(
-            f"{path}: expected {info.num_bytes} bytes, found another number; it is incomplete or belongs to another "
-            "index. Fetch it again, or run the writer again.",
-            expected=info.num_bytes,
-            found=found,
-            hash="size",
-        )
-
-
-def _read_offsets(meta: bytes, info: ShardInfo, *, what: str) -> Offsets:
-    """The checked table of offsets, uint32, shape (N + 1,): rising, ending where the data file ends."""
-    found = int.from_bytes(meta[:4], "little")
-    if len(meta) < 8 + 4 * info.samples or found != info.samples:
-        raise FormatError(
-            f"{what}: expected {info.samples} samples, as the index says, found {found} in {len(meta)} bytes; the "
-            "meta file is cut short, or belongs to another index. Fetch it again, or run the writer again.",
-            expected=info.samples,
-            found=found,
-        )
-    offsets: Offsets = np.frombuffer(meta, OFFSET, info.samples + 1, offset=4).copy()
-    if offsets[-1] != info.raw.num_bytes or (offsets[1:] < offsets[:-1]).any():
-        raise FormatError(
-            f"{what}: the table of line offsets is damaged: expected rising offsets up to {info.raw.num_bytes}, the "
-            "end of the data file. Fetch it again, or run the writer again."
-        )
-    return offsets
 
 
 def _check_lines(data: Array, offsets: Offsets, layout: TextLayout, *, what: str) -> None:
@@ -234,7 +200,7 @@ def _numbers(encoding: str, values: list[Any]) -> Any:
         try:
             return np.array(values, np.int64)
         except OverflowError:
-            return values  # Python integers beyond 64 bits, which the format allows
+            return values  # Python integers beyond 64 bits are allowed by the format
     return values
 
 
@@ -242,4 +208,4 @@ def _ragged(values: list[str]) -> Any:
     try:
         return Ragged.from_values([value.encode("utf-8") for value in values])
     except UnicodeEncodeError:
-        return values  # JSON can hold halves of surrogate pairs, which UTF-8 cannot
+        return values  # JSON can hold unpaired surrogates, UTF-8 cannot

@@ -1,4 +1,4 @@
-"""Comparing a local file with what the index says about it: size and every checksum. Fetches nothing."""
+"""Comparison of a local file with its entry in the index: size and every checksum. Fetches nothing."""
 
 from io import FileIO
 from pathlib import Path
@@ -7,7 +7,25 @@ from smalti.errors import ChecksumMismatch
 from smalti.format.hashing import Hasher, compare_digests, new_hash
 from smalti.format.info import FileInfo
 
-_CHUNK_BYTES = 1 << 18  # one buffer that stays in the core's cache: 14 GB/s where fresh ones of a megabyte gave 4
+_CHUNK_BYTES = (
+    1 << 18
+)  # one buffer that stays in the core's cache: 14 GB/s, against 4 GB/s with fresh ones of a megabyte
+
+
+def check_size(found: int, expected: int, *, what: str) -> None:
+    """Return only if a file has the expected number of bytes.
+
+    Raises:
+        ChecksumMismatch: It has another; `expected`, `found` and `hash` ("size") are attributes.
+    """
+    if found != expected:
+        raise ChecksumMismatch(
+            f"{what}: expected {expected} bytes, found {found}; it is incomplete, was changed, or belongs to another "
+            "index. Fetch it again, or run the writer again.",
+            expected=expected,
+            found=found,
+            hash="size",
+        )
 
 
 def verify_file(path: Path, info: FileInfo, *, what: str) -> None:
@@ -28,14 +46,7 @@ def verify_file(path: Path, info: FileInfo, *, what: str) -> None:
         if num_bytes == info.num_bytes and hashers:
             file.seek(0)
             num_bytes = _feed(file, list(hashers.values()))
-    if num_bytes != info.num_bytes:
-        raise ChecksumMismatch(
-            f"{what}: expected {info.num_bytes} bytes, found {num_bytes}; it is incomplete or was changed. "
-            "Fetch it again, or run the writer again.",
-            expected=info.num_bytes,
-            found=num_bytes,
-            hash="size",
-        )
+    check_size(num_bytes, info.num_bytes, what=what)
     compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, info.hashes, what=what)
 
 

@@ -1,12 +1,8 @@
-"""Arrow record batches to stored samples, column by column: bytes equal to those of one sample at a time.
+"""Arrow record batches to stored samples, column by column, with the bytes that `rows` gives sample by sample.
 
-A column becomes rows of bytes (fixed size) or a binary Arrow array; neighbouring fixed columns are laid side by side,
-and one concatenation in Arrow's C++ puts the samples together. Only this and the two `arrow_*` modules of the format
-need pyarrow, so they are imported when first used.
-
-One Arrow column to the stored bytes of its values, for each encoding; lossless, or refused with the row.
-
-Arrow values as plain Python values, for the encodings that have no column-wise form; maps become objects.
+Each column is encoded on its own: to rows of bytes (fixed size) or to a binary Arrow array. Neighbouring fixed columns
+are laid side by side, and one concatenation in Arrow's C++ assembles the samples. Encodings without a function in
+`_COLUMN_WISE` encode value by value. Only this module of the format needs pyarrow; it is imported when first used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,78 +15,158 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, shape_header
-from smalti.format.encodings.casting import Array, cast_exact, little_endian
-from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, begins_well
-from smalti.format.encodings.images import ImageFile, Jpeg, Pil, Png
+from smalti.format.encodings.casting import cast_exact, little_endian
+from smalti.format.encodings.encoding import Array, Encoding
+from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
+from smalti.format.encodings.images import ImageFileEncoding, Jpeg, Pil, Png
 from smalti.format.encodings.scalars import Int, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.layout import OFFSET
-from smalti.format.schema import Schema
+from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import MAX_FILE_BYTES, check_stored
 
+StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
+"""The stored values of a column: uint8, shape (rows, size), or a large_binary array."""
+_STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
-def plain_values(array: pa.Array) -> list[Any]:
-    """Every value as Python has it; a map becomes a dict.
+
+class EncodedRows:
+    """The encoded columns of one batch, assembled into samples strip by strip."""
+
+    def __init__(self, count: int, columns: list[StoredColumn]) -> None:
+        self._columns = columns
+        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
+        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
+        """Bytes of each sample, int64, shape (rows,)."""
+        for values in variable:
+            self.lengths += values
+
+    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
+        while begin < end:
+            stop = min(end, begin + self._rows_per_strip(begin))
+            yield _join([_rows_of(column, begin, stop) for column in self._columns])
+            begin = stop
+
+    def _rows_per_strip(self, begin: int) -> int:
+        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
+        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
+
+
+def encode_batch(
+    schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
+) -> EncodedRows:
+    """Encode the samples of a batch.
+
+    Args:
+        schema: The columns to write; the batch has exactly these, in any order.
+        codecs: Their encodings.
+        batch: At least one row.
+        first_row: Number of the first row, for messages.
 
     Raises:
-        SchemaError: A map has a key twice; `row` says where.
+        SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.
     """
-    values: list[Any] = array.to_pylist()
-    if not _has_map(array.type):
-        return values
-    plain: list[Any] = []
+    names = batch.schema.names
+    if sorted(names) != sorted(schema.names):
+        missing, extra = sorted(set(schema.names) - set(names)), sorted(set(names) - set(schema.names))
+        raise SchemaError(
+            f"batch at row {first_row}: missing columns {missing}, unknown columns {extra}, and {len(names)} "
+            f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
+            row=first_row,
+        )
+    columns: list[StoredColumn] = []
     try:
-        plain.extend(_plain_value(value, array.type) for value in values)
+        for name, codec in zip(schema.names, codecs, strict=True):
+            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
     except SchemaError as error:
-        raise SchemaError(error.message, row=len(plain)) from error
-    return plain
+        # The number of encoded columns is the place of the one that failed.
+        name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
+        raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
+    return EncodedRows(batch.num_rows, columns)
 
 
-def _children(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(i).type for i in range(kind.num_fields)]
+def _checked_lengths(column: StoredColumn) -> StoredColumn:
+    if not isinstance(column, np.ndarray):
+        lengths = _lengths(column)
+        if int(lengths.max()) > MAX_FILE_BYTES:
+            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
+    return column
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pt.is_map(kind) or any(_has_map(child) for child in _children(kind))
+def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
+    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
 
 
-def _plain_value(value: Any, kind: pa.DataType) -> Any:
-    if value is None or not _has_map(kind):
-        return value
-    if pt.is_map(kind):
-        obj = {key: _plain_value(item, kind.item_type) for key, item in value}
-        if len(obj) != len(value):
-            raise SchemaError("a map has a key twice, which JSON cannot hold.")
-        return obj
-    if pt.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return {field.name: _plain_value(value[field.name], field.type) for field in fields}
-    return [_plain_value(item, kind.value_type) for item in value]
+def _join(columns: list[StoredColumn]) -> memoryview:
+    lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
+    if lengths:
+        head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
+        columns = [head, *columns]
+    parts = _side_by_side(columns)
+    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
+        return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
+    arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
+    empty = pa.scalar(b"", pa.large_binary())
+    return _content(pc.binary_join_element_wise(*arrays, empty))
 
 
-Stored: TypeAlias = "Array | pa.LargeBinaryArray"
+def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
+    parts: list[StoredColumn] = []
+    run: list[Array] = []
+    for column in [*columns, None]:
+        if isinstance(column, np.ndarray):
+            run.append(column)
+            continue
+        if run:
+            parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
+            run = []
+        if column is not None:
+            parts.append(column)
+    return parts
 
 
-def encode_column(codec: Encoding, array: pa.Array) -> Stored:
-    """The stored values: uint8, shape (rows, size), for a fixed-size encoding; else a large_binary array without nulls.
+def _offsets(column: pa.LargeBinaryArray) -> Array:
+    offsets: Array = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, offset=8 * column.offset)
+    return offsets
+
+
+def _lengths(column: pa.LargeBinaryArray) -> Array:
+    return np.diff(_offsets(column))
+
+
+def _content(column: pa.LargeBinaryArray) -> memoryview:
+    offsets, data = _offsets(column), column.buffers()[2]
+    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
+
+
+def _as_binary(rows: Array) -> pa.LargeBinaryArray:
+    count, width = rows.shape
+    ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
+    data = np.ascontiguousarray(rows).reshape(-1)
+    return _from_parts(data, ends)
+
+
+def encode_column(codec: Encoding, array: pa.Array) -> StoredColumn:
+    """Encode a column: uint8, shape (rows, size), for a fixed-size encoding; else a large_binary array without nulls.
 
     Raises:
-        SchemaError: A null, another type than the encoding takes, or a value that does not fit; `row` says where.
+        SchemaError: A null, another type than the encoding takes, or a value that does not fit; `row` is its place.
     """
     array = _plain(array)
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise SchemaError("a null cannot be stored; fill it or drop the row before writing.", row=row)
-    # Exact types: an encoding that a user derived from one of these has its own idea of `encode`.
+    # Exact types: a user's subclass of one of these may override `encode`.
     kind = type(codec)
     if kind in _COLUMN_WISE:
         return _COLUMN_WISE[kind](codec, array)
-    return _one_by_one(codec, _binary(array).to_pylist() if kind is Pil else plain_values(array))
+    return _encode_each(codec, _binary(array).to_pylist() if kind is Pil else plain_values(array))
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Without dictionary, run-end and extension wrapping, which say how values are kept and not what they are."""
+    """Remove dictionary, run-end and extension types, which only change how the values are represented."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array.type, pa.FixedShapeTensorType):
@@ -138,7 +214,7 @@ def _binary(array: pa.Array) -> pa.LargeBinaryArray:
 def _as_large_binary(array: pa.Array) -> pa.LargeBinaryArray:
     try:
         return array.cast(pa.large_binary())
-    except pa.ArrowNotImplementedError as error:  # older versions of Arrow cannot cast their view types
+    except pa.ArrowNotImplementedError as error:  # older versions of Arrow cannot cast view types
         raise SchemaError(f"this pyarrow cannot convert {array.type}; cast it before writing.", row=0) from error
 
 
@@ -147,7 +223,7 @@ def _text(array: pa.Array) -> pa.LargeBinaryArray:
         raise SchemaError(f"expected text, found Arrow type {array.type}.", row=0)
     stored = _as_large_binary(array)
     try:
-        # Arrow believes that text is UTF-8 until it is asked to look.
+        # Arrow does not validate UTF-8 unless binary is cast to text.
         stored.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         row = next(i for i, value in enumerate(stored) if not _is_utf8(value.as_py()))
@@ -163,21 +239,21 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _image_files(codec: ImageFile, array: pa.Array) -> pa.LargeBinaryArray:
+def _image_files(codec: ImageFileEncoding, array: pa.Array) -> pa.LargeBinaryArray:
     stored = _binary(array)
-    doubtful = _doubtful_jpegs(stored) if isinstance(codec, Jpeg) else range(len(stored))
+    suspect_rows = _suspect_jpegs(stored) if isinstance(codec, Jpeg) else range(len(stored))
     row = 0
     try:
-        for row in doubtful:
+        for row in suspect_rows:
             codec.check(stored[row].as_py())
     except SchemaError as error:
         raise SchemaError(error.message, row=row) from error
     return stored
 
 
-def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
-    """The rows that need a closer look."""
-    ends = np.frombuffer(stored.buffers()[1], np.int64, len(stored) + 1, offset=8 * stored.offset)
+def _suspect_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
+    """Yield the rows that a cheap check of head and end mark does not accept."""
+    ends = _offsets(stored)
     content = stored.buffers()[2]
     if content is None:
         yield from range(len(stored))
@@ -188,11 +264,11 @@ def _doubtful_jpegs(stored: pa.LargeBinaryArray) -> Iterator[int]:
     heads = np.minimum(ends[1:], ends[:-1] + HEAD_BYTES)
     view = memoryview(data)
     for row, (begin, end, ended) in enumerate(zip(ends.tolist(), heads.tolist(), is_ended.tolist(), strict=False)):
-        if not ended or not begins_well(bytes(view[begin:end])):
+        if not ended or not has_good_head(bytes(view[begin:end])):
             yield row
 
 
-def _one_by_one(codec: Encoding, values: Sequence[Any]) -> Stored:
+def _encode_each(codec: Encoding, values: Sequence[Any]) -> StoredColumn:
     stored: list[bytes] = []
     try:
         stored.extend(check_stored(codec.encode(value), codec.size) for value in values)
@@ -203,16 +279,16 @@ def _one_by_one(codec: Encoding, values: Sequence[Any]) -> Stored:
     return np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), codec.size)
 
 
-def _arrays(codec: NdArray, array: pa.Array) -> Stored:
+def _arrays(codec: NdArray, array: pa.Array) -> StoredColumn:
     if isinstance(array.type, pa.FixedShapeTensorType):
         return _tensors(codec, array.to_numpy_ndarray())
     if _is_binary(array.type) and codec.shape is None:
-        return _one_by_one(codec, array.to_pylist())  # stored already: `encode` looks at what they hold
+        return _encode_each(codec, array.to_pylist())  # stored already: `encode` checks them
     if not _is_list(array.type):
         raise SchemaError(f"expected lists of numbers, found Arrow type {array.type}.", row=0)
     if codec.shape is not None and codec.dtype is not None:
-        return _rows_of_bytes(cast_exact(_regular(array, codec.shape), codec.dtype))
-    return _free(codec, array)
+        return _rows_of_bytes(cast_exact(_fixed_shape_numbers(array, codec.shape), codec.dtype))
+    return _encode_any_shapes(codec, array)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -226,8 +302,8 @@ def _list_lengths(array: pa.Array) -> Array:
     return lengths
 
 
-def _regular(array: pa.Array, shape: tuple[int, ...]) -> Array:
-    """All numbers of lists that are nested as `shape` says: shape (rows, *shape)."""
+def _fixed_shape_numbers(array: pa.Array, shape: tuple[int, ...]) -> Array:
+    """Return all numbers of lists that are nested as `shape` says: shape (rows, *shape)."""
     rows, per_row = len(array), 1
     for size in shape:
         if not _is_list(array.type):
@@ -253,9 +329,9 @@ def _refuse_inner_nulls(array: pa.Array, ends: Array) -> None:
         )
 
 
-def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
-    """Lists of any sizes: a header for each, and the numbers as they lie in Arrow's buffer."""
-    numbers, shapes = _flat(array)
+def _encode_any_shapes(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
+    """Encode lists of any sizes: a header for each, and the numbers as they lie in Arrow's buffer."""
+    numbers, shapes = _flatten(array)
     if codec.dtype is None and numbers.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"arrays of {numbers.dtype.name} cannot be stored; cast them before writing.", row=0)
     ends = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
@@ -265,13 +341,13 @@ def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
         raise SchemaError(error.message, row=_row_of(int(error.facts["row"]), ends)) from error
     code = b"" if codec.dtype else bytes([DTYPE_CODES[numbers.dtype.name]])
     width = numbers.dtype.itemsize
-    if len(shapes) and (shapes == shapes[0]).all():  # nearly always, and a fraction of the work
+    if len(shapes) and (shapes == shapes[0]).all():  # the usual case, and a fraction of the work
         head_bytes = np.frombuffer(code + shape_header(tuple(shapes[0].tolist())), np.uint8)
         rows = _rows_of_bytes(numbers.reshape(len(shapes), -1))
         whole = np.concatenate([np.broadcast_to(head_bytes, (len(rows), len(head_bytes))), rows], axis=1)
         return _from_parts(whole.reshape(-1), np.arange(len(rows) + 1) * whole.shape[1])
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)
-    which = which.reshape(-1)  # numpy 2.0 gives it another axis
+    which = which.reshape(-1)  # numpy 2.0 returns it with another axis
     heads = [code + shape_header(tuple(shape)) for shape in kinds.tolist()]
     head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[which])])
     head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in which]), np.uint8), head_ends)
@@ -279,8 +355,8 @@ def _free(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
     return _join_parts(head, body)
 
 
-def _flat(array: pa.Array) -> tuple[Array, Array]:
-    """All numbers of lists that are nested evenly, and the shape of each row: int64, shape (rows, axes)."""
+def _flatten(array: pa.Array) -> tuple[Array, Array]:
+    """Return all numbers of evenly nested lists, and the shape of each row: int64, shape (rows, axes)."""
     counts = np.ones(len(array), np.int64)
     sizes: list[Array] = []
     while _is_list(array.type):
@@ -290,7 +366,7 @@ def _flat(array: pa.Array) -> tuple[Array, Array]:
         uneven = size[owners] != lengths
         if uneven.any():
             raise SchemaError(
-                "a nested list of uneven lengths is no array; the column can be stored as json.",
+                "a nested list of uneven lengths is not an array; the column can be stored as json.",
                 row=int(owners[np.argmax(uneven)]),
             )
         sizes.append(size)
@@ -305,20 +381,57 @@ def _from_parts(data: Array, ends: Array) -> pa.LargeBinaryArray:
 
 
 def _join_parts(*parts: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    import pyarrow.compute as pc
-
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
-def _tensors(codec: NdArray, values: Array) -> Stored:
+def _tensors(codec: NdArray, values: Array) -> StoredColumn:
     if codec.shape is None:
-        return _one_by_one(codec, list(values))
+        return _encode_each(codec, list(values))
     if codec.dtype is None or values.shape[1:] != codec.shape:
         raise SchemaError(f"expected arrays of shape {codec.shape}, found {values.shape[1:]}.", row=0)
     return _rows_of_bytes(cast_exact(values, codec.dtype))
 
 
-_COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], Stored]] = {
+def plain_values(array: pa.Array) -> list[Any]:
+    """Return every value as a Python object; a map becomes a dict.
+
+    Raises:
+        SchemaError: A map has a key twice; `row` is its row.
+    """
+    values: list[Any] = array.to_pylist()
+    if not _has_map(array.type):
+        return values
+    plain: list[Any] = []
+    try:
+        plain.extend(_plain_value(value, array.type) for value in values)
+    except SchemaError as error:
+        raise SchemaError(error.message, row=len(plain)) from error
+    return plain
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pt.is_map(kind) or any(_has_map(child) for child in _children(kind))
+
+
+def _plain_value(value: Any, kind: pa.DataType) -> Any:
+    if value is None or not _has_map(kind):
+        return value
+    if pt.is_map(kind):
+        obj = {key: _plain_value(item, kind.item_type) for key, item in value}
+        if len(obj) != len(value):
+            raise SchemaError("a map has a key twice, which JSON cannot hold.")
+        return obj
+    if pt.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return {field.name: _plain_value(value[field.name], field.type) for field in fields}
+    return [_plain_value(item, kind.value_type) for item in value]
+
+
+_COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], StoredColumn]] = {
     Scalar: _scalars,
     Int: _scalars,
     Bytes: lambda _, array: _binary(array),
@@ -327,128 +440,3 @@ _COLUMN_WISE: dict[type[Encoding], Callable[[Any, pa.Array], Stored]] = {
     Jpeg: _image_files,
     Png: _image_files,
 }
-
-
-_STRIP_BYTES = 1 << 20  # stays in a processor's cache between being put together and being copied on
-
-
-class EncodedRows:
-    """The samples of one batch, checked, column by column; put together strip by strip."""
-
-    def __init__(self, count: int, columns: list[Stored]) -> None:
-        self._columns = columns
-        variable = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-        fixed = sum(column.shape[1] for column in columns if isinstance(column, np.ndarray))
-        self.lengths: Array = np.full(count, fixed + 4 * len(variable), np.int64)
-        """Bytes of each sample, int64, shape (rows,)."""
-        for values in variable:
-            self.lengths += values
-
-    def strips(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The bytes of samples [begin, end), in order, in pieces of a good size for copying."""
-        while begin < end:
-            stop = min(end, begin + self._rows_per_strip(begin))
-            yield _join([_rows_of(column, begin, stop) for column in self._columns])
-            begin = stop
-
-    def _rows_per_strip(self, begin: int) -> int:
-        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
-        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
-
-
-def encode_batch(
-    schema: Schema, codecs: tuple[Encoding, ...], batch: pa.RecordBatch, *, first_row: int = 0
-) -> EncodedRows:
-    """The samples of a batch.
-
-    Args:
-        schema: The columns to write; the batch has exactly these, in any order.
-        codecs: Their encodings.
-        batch: At least one row.
-        first_row: Number of the first row, for messages.
-
-    Raises:
-        SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.
-    """
-    names = batch.schema.names
-    if sorted(names) != sorted(schema.names):
-        missing, extra = sorted(set(schema.names) - set(names)), sorted(set(names) - set(schema.names))
-        raise SchemaError(
-            f"batch at row {first_row}: missing columns {missing}, unknown columns {extra}, and {len(names)} "
-            f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
-            row=first_row,
-        )
-    columns: list[Stored] = []
-    try:
-        for name, codec in zip(schema.names, codecs, strict=True):
-            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
-    except SchemaError as error:
-        # The number of columns done is the place of the one that failed.
-        name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
-        raise SchemaError(
-            f"column {name!r} ({schema.encodings[len(columns)]}), sample {row}: {error.message}",
-            **{**error.facts, "column": name, "row": row},
-        ) from error
-    return EncodedRows(batch.num_rows, columns)
-
-
-def _checked_lengths(column: Stored) -> Stored:
-    if not isinstance(column, np.ndarray):
-        lengths = _lengths(column)
-        if int(lengths.max()) > MAX_FILE_BYTES:
-            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
-    return column
-
-
-def _rows_of(column: Stored, begin: int, end: int) -> Stored:
-    return column[begin:end] if isinstance(column, np.ndarray) else column.slice(begin, end - begin)
-
-
-def _join(columns: list[Stored]) -> memoryview:
-    lengths = [_lengths(column) for column in columns if not isinstance(column, np.ndarray)]
-    if lengths:
-        head = np.stack(lengths, axis=1).astype(OFFSET).view(np.uint8)
-        columns = [head, *columns]
-    parts = _side_by_side(columns)
-    if len(parts) == 1 and isinstance(parts[0], np.ndarray):
-        return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
-    arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    empty = pa.scalar(b"", pa.large_binary())
-    return _content(pc.binary_join_element_wise(*arrays, empty))
-
-
-def _side_by_side(columns: list[Stored]) -> list[Stored]:
-    parts: list[Stored] = []
-    run: list[Array] = []
-    for column in [*columns, None]:
-        if isinstance(column, np.ndarray):
-            run.append(column)
-            continue
-        if run:
-            parts.append(np.concatenate(run, axis=1) if len(run) > 1 else run[0])
-            run = []
-        if column is not None:
-            parts.append(column)
-    return parts
-
-
-def _offsets(column: pa.LargeBinaryArray) -> Array:
-    offsets: Array = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, offset=8 * column.offset)
-    return offsets
-
-
-def _lengths(column: pa.LargeBinaryArray) -> Array:
-    return np.diff(_offsets(column))
-
-
-def _content(column: pa.LargeBinaryArray) -> memoryview:
-    offsets, data = _offsets(column), column.buffers()[2]
-    return memoryview(data or b"")[int(offsets[0]) : int(offsets[-1])]
-
-
-def _as_binary(rows: Array) -> pa.LargeBinaryArray:
-    count, width = rows.shape
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
-    data = np.ascontiguousarray(rows).reshape(-1)
-    buffers: list[Any] = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)

@@ -1,12 +1,12 @@
 """Filled shards to finished files: the bytes around the samples, checksums, compression. Knows no encodings."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.compression import Compression, parse_compression
+from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_first, hash_rows
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
@@ -14,16 +14,14 @@ from smalti.format.schema import Schema
 from smalti.format.sizes import parse_size_limit
 from smalti.format.writing.memory import BuiltShard, FillingShard, ShardMemory
 
-Lengths = np.ndarray[Any, "np.dtype[np.int64]"]
-
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What the user chooses about shard files."""
+    """The user's choices about shard files."""
 
     compression: str | None = None
-    """`"zstd"`, `"zstd:7"`, or another name that MDS has, such as `"br:5"`; None stores shards as they are, ready to be
-    mapped."""
+    """`"zstd"`, `"zstd:7"`, or another name that MDS has, such as `"br:5"`; None stores shards uncompressed, ready to
+    be mapped."""
     hashes: tuple[str, ...] = ("xxh3_64",)
     """Checksums to record for every file."""
     size_limit: int | str | None = 1 << 26
@@ -31,72 +29,106 @@ class ShardOptions:
 
 
 @dataclass(frozen=True)
-class Sealer:
-    """Everything about finished files that does not change from shard to shard; pure and thread-safe."""
+class FileOptions:
+    """The checked `ShardOptions`, and how a file is described and compressed by them; pure and thread-safe."""
 
-    schema: Schema
     compression: Compression | None
     hashes: tuple[str, ...]
     size_limit: int | None
-    config: bytes
 
     @classmethod
-    def of(cls, schema: Schema, options: ShardOptions) -> "Sealer":
-        """The sealer of a builder.
+    def of(cls, options: ShardOptions) -> "FileOptions":
+        """Check the user's options.
 
         Raises:
-            SchemaError: No columns, or an option that cannot be used.
+            SchemaError: One of them cannot be used.
         """
-        if not schema.names:
-            raise SchemaError("`columns`: a shard needs at least one column; none is given.")
-        compression = parse_compression(options.compression)
-        hashes, limit = check_hash_names(options.hashes), parse_size_limit(options.size_limit)
-        text = compression.text if compression else None
-        config = config_bytes(schema, compression=text, hashes=hashes, size_limit=limit)
-        return cls(schema, compression, hashes, limit, config)
+        return cls(
+            parse_compression(options.compression),
+            check_hash_names(options.hashes),
+            parse_size_limit(options.size_limit),
+        )
 
-    def seal(self, number: int, samples: int, data: memoryview) -> BuiltShard:
-        """The finished shard called `shard.<number>.mds`.
+    @property
+    def compression_name(self) -> str | None:
+        """The compression as written in an index file."""
+        return self.compression.text if self.compression else None
 
-        Args:
-            number: Counts the shards of one writer from 0.
-            samples: How many are in it.
-            data: The uncompressed file.
+    def finish(self, name: str, data: Buffer) -> tuple[FileInfo, FileInfo | None, Buffer]:
+        """Describe and compress the uncompressed file `name`.
+
+        Returns:
+            The index entries of the uncompressed and of the compressed file, and the bytes to store.
         """
-        raw = self._describe(f"shard.{number:05}.mds", data)
+        raw = self._describe(name, data)
         if self.compression is None:
-            raw = replace(raw, first_hash=hash_first(data, self.hashes))
-        stored: Buffer = data
-        zipped, text = None, None
-        if self.compression is not None:
-            stored, text = self.compression.compress(data), self.compression.text
-            zipped = self._describe(f"{raw.basename}.{self.compression.extension}", stored)
-        info = ShardInfo(self.schema, samples, raw, zipped, text, self.hashes, self.size_limit)
-        return BuiltShard(info, (stored,))
+            return raw, None, data
+        stored = self.compression.compress(data)
+        return raw, self._describe(f"{name}.{self.compression.extension}", stored), stored
 
     def _describe(self, basename: str, data: Buffer) -> FileInfo:
         return FileInfo(basename, len(data), digest_bytes(data, self.hashes))
 
 
 @dataclass(frozen=True)
+class MdsSealer:
+    """Everything about the finished shards of one builder that does not change from shard to shard."""
+
+    schema: Schema
+    files: FileOptions
+    config: bytes
+    """The description of the columns that stands inside every shard."""
+
+    @classmethod
+    def of(cls, schema: Schema, options: ShardOptions) -> "MdsSealer":
+        """Return the sealer of a builder.
+
+        Raises:
+            SchemaError: No columns, or an option that cannot be used.
+        """
+        if not schema.names:
+            raise SchemaError("`columns`: a shard needs at least one column; none is given.")
+        files = FileOptions.of(options)
+        config = config_bytes(
+            schema, compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit
+        )
+        return cls(schema, files, config)
+
+    def seal(self, number: int, samples: int, data: memoryview) -> BuiltShard:
+        """Return the finished shard called `shard.<number>.mds`.
+
+        Args:
+            number: Counts the shards of one writer from 0.
+            samples: Number of samples in it.
+            data: The uncompressed file.
+        """
+        files = self.files
+        raw, zipped, stored = files.finish(f"shard.{number:05}.mds", data)
+        if zipped is None:
+            raw = replace(raw, first_hash=hash_first(data, files.hashes))
+        info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
+        return BuiltShard(info, (stored,))
+
+
+@dataclass(frozen=True)
 class FilledMds:
     """The encoded samples of one shard."""
 
-    sealer: Sealer
+    sealer: MdsSealer
     number: int
-    lengths: Lengths
+    lengths: Int64s
     """Bytes of each sample, int64, shape (N,)."""
     samples: FillingShard
     memory: ShardMemory
-    """Where the samples lie."""
+    """The memory that the samples lie in."""
 
     def row_hash(self) -> int:
-        """The sum of the hashes of its samples; before `seal`."""
+        """Return the sum of the hashes of its samples; before `seal`."""
         ends = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=ends[1:])
         return hash_rows(self.samples.content, ends)
 
     def seal(self) -> BuiltShard:
-        """The finished shard; called once."""
+        """Return the finished shard; called once."""
         head = head_bytes(self.sealer.config, self.lengths)
         return self.sealer.seal(self.number, len(self.lengths), self.memory.close(self.samples, head))

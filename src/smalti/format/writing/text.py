@@ -1,4 +1,4 @@
-"""From samples to whole JSONL, CSV, TSV or XSV shards in memory: lines, and a meta file that says where each begins."""
+"""`TextShardBuilder`: from samples to whole JSONL, CSV, TSV or XSV shards in memory, each with its meta file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.compression import Compression, parse_compression
-from smalti.format.hashing import check_hash_names, digest_bytes, hash_each
-from smalti.format.info import FileInfo, ShardInfo
-from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
+from smalti.format.hashing import hash_each
+from smalti.format.info import ShardInfo
+from smalti.format.layout import OFFSET
+from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.text_layout import TextLayout, encode_config
 from smalti.format.text_lines import make_lines
-from smalti.format.writing.builder import ShardOptions
 from smalti.format.writing.memory import BuiltShard, FilledShard
+from smalti.format.writing.sealing import FileOptions, ShardOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TextShardBuilder:
     """Cuts samples into shards called `shard.00000.csv`, `shard.00001.csv`, ...; not thread-safe.
 
-    The same samples and options give the same bytes, those of MosaicML's writer; only its empty first shard, where the
-    very first sample exceeds the size limit, is left out.
+    The same samples and options give the same bytes, those of MosaicML's writer; only its empty first shard, written if
+    the very first sample exceeds the size limit, is left out.
     """
 
     def __init__(self, layout: TextLayout, options: ShardOptions) -> None:
@@ -36,28 +36,29 @@ class TextShardBuilder:
         layout.check_writable()
         self.schema = layout.schema
         self._lines = make_lines(layout)
-        self._sealer = _Sealer.of(layout, options)
+        self._layout = layout
+        self._files = FileOptions.of(options)
         self._room = MAX_FILE_BYTES - len(layout.header)
-        self._limit = min(self._sealer.size_limit or MAX_FILE_BYTES, self._room)
+        self._limit = min(self._files.size_limit or MAX_FILE_BYTES, self._room)
         self._pending: list[bytes] = []
         self._size = 0
         self._num_shards = 0
         self._num_samples = 0
 
     def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
-        """Take one sample in, and return the shard that it completed, if any.
+        """Add one sample, and return the shard that it completed, if any.
 
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
-                sample in this builder, say where. The sample is not taken in.
+                sample in this builder, are attributes. The sample is not added.
         """
         return self._push([self._lines.encode(sample, self._num_samples)])
 
     def add_batch(self, batch: "pa.RecordBatch | pa.Table") -> list[FilledShard]:
-        """Take every row of a batch in, and return the shards that it completed.
+        """Add every row of a batch, and return the shards that it completed.
 
         Raises:
-            SchemaError: As in `add`; no row of the batch is taken in.
+            SchemaError: As in `add`; no row of the batch is added.
         """
         names = batch.schema.names
         if len(set(names)) != len(names):
@@ -66,14 +67,14 @@ class TextShardBuilder:
         return self._push([encode(sample, row) for row, sample in enumerate(batch.to_pylist(), start=first)])
 
     def finish(self) -> list[FilledShard]:
-        """The last shard, if any sample waits for it; the builder can go on afterwards, with the next shard."""
+        """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
         return [self._take()] if self._pending else []
 
     def _push(self, lines: list[bytes]) -> list[FilledShard]:
         self._check_fits(lines)
         filled: list[FilledShard] = []
         for line in lines:
-            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has a sample at least.
+            # MosaicML's rule: neither the header nor the meta file counts, and an open shard has at least one sample.
             if self._pending and self._size + len(line) > self._limit:
                 filled.append(self._take())
             self._pending.append(line)
@@ -82,83 +83,63 @@ class TextShardBuilder:
         return filled
 
     def _check_fits(self, lines: list[bytes]) -> None:
-        """Refuse, before anything is taken in, what would give a data file of more than 4 GiB."""
+        """Raise, before anything is added, if a data file would exceed 4 GiB."""
         if max(map(len, lines), default=0) > self._room:
             raise SchemaError(
                 f"one sample of more than {self._room} bytes does not fit a shard, whose offsets are 32 bit. Split it.",
                 row=self._num_samples,
             )
-        if self._sealer.size_limit is None and self._size + sum(map(len, lines)) > self._room:
+        if self._files.size_limit is None and self._size + sum(map(len, lines)) > self._room:
             raise SchemaError(
                 f"one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit offsets cannot address; "
                 'give a `size_limit` such as "64mb".'
             )
 
     def _take(self) -> FilledShard:
-        shard = _Filled(self._sealer, self._num_shards, self._pending)
+        shard = FilledText(self._layout, self._files, self._num_shards, self._pending)
         self._pending, self._size = [], 0
         self._num_shards += 1
         return shard
 
 
 @dataclass(frozen=True)
-class _Sealer:
-    """Everything about finished files that does not change from shard to shard."""
+class FilledText:
+    """The lines of one shard."""
 
     layout: TextLayout
-    compression: Compression | None
-    hashes: tuple[str, ...]
-    size_limit: int | None
+    files: FileOptions
+    number: int
+    """Counts the shards of one builder from 0."""
+    lines: list[bytes]
 
-    @classmethod
-    def of(cls, layout: TextLayout, options: ShardOptions) -> "_Sealer":
-        hashes, limit = check_hash_names(options.hashes), parse_size_limit(options.size_limit)
-        return cls(layout, parse_compression(options.compression), hashes, limit)
+    def row_hash(self) -> int:
+        """Return the sum of the hashes of its lines, with their ends."""
+        return hash_each(self.lines)
 
-    def __call__(self, number: int, lines: list[bytes]) -> BuiltShard:
-        layout, text = self.layout, self.compression.text if self.compression else None
+    def seal(self) -> BuiltShard:
+        """Return the finished shard: data file and meta file."""
+        layout, files, lines = self.layout, self.files, self.lines
         begins = np.zeros(len(lines) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)), out=begins[1:])
-        table = (begins + len(layout.header)).astype("<u4").tobytes()
-        config = encode_config(layout.config(compression=text, hashes=self.hashes, size_limit=self.size_limit))
-        name = f"shard.{number:05}.{layout.format}"
-        raw, zipped, data = self._file(name, b"".join([layout.header, *lines]))
-        meta, zip_meta, about = self._file(f"{name}.meta", len(lines).to_bytes(4, "little") + table + config)
+        table = (begins + len(layout.header)).astype(OFFSET).tobytes()
+        config = layout.config(compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit)
+        name = f"shard.{self.number:05}.{layout.format}"
+        raw, zipped, data = files.finish(name, b"".join([layout.header, *lines]))
+        meta, zip_meta, stored_meta = files.finish(
+            f"{name}.meta", len(lines).to_bytes(4, "little") + table + encode_config(config)
+        )
         info = ShardInfo(
             layout.schema,
             len(lines),
             raw,
             zipped,
-            text,
-            self.hashes,
-            self.size_limit,
+            files.compression_name,
+            files.hashes,
+            files.size_limit,
             format=layout.format,
             meta=meta,
             zip_meta=zip_meta,
             newline=layout.newline,
             separator=layout.separator,
         )
-        return BuiltShard(info, (data, about))
-
-    def _file(self, name: str, data: bytes) -> tuple[FileInfo, FileInfo | None, bytes]:
-        raw = FileInfo(name, len(data), digest_bytes(data, self.hashes))
-        if self.compression is None:
-            return raw, None, data
-        small = self.compression.compress(data)
-        zipped = FileInfo(f"{name}.{self.compression.extension}", len(small), digest_bytes(small, self.hashes))
-        return raw, zipped, small
-
-
-@dataclass(frozen=True)
-class _Filled:
-    sealer: _Sealer
-    number: int
-    lines: list[bytes]
-
-    def row_hash(self) -> int:
-        """The sum of the hashes of its lines, with their ends."""
-        return hash_each(self.lines)
-
-    def seal(self) -> BuiltShard:
-        """The finished shard."""
-        return self.sealer(self.number, self.lines)
+        return BuiltShard(info, (data, stored_meta))

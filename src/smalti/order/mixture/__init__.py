@@ -1,8 +1,8 @@
 """Mixtures of streams in the `window` order, version 1: planned from shards and weights, never from samples.
 
-`plan_mixture` gives one epoch as a `MixturePlan`, which `smalti.order.Division` divides as it does an `EpochPlan`;
-`ChangingMixture` gives the epochs of a run whose weights change on the way.
-MosaicML's own mixtures are in `smalti.order.mosaic`.
+`plan_mixture` (in `planning`, the file to read first) returns one epoch as a `MixturePlan`, which
+`smalti.order.Division` divides as it does an `EpochPlan`; `ChangingMixture` returns the epochs of a run whose weights
+change. MosaicML's own mixtures are in `smalti.order.mosaic`.
 """
 
 from smalti.order.mixture.batches import portions_of
@@ -14,7 +14,7 @@ from smalti.order.mixture.shares import check_not_empty, samples_taken
 from smalti.order.mosaic.weights import StreamWeight
 
 MIXTURE_VERSION = 1
-"""Version of what an epoch takes of each stream, and of how batches are made of it. The order is `window`'s."""
+"""Version of what an epoch takes of each stream, and of its batches. The order of samples is versioned as `window`."""
 
 __all__ = [
     "BATCHINGS",

@@ -1,13 +1,13 @@
 """Batches of streams as places in the streams' own orders; a position's stream and place are arithmetic.
 
-`random` needs nothing from here: all streams are one. With streams a and b, a global batch of 4 and 2 ranks of 2, which
-take the positions in turn:
+`random` uses nothing of this: it mixes all streams as one. With streams a and b, a global batch of 4 and 2 ranks of 2,
+which take the positions in turn:
 
     stratified           every batch has the same number of each         a0 b0 a1 a2 | a3 a5 a4 b1 | ...
     per_stream           a batch is of one stream                        b0 b1 b2 b3 | a0 a1 a2 a3 | ...
     device_per_stream    a rank's batch is of one stream                 a0 b0 a1 b1 | a2 a4 a3 a5 | ...
 
-What the streams have left when no more batches can be made comes last, woven evenly: nothing is lost.
+When no more batches can be made, the streams' remaining samples come last, woven evenly: none is left out.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ class Batches(Protocol):
 
     @cached_property
     def used(self) -> Ids:
-        """Samples of each stream that whole batches hold; int64, shape (streams,)."""
+        """Samples of each stream in whole batches; int64, shape (streams,)."""
         ...
 
     def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Stream of each position below the sum of `used`, and place in that stream's order."""
+        """Return the stream of each position below the sum of `used`, and the place in that stream's order."""
         ...
 
 
@@ -44,15 +44,15 @@ class Stratified:
     """Samples of each stream in a batch; int64, shape (streams,)."""
     num_batches: int
     key: Words | None
-    """Chooses the order within each batch, shape (1,); None for stream after stream."""
+    """Key of the order within each batch, shape (1,); None for stream after stream."""
 
     @cached_property
     def used(self) -> Ids:
-        """Samples of each stream that whole batches hold."""
+        """Samples of each stream in whole batches."""
         return self.portions * self.num_batches
 
     def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Stream and place of each position."""
+        """Return the stream and place of each position."""
         ends = np.cumsum(self.portions)
         batch, within = np.divmod(positions, int(ends[-1]))
         if self.key is not None:
@@ -65,24 +65,24 @@ class Stratified:
 
 @dataclass(frozen=True, eq=False)
 class OneStream:
-    """Batches of one stream each, for one reader or for several that take the positions in turn."""
+    """Batches of one stream each, for one reader or for several readers that take positions in turn."""
 
     weave: Weave
     """The streams' whole batches."""
     batch_size: int
-    """Samples of one batch and reader."""
+    """Samples of one batch of one reader."""
     readers: int
-    """1 where the batch is a global one, else the ranks."""
+    """1 if the batch is a global one, else the number of ranks."""
 
     @cached_property
     def used(self) -> Ids:
-        """Samples of each stream that whole steps hold."""
+        """Samples of each stream in whole steps."""
         whole = len(self.weave) // self.readers * self.readers
         counts: Ids = self.weave.counts_before(np.array([whole], dtype=np.int64))[0]
         return counts * self.batch_size
 
     def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Stream and place of each position."""
+        """Return the stream and place of each position."""
         step, within = np.divmod(positions, self.batch_size * self.readers)
         sample, reader = np.divmod(within, self.readers)
         stream, batch = self.weave.locate(step * self.readers + reader)
@@ -90,13 +90,13 @@ class OneStream:
 
 
 def stratified(taken: Ids, global_batch: int, key: Words | None) -> Stratified:
-    """As many batches as the scarcest stream allows.
+    """Return batches with the same number of samples of each stream, until one stream is used up.
 
-    Each stream's part of a batch is its part of the epoch, rounded down; the streams that lose most by it (the first of
-    equals) get one sample more, until the batch is full.
+    Each stream's share of a batch is its share of the epoch, rounded down; the streams with the largest remainders (the
+    first of equals) get one sample more, until the batch is full.
 
     Raises:
-        WorldMismatch: the part of a stream of which samples are taken would be none.
+        WorldMismatch: a stream of which samples are taken would have none in a batch.
     """
     counts = taken.tolist()
     portions = portions_of(counts, global_batch)
@@ -135,19 +135,19 @@ def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """An epoch of whole batches and what is left."""
+    """An epoch of whole batches, followed by the remaining samples."""
 
     batches: Batches
     rest: Weave
-    """What the streams have left."""
+    """The streams' remaining samples."""
 
     @cached_property
     def num_batched(self) -> int:
-        """Positions that whole batches take."""
+        """Positions of whole batches."""
         return int(self.batches.used.sum())
 
     def locate(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Stream of each position of the epoch, and place in that stream's order; int64, shape (n,)."""
+        """Return the stream of each position of the epoch, and the place in that stream's order; int64, shape (n,)."""
         streams, places = np.empty_like(positions), np.empty_like(positions)
         late = positions >= self.num_batched
         if not late.all():

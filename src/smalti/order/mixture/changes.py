@@ -1,12 +1,12 @@
-"""Mixtures whose weights change during a run: pure, and fixed by the list of changes.
+"""Mixtures whose weights change during a run: pure, and determined by the list of changes.
 
     epoch 0  |========= w0 ==========|
     epoch 1  |==== w0 ====|=== w1 ===|      w1 from position 600 of epoch 1 on
     epoch 2  |========= w1 ==========|
 
-What is left of an epoch is shared out by the new weights, and ordered as a mixture of its own. Each stream goes on
-where the arcs drawn before ended: nothing is drawn a second time before all of the stream had its turn. What the old
-weights had planned for the rest of the epoch is not read; its turn comes again with the circle's next one.
+The rest of an epoch is divided by the new weights, and ordered as a mixture of its own. Each stream continues where the
+arcs drawn before ended: no sample is drawn a second time before all of the stream were drawn. Samples that the old
+weights had planned for the rest of the epoch are not read; they are drawn again on the circle's next turn.
 """
 
 from bisect import bisect_right
@@ -32,11 +32,11 @@ from smalti.order.window import Ids
 
 @dataclass(frozen=True)
 class Weighting:
-    """The streams' weights from a place of the run on, until the next one."""
+    """The streams' weights from a position of the run on, until the next ones."""
 
     epoch: int
     position: int
-    """Place in that epoch's order, from 0; not its end."""
+    """Position in that epoch's order, from 0; not its end."""
     weights: tuple[StreamWeight, ...]
     """One for each stream."""
     epoch_size: int | None = None
@@ -45,7 +45,7 @@ class Weighting:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Positions of one epoch that one weighting fills, from `begin` on."""
+    """The positions of one epoch that one weighting fills, from `begin` on."""
 
     begin: int
     taken: tuple[int, ...]
@@ -58,9 +58,9 @@ class ChangingMixture:
 
     Args:
         shard_sizes: of every stream, the samples in each of its shards, in stored order.
-        weightings: in the order of their places; the first one at the start of epoch 0.
+        weightings: in the order of their positions; the first one at the start of epoch 0.
         seed: base seed of the run.
-        options: how streams are drawn from and batched; its `epoch_size` is not asked.
+        options: how streams are drawn from and batched; its `epoch_size` is ignored.
 
     Raises:
         ValueError: weightings are not in order, or sizes or weights are out of range or contradict each other.
@@ -86,17 +86,17 @@ class ChangingMixture:
         self._check_sizes()
 
     def epoch_size(self, epoch: int) -> int:
-        """Samples of an epoch."""
+        """Return the samples of an epoch."""
         return sum(self._taken[self._base(epoch)])
 
     def samples_of(self, epoch: int) -> tuple[int, ...]:
-        """Return the samples of each stream that an epoch takes with the weights that hold at its start."""
+        """Return the samples of each stream that an epoch takes with the weights at its start."""
         return tuple(self._taken[self._base(epoch)])
 
     def plan(
         self, epoch: int, *, canonical_nodes: int, shuffle_block_size: int | None = None, shuffle: bool = True
     ) -> GlobalOrder:
-        """The global order of one epoch; an epoch in which nothing changes is `plan_mixture`'s.
+        """Return the global order of one epoch; without a change in it, that of `plan_mixture`.
 
         Raises:
             ValueError: an argument is out of range.
@@ -111,7 +111,7 @@ class ChangingMixture:
 
     def _planned(self, stretch: _Stretch, window: Window) -> MixturePlan:
         if stretch.begin:
-            # Weights that come back must not bring back the order that was read with them.
+            # Weights that return to former values must not repeat the order that was read with them.
             own = raw_keys(1, Purpose.CHANGES, seed=self._seed, epoch=window.epoch, window=stretch.begin)
             window = replace(window, seed=int(own[0] >> np.uint64(1)))
         return plan_shares(self._sizes, stretch.taken, stretch.drawn, window, self._options, draw_seed=self._seed)
@@ -131,7 +131,7 @@ class ChangingMixture:
         return stretches
 
     def _drawn_before(self, epoch: int) -> list[int]:
-        """Samples of each stream that the epochs before were planned with; O(weightings)."""
+        """Return the samples of each stream that earlier epochs were planned with; O(weightings)."""
         drawn = [0] * len(self._sizes)
 
         def add(taken: Sequence[int], times: int) -> None:
@@ -148,14 +148,14 @@ class ChangingMixture:
         return drawn
 
     def _end_of(self, number: int, epoch: int) -> int:
-        """The epoch, at most this one, before which the weighting's own epochs end."""
+        """Return the epoch, at most this one, before which the weighting's own epochs end."""
         if number + 1 == len(self._weightings):
             return epoch
         after = self._weightings[number + 1]
         return min(epoch, after.epoch + (after.position > 0))
 
     def _base(self, epoch: int) -> int:
-        """Number of the weighting that holds at an epoch's start."""
+        """Return the number of the weighting that applies at an epoch's start."""
         return bisect_right(self._places, (epoch, 0)) - 1
 
     @cached_property
@@ -164,7 +164,7 @@ class ChangingMixture:
 
     @cached_property
     def _taken(self) -> list[list[int]]:
-        """Of every weighting, the samples of each stream that a whole epoch takes."""
+        """By weighting, the samples of each stream that a whole epoch takes."""
         return [
             samples_taken(self._totals, each.weights, epoch_size=each.epoch_size, seed=self._seed)
             for each in self._weightings
@@ -191,17 +191,18 @@ class ChangingMixture:
 
 
 class ChangedPlan(GlobalOrder):
-    """One epoch in which weights changed: the stretches' own orders, one behind the other."""
+    """One epoch in which weights changed: the orders of its stretches, one after the other."""
 
     def __init__(self, plans: Mapping[int, Callable[[], MixturePlan]], size: int) -> None:
-        self._plans, self._size = [cache(plan) for plan in plans.values()], size  # whoever resumes needs the last one
+        # Planned when first needed: a resumed run reads only the last stretches.
+        self._plans, self._size = [cache(plan) for plan in plans.values()], size
         self._begins = np.array(list(plans), dtype=np.int64)
 
     def __len__(self) -> int:
         return self._size
 
     def ids_at(self, positions: Positions) -> Positions:
-        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
         stretches: Ids = np.searchsorted(self._begins, positions, side="right") - 1
         ids = np.empty(positions.shape, dtype=np.int64)
         for stretch in np.unique(stretches).tolist():

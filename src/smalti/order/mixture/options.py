@@ -1,4 +1,4 @@
-"""What the user says of a mixture; frozen, checked once."""
+"""The user's choices about a mixture: a weight for each stream, and how streams are drawn from and batched."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,28 +20,28 @@ class StreamShare:
     shard_sizes: Sequence[int] | NDArray[Any]
     """Samples in each of its shards, in stored order."""
     weight: StreamWeight = field(default_factory=StreamWeight)
-    """`proportion`, `repeat` or `choose`; none of them for every sample once, or, with an `epoch_size`, for a part of
-    it as large as the stream's part of all samples."""
+    """`proportion`, `repeat` or `choose`. Without any, the epoch takes every sample once; with an `epoch_size`, a share
+    of it in proportion to the stream's samples."""
 
 
 @dataclass(frozen=True)
 class MixtureOptions:
-    """How the streams are drawn from and batched. All of it fixes the order."""
+    """Options of drawing from streams and of batching. Every field affects the order."""
 
     sampling_method: str = "balanced"
-    """What an epoch takes of a stream that it takes a part of: `balanced` goes on where the last epoch stopped, so that
-    no sample is ever taken two times more than another; `fixed` takes the same samples each epoch."""
+    """Of a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, so that samples
+    are taken equally often, give or take one; `fixed` takes the same samples each epoch."""
     sampling_granularity: int = 1
-    """Samples that are drawn from a shard together, from 1: with as many as a shard has, an epoch opens few shards."""
+    """Samples drawn together from one shard, from 1; the larger, the fewer shards an epoch opens."""
     epoch_size: int | None = None
     """Samples of an epoch, from 1, with proportions or without any weight; None for as many as the streams have."""
     batching_method: str = "random"
     """`random` mixes all streams; `stratified` gives each global batch the same number of each stream; `per_stream` and
     `device_per_stream` take each global batch, or each rank's, from one stream."""
     global_batch: int | None = None
-    """Samples of one step over all ranks; every method but `random` needs it."""
+    """Samples of one step over all ranks; required by all methods but `random`."""
     local_batch: int | None = None
-    """Samples of one step and rank; `device_per_stream` needs it."""
+    """Samples of one step and rank; required by `device_per_stream`."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("sampling_method", SAMPLINGS), ("batching_method", BATCHINGS)):

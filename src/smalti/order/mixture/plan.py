@@ -1,4 +1,4 @@
-"""MixturePlan: one epoch over several streams, which offers what `EpochPlan` does."""
+"""MixturePlan: one epoch over several streams, as a `GlobalOrder`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ from smalti.order.window import EpochPlan, Ids
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Samples that are ordered by themselves: one stream's, or all streams' together."""
+class OrderedUnits:
+    """Samples that are ordered together: those of one stream, or of all streams."""
 
     order: EpochPlan
     """The order of the units' samples."""
     units: Units
-    """The samples."""
+    """The units that hold the samples."""
 
     def ids_at(self, places: Ids) -> Ids:
-        """Sample ids at the given places of the order."""
+        """Return sample ids at the given places of the order."""
         return self.units.sample_ids(self.order.ids_at(places))
 
 
 class MixturePlan(GlobalOrder):
-    """The global order of one epoch: `len(plan)` sample ids, any part of which can be asked for alone.
+    """The global order of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
-    Sample ids count over all streams laid end to end; a sample of which more than one copy is taken comes that often.
-    Memory is O(units) plus the windows in use. Not thread-safe, as `EpochPlan` is not.
+    Sample ids count over all streams laid end to end; a sample of which the epoch takes several copies occurs that
+    often. Memory is O(units) plus the windows in use. Not thread-safe, as `EpochPlan`.
     """
 
-    def __init__(self, parts: Sequence[Part], layout: Layout | None, stream_samples: Sequence[int]) -> None:
+    def __init__(self, parts: Sequence[OrderedUnits], layout: Layout | None, stream_samples: Sequence[int]) -> None:
         self.stream_samples = tuple(stream_samples)
         """Samples that the epoch takes of each stream."""
         self.num_batched = sum(stream_samples) if layout is None else layout.num_batched
-        """Positions [0, num_batched) hold the batches that the batching method promises; behind them comes what the
-        streams have left."""
+        """Positions [0, num_batched) hold batches as the batching method defines them; then follow the remaining
+        samples of the streams."""
         self._parts = parts
         self._layout = layout
 
@@ -45,7 +45,7 @@ class MixturePlan(GlobalOrder):
         return sum(self.stream_samples)
 
     def ids_at(self, positions: Ids) -> Ids:
-        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
         flat = positions.reshape(-1)
         if self._layout is None:
             return self._parts[0].ids_at(flat).reshape(positions.shape)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
 from smalti.order.mixture.options import MixtureOptions, StreamShare
-from smalti.order.mixture.plan import MixturePlan, Part
+from smalti.order.mixture.plan import MixturePlan, OrderedUnits
 from smalti.order.mixture.shares import samples_taken
 from smalti.order.mixture.units import Drawing, Units, joined, units_of
 from smalti.order.mixture.weave import MAX_LENGTH, Weave
 from smalti.order.window import Ids, plan_epoch
 
+_BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
 _BATCHES, _REST, _WITHIN = range(3)  # which keys of `Purpose.BATCHES`
 
 
@@ -29,11 +30,11 @@ def plan_mixture(
     shuffle: bool = True,
     options: MixtureOptions | None = None,
 ) -> MixturePlan:
-    """The global order of one epoch over several streams: exactly the samples that the weights take of each. Pure.
+    """Return the global order of one epoch over several streams, with the samples that the weights take of each. Pure.
 
-    With `random` batching it is `plan_epoch` over the copies and parts of shards that the epoch takes, and so the very
-    order of `plan_epoch` for one stream without a weight. With `shuffle=False` streams, copies and shards come as they
-    are stored, and a drawn part as it was drawn.
+    With `random` batching it is `plan_epoch` over the copies and parts of shards that the epoch takes, and so equal to
+    `plan_epoch` for one stream without a weight. With `shuffle=False` streams, copies and shards come in stored order,
+    and a drawn part in the order of the draw.
 
     Raises:
         ValueError: a size, weight, seed, epoch, block size or number of canonical nodes is out of range, weights
@@ -50,7 +51,7 @@ def plan_mixture(
 
 @dataclass(frozen=True)
 class Window:
-    """How samples are ordered that are ordered together."""
+    """Options of the `window` order of samples that are ordered together."""
 
     seed: int
     epoch: int
@@ -64,8 +65,8 @@ class Window:
             if not low <= value < 1 << 63:
                 raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
 
-    def order(self, units: Units, seed: int) -> Part:
-        """Samples that are ordered by themselves."""
+    def order(self, units: Units, seed: int) -> OrderedUnits:
+        """Return units with their order."""
         order = plan_epoch(
             units.sizes,
             seed=seed,
@@ -74,10 +75,10 @@ class Window:
             shuffle_block_size=self.block_size,
             shuffle=self.shuffle,
         )
-        return Part(order, units)
+        return OrderedUnits(order, units)
 
     def keys(self, count: int, use: int) -> NDArray[np.uint64]:
-        """Keys of the epoch for one of the uses that batches have."""
+        """Return keys of the epoch for one use in batches."""
         return raw_keys(count, Purpose.BATCHES, seed=self.seed, epoch=self.epoch, run=use)
 
 
@@ -90,15 +91,15 @@ def plan_shares(
     *,
     draw_seed: int,
 ) -> MixturePlan:
-    """The order of so many samples of each stream.
+    """Return the order of an epoch that takes the given numbers of samples of each stream.
 
     Args:
         sizes: of every stream, the samples in each of its shards.
         taken: of every stream, the samples to take.
-        drawn: of every stream, the samples that were taken before; `fixed` sampling does not ask.
-        window: how they are ordered.
-        options: how they are drawn and batched.
-        draw_seed: the run's seed, by which each stream's circle is laid; the order may have another one.
+        drawn: of every stream, the samples that were taken before; ignored by `fixed` sampling.
+        window: options of the order.
+        options: how samples are drawn and batched.
+        draw_seed: the run's seed, for each stream's circle; the order's own seed may differ.
     """
     totals = [int(stream.sum()) for stream in sizes]
     units = []
@@ -106,7 +107,7 @@ def plan_shares(
         first = drawn[number] if options.sampling_method == "balanced" else 0
         drawing = Drawing(draw_seed, first, number, options.sampling_granularity)
         units.append(units_of(stream, taken[number], sum(totals[:number]), drawing))
-    # Batches of one stream are its own order, whatever the method.
+    # The batching method has no effect on a single stream.
     if options.batching_method == "random" or sum(count > 0 for count in taken) < 2:
         return MixturePlan([window.order(joined(units), window.seed)], None, taken)
     seeds = (raw_keys(len(sizes), Purpose.STREAMS, seed=window.seed) >> np.uint64(1)).tolist()
@@ -134,7 +135,7 @@ def _batches(taken: Ids, window: Window, options: MixtureOptions) -> Batches:
 
 
 def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[Ids]:
-    """The shards' sizes of every stream, checked; int64, each of shape (shards,).
+    """Return the shard sizes of every stream, checked; int64, each of shape (shards,).
 
     Raises:
         ValueError: there is no stream, or a size is no whole number or out of range.

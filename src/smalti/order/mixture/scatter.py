@@ -1,7 +1,7 @@
-"""Permutations that can be asked for one place at a time: no table, so a drawn part of a shard costs no memory.
+"""Permutations that are evaluated at single places, without a table: a drawn part of a shard takes no memory.
 
-A Feistel network permutes the numbers of as many bits as the size has; a result beyond the size is permuted again until
-it is inside. Integer arithmetic only, so that every platform and numpy version agrees.
+A Feistel network permutes numbers of as many bits as the size has; a result beyond the size is permuted again until it
+is inside. Integer arithmetic only, so that all platforms and numpy versions agree.
 """
 
 import numpy as np
@@ -11,20 +11,20 @@ from smalti.order.window import Ids
 
 Words = NDArray[np.uint64]
 
-_ROUNDS = 6  # even, so that the halves are back in place; four are the least that is hard to tell from random
+_ROUNDS = 6  # even, so that the halves are back in place; with fewer than four the result is not close to random
 _ROUND_STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: round keys far apart
 _WORD = (1 << 64) - 1
 
 
 def mixed(words: Words) -> Words:
-    """Each word stirred so that every bit depends on all of its bits (the finalizer of SplitMix64); a bijection."""
+    """Return each word mixed so that every bit depends on all its bits (the finalizer of SplitMix64); a bijection."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def scattered(places: Ids, sizes: Ids, keys: Words) -> Ids:
-    """Where a permutation of range(sizes[i]), chosen by keys[i], takes places[i]; all of one shape (n,), int64.
+    """Return the image of places[i] under the permutation of range(sizes[i]) chosen by keys[i]; int64, shape (n,).
 
     Every place is below its size, every size below 2^53. For one size and key this is a bijection.
     """

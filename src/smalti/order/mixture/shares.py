@@ -1,7 +1,7 @@
-"""How many samples each stream gives to an epoch: exact arithmetic on the weights as they are written.
+"""The number of samples that each stream gives to an epoch: exact arithmetic on the weights as written.
 
-`repeat=0.7` of 10 samples is 7, although the float nearest to 0.7 lies below it, and proportions of any size share out
-exactly the epoch: every stream gets its part rounded down, and some of those with a fraction left get one more, by key.
+`repeat=0.7` of 10 samples is 7, although the float nearest to 0.7 is below it. Proportions divide the epoch exactly:
+each stream gets its share rounded down, and some of the streams with a fraction left, chosen by key, get one more.
 """
 
 import math
@@ -18,13 +18,13 @@ MAX_EPOCH = (1 << 62) - 1
 def samples_taken(
     totals: Sequence[int], weights: Sequence[StreamWeight], *, epoch_size: int | None, seed: int
 ) -> list[int]:
-    """Samples that an epoch takes of each stream. Pure, and the same in every epoch.
+    """Return the samples that an epoch takes of each stream. Pure, and the same in every epoch.
 
     Args:
         totals: Samples of each stream.
         weights: Weight of each stream.
         epoch_size: Samples of an epoch, with proportions or without any weight; None for as many as there are.
-        seed: Base seed: it chooses the streams that rounding gives one sample more.
+        seed: Base seed: it chooses the streams that get one more sample by rounding.
 
     Raises:
         ValueError: relative and absolute weights are mixed, `epoch_size` is given with absolute ones, a weight is not
@@ -54,17 +54,17 @@ def samples_taken(
 
 
 def check_not_empty(stream: int, count: int, total: int) -> None:
-    """Return only if so many samples can be taken of so many that the stream has.
+    """Check that `count` samples can be taken of a stream that has `total`.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the stream has none.
     """
     if count and not total:
         raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
 
 
 def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:
-    """What an epoch, or what is left of one, is shared out by: proportions, or else samples of each stream."""
+    """Return the shares by which an epoch, or the rest of one, is divided: proportions, or else samples."""
     return [_part(total, weight) for total, weight in zip(totals, weights, strict=True)]
 
 
@@ -77,7 +77,7 @@ def _part(total: int, weight: StreamWeight) -> Fraction:
 
 
 def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
-    """So many samples divided in proportion to the parts: each rounded down, and what is lacking by key."""
+    """Divide samples in proportion to `parts`: each share is rounded down, and the remainder distributed by key."""
     whole = sum(parts)
     if not whole:
         raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
@@ -91,7 +91,7 @@ def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
 
 
 def _written(name: str, value: float) -> Fraction:
-    """The number that the user wrote, not the float that stands for it."""
+    """Return the decimal number that the user wrote, not the float nearest to it."""
     if not math.isfinite(value):
         raise ValueError(f"`{name}` must be finite, found {value}.")
     return Fraction(repr(float(value)))

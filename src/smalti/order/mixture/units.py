@@ -1,11 +1,11 @@
-"""What an epoch takes of a stream, as units: copies and drawn parts of shards, which the order treats as shards.
+"""Units: copies and drawn parts of shards that an epoch takes of a stream; the order treats each unit as a shard.
 
     shard of 4, 10 taken      units of 4, 4 and 2      samples 0 1 2 3 | 0 1 2 3 | 3 0
 
-The drawn part of a stream is an arc of a circle on which all samples of the stream stand, each shard's spread over it.
-`balanced` begins an epoch's arc where the last one ended, so after any number of epochs each sample was drawn equally
-often, or once more than the others. Within a shard the samples stand in an order of their own, which is a keyed
-permutation. Memory is O(units), and there is no work for samples that are not asked for.
+The drawn part of a stream is an arc of a circle on which all samples of the stream lie, those of each shard spread over
+it. With `balanced`, an epoch's arc begins where the last one ended, so after any number of epochs each sample was drawn
+equally often, or once more than others. Within a shard the samples lie in the order of a keyed permutation. Memory is
+O(units), and only the samples that are looked up are computed.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from smalti.order.mixture.scatter import Words, scattered
 from smalti.order.mixture.weave import Weave
 from smalti.order.window import Ids
 
-_WHOLE = -1  # in place of where a drawn part begins
+_WHOLE = -1  # in `Units.begins`: a whole copy, not a drawn part
 MAX_UNITS = 1 << 30
 """Units of one stream, inclusive; a plan takes more than 56 bytes for each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """What draws a stream's part of an epoch."""
+    """Parameters of the draw of a stream's part of an epoch."""
 
     seed: int
     first: int
-    """Samples of the stream that were drawn before: in the epochs before, and before a change of weights."""
+    """Samples of the stream that were drawn before: in earlier epochs, and before a change of weights."""
     stream: int
     granularity: int
 
@@ -44,21 +44,21 @@ class Units:
     shards: Ids
     """The shard of each unit."""
     begins: Ids
-    """Where in its shard's own order a drawn part begins, round which it may go; -1 for a whole copy."""
+    """Start of a drawn part in its shard's permutation, which it may wrap around; -1 for a whole copy."""
     shard_sizes: Ids
     """Samples in each shard; int64, shape (shards,)."""
     first_ids: Ids
     """Sample id of each shard's first sample."""
     keys: Words
-    """What chooses each shard's own order."""
+    """Key of each shard's permutation."""
 
     @cached_property
     def ends(self) -> Ids:
-        """Where each unit ends."""
+        """The end of each unit."""
         return np.cumsum(self.sizes)
 
     def sample_ids(self, places: Ids) -> Ids:
-        """Sample ids at the given places of the units, each below the last end; int64, shape (n,)."""
+        """Return sample ids at the given places of the units, each below the last end; int64, shape (n,)."""
         unit = np.searchsorted(self.ends, places, side="right")
         offset = places - (self.ends[unit] - self.sizes[unit])
         shard, begin = self.shards[unit], self.begins[unit]
@@ -71,10 +71,10 @@ class Units:
 
 
 def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> Units:
-    """The units of one stream of which an epoch takes so many samples: whole copies, then a part of every shard.
+    """Return the units of a stream of which an epoch takes `taken` samples: whole copies, then a part of every shard.
 
     Raises:
-        ValueError: they are more than `MAX_UNITS`.
+        ValueError: there are more than `MAX_UNITS`.
     """
     total = int(shard_sizes.sum())
     copies, part = divmod(taken, total) if total else (0, 0)
@@ -98,7 +98,7 @@ def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> U
 
 
 def joined(parts: Sequence[Units]) -> Units:
-    """The units of several streams as those of one."""
+    """Return the units of several streams as those of one."""
     if len(parts) == 1:
         return parts[0]
     counts = [part.shard_sizes.size for part in parts]
@@ -114,7 +114,7 @@ def joined(parts: Sequence[Units]) -> Units:
 
 
 def _drawn(circle: Weave, count: int, first: int) -> tuple[Ids, Ids]:
-    """Where in each shard's own order the epoch's arc of the circle begins, and how many samples it has there."""
+    """Return the start of the epoch's arc in each shard's permutation, and the samples of the arc in each shard."""
     begin = first % len(circle)
     end = begin + count
     turns, end = divmod(end, len(circle))

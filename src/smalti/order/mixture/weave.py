@@ -1,13 +1,13 @@
-"""Several sequences woven into one, evenly, in an order that can be entered anywhere.
+"""Weave: several sequences merged evenly into one, which can be entered at any rank.
 
-The j-th of a sequence's n elements stands at angle (j + u)/n of a circle, with a keyed u in [0, 1) of its own. So each
-sequence keeps its order and is spread over the whole, and two of equal length do not merely take turns:
+The j-th of a sequence's n elements is at angle (j + u)/n of a circle, with a keyed u in [0, 1) of its own. So each
+sequence keeps its order and is spread over the whole, and two of equal length do not simply alternate:
 
     sequence a, 4    a0    .  a1 .   a2   . a3
     sequence b, 2    .   b0   .  .   .   b1 .
     woven            a0  b0   a1     a2  b1 a3
 
-How many elements of each stand before some rank is found by halving the circle: time and memory O(sequences).
+The elements of each sequence before a rank are counted by bisecting the circle: time and memory are O(sequences).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from smalti.order.window import Ids
 _ANGLE_BITS = 28  # an angle times a sequence's length stays below 2^63
 _ANGLES = 1 << _ANGLE_BITS
 MAX_LENGTH = 1 << 34
-"""Elements that one sequence may have, inclusive."""
+"""The most elements of one sequence, inclusive."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class Weave:
     lengths: Ids
     """Elements of each sequence, 0 to `MAX_LENGTH`; int64, shape (sequences,)."""
     keys: Words
-    """What each sequence's angles are drawn from."""
+    """Keys that each sequence's angles are drawn from."""
     group: int = 1
-    """Elements of one sequence that share an angle, and so follow each other; the last group may be smaller."""
+    """Consecutive elements of a sequence that share an angle, and so stay together; the last group may be smaller."""
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
@@ -47,22 +47,22 @@ class Weave:
         return min(self.group, MAX_LENGTH)
 
     def counts_before(self, ranks: Ids) -> Ids:
-        """Elements of every sequence before each rank in [0, len(weave)]; int64, shape (ranks, sequences)."""
-        counts, tied, lacking = self._halved(ranks)
+        """Return each sequence's elements before each rank in [0, len(weave)]; int64, shape (ranks, sequences)."""
+        counts, tied, lacking = self._bisected(ranks)
         return _filled(counts, tied, lacking)
 
     def locate(self, ranks: Ids) -> tuple[Ids, Ids]:
-        """Which sequence stands at each rank in [0, len(weave)), and which of its elements; int64, shape (ranks,)."""
+        """Return the sequence at each rank in [0, len(weave)), and the number of its element; int64, shape (ranks,)."""
         distinct, back = np.unique(ranks, return_inverse=True)
-        counts, tied, lacking = self._halved(distinct)
+        counts, tied, lacking = self._bisected(distinct)
         sequence = (np.cumsum(tied, axis=1) > lacking[:, None]).argmax(axis=1)
         element = np.take_along_axis(_filled(counts, tied, lacking), sequence[:, None], axis=1)[:, 0]
         return sequence[back], element[back]
 
-    def _halved(self, ranks: Ids) -> tuple[Ids, Ids, Ids]:
-        """Of each rank's angle: elements of every sequence before it and at it, and how many of the latter come first.
+    def _bisected(self, ranks: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return, for each rank's angle, the elements before it and at it, and how many of the latter precede the rank.
 
-        Shapes (ranks, sequences), the same, and (ranks,).
+        Shapes (ranks, sequences), (ranks, sequences) and (ranks,); the first two by sequence.
         """
         angles = np.zeros(ranks.shape, dtype=np.int64)
         for bit in range(_ANGLE_BITS, -1, -1):
@@ -73,7 +73,7 @@ class Weave:
         return counts, tied, ranks - counts.sum(axis=1)
 
     def _below(self, angles: Ids) -> Ids:
-        """Elements of every sequence that stand before each angle; shape (angles, sequences)."""
+        """Return the elements of every sequence before each angle; shape (angles, sequences)."""
         product = angles[:, None] * self._groups
         whole = product >> _ANGLE_BITS
         drawn = mixed(self.keys + whole.astype(np.uint64)) >> np.uint64(64 - _ANGLE_BITS)
@@ -83,7 +83,7 @@ class Weave:
 
 
 def _filled(counts: Ids, tied: Ids, lacking: Ids) -> Ids:
-    """The counts, and as many of those at the same angle as are lacking, sequence by sequence."""
+    """Return the counts plus `lacking` of the elements at the same angle, taken sequence by sequence."""
     first = np.cumsum(tied, axis=1) - tied
     filled: Ids = counts + np.clip(lacking[:, None] - first, 0, tied)
     return filled

@@ -1,12 +1,12 @@
-"""MosaicML Streaming's own orders, bit for bit, so that a run that was begun there can be continued here.
+"""MosaicML Streaming's own orders, bit for bit, to continue runs that were begun with it.
 
-`plan_mosaic_epoch` gives one epoch as a `MosaicPlan`, which `smalti.order.Division` divides as the peer does; the
-parts that it is made of (`weigh_streams`, `sample_counts`, `shuffled_ids`, `partition_ids`) are public for comparison
-with the peer's functions. Everything is pure: numpy arrays in, numpy arrays out, no warnings, no logging, no global
-state.
+`plan_mosaic_epoch` (in `planning`, the file to read first) returns one epoch as a `MosaicPlan`, which
+`smalti.order.Division` divides over ranks as MosaicML does. Its steps (`weigh_streams`, `sample_counts`,
+`shuffled_ids`, `partition_ids`) are public so that they can be compared with MosaicML's functions. Everything is pure:
+numpy arrays in, numpy arrays out, no warnings, no logging, no global state.
 
-All of it is O(N) by nature, and uses methods of numpy's `Generator` whose results numpy does not promise to keep.
-Whoever has the choice takes `smalti.order.plan_epoch`, which is neither.
+All of it is O(N), and uses methods of numpy's `Generator` whose results numpy does not guarantee across versions. New
+runs should use `smalti.order.plan_epoch`, which has neither limit.
 """
 
 from smalti.order.mosaic.batching import BATCHINGS

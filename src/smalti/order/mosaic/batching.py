@@ -1,16 +1,16 @@
 """MosaicML's batches of several streams, as places in the streams' own sequences; bit for bit.
 
-`random` needs nothing from here: all streams are one. The other methods each arrange steps, of global batch B, from
-sequences that were partitioned and shuffled stream by stream. With streams a and b, 2 ranks and batches of 2:
+`random` uses nothing of this: it mixes all streams as one. The other methods each assemble steps, of global batch B,
+from sequences that were partitioned and shuffled stream by stream. With streams a and b, 2 ranks and batches of 2:
 
     stratified            every step has the same number of each         [a0 a1 a2 b0] [a3 a4 a5 b1] ...
     per_stream            a step is of one stream                        [b0 b1 b2 b3] [a0 a1 a2 a3] ...
     device_per_stream     a rank's batch is of one stream                [a0 a1|b0 b1] [b2 b3|a2 a3] ...
 
-Only complete batches are kept, and the samples that are left are not read in this epoch: these methods are not
-permutations of the epoch's samples, there as here.
+Only complete batches are kept, and the remaining samples are not read in this epoch: as in MosaicML, these methods are
+not permutations of the epoch's samples.
 
-A row lists a step as the peer does, host by host, rank by rank, sample by sample; -1 is nobody's.
+A row lists a step as MosaicML does, host by host, rank by rank, sample by sample; -1 is empty.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 def in_position_order(rows: Ints, shape: WorldShape) -> Ints:
-    """Rows of steps, written down as positions: sample by sample, rank by rank, host by host; shape (rows.size,)."""
+    """Return rows of steps in position order: sample by sample, rank by rank, host by host; shape (rows.size,)."""
     cut = rows.reshape(-1, shape.hosts, shape.ranks_on_host, shape.batch_size)
     return cut.transpose(0, 3, 2, 1).reshape(-1)
 
 
 def stratified_rows(lengths: Sequence[int], proportions: Sequence[float], global_batch: int) -> Ints:
-    """Steps that each hold every stream in the same numbers; int64, shape (steps, global_batch).
+    """Return steps that each hold every stream in the same numbers; int64, shape (steps, global_batch).
 
-    Entries are places in the streams' sequences, laid end to end. The scarcest stream ends the epoch.
+    Entries are places in the streams' sequences, laid end to end. The epoch ends when one stream is used up.
 
     Raises:
-        WorldMismatch: a stream's part of a step would be none.
+        WorldMismatch: a stream would have no sample in a step.
     """
     portions = _portions(proportions, global_batch)
     for stream, portion in enumerate(portions.tolist()):
@@ -70,13 +70,13 @@ def _portions(proportions: Sequence[float], global_batch: int) -> Ints:
 def per_stream_places(
     lengths: Sequence[int], full_steps: Sequence[int], global_batch: int, rng: np.random.Generator
 ) -> Ints:
-    """Steps that are each of one stream, in an order that `rng` draws; int64, shape (steps, global_batch).
+    """Return steps that each hold one stream, in an order that `rng` draws; int64, shape (steps, global_batch).
 
-    Entries are places in the streams' sequences, laid end to end, of the given lengths; every one has so many full
-    steps. Rows are in the sequences' own order: positions, if those are.
+    Entries are places in the streams' sequences, laid end to end, of the given lengths and numbers of full steps. Rows
+    keep the sequences' own order: positions if the sequences hold positions.
 
     Raises:
-        WorldMismatch: a stream has not enough samples for one step.
+        WorldMismatch: a stream has too few samples for one step.
     """
     for stream, steps in enumerate(full_steps):
         _check_batches(stream, steps, f"a global batch of {global_batch}", "per_stream")
@@ -88,15 +88,15 @@ def per_stream_places(
 def device_per_stream_rows(
     lengths: Sequence[int], canonical_nodes: int, shape: WorldShape, rng: np.random.Generator
 ) -> Ints:
-    """Steps in which every rank's batch is of one stream; int64, shape (steps, global_batch).
+    """Return steps in which every rank's batch holds one stream; int64, shape (steps, global_batch).
 
     Entries are places in the streams' sequences, laid end to end, each of them in the position order of a world with
-    as many hosts as there are canonical nodes; -1 fills up. The peer lists the hosts' batches in turn and cuts that
-    list by host and rank, so that with several ranks a host also gets batches of other hosts' samples.
+    as many hosts as there are canonical nodes; -1 is padding. MosaicML lists the hosts' batches in turn and divides
+    that list by host and rank, so that with several ranks a host also gets batches of other hosts' samples.
 
     Raises:
-        WorldMismatch: the hosts do not divide the canonical nodes, or a host has not enough samples of a stream for
-            one batch.
+        WorldMismatch: the hosts do not divide the canonical nodes, or a host has too few samples of a stream for one
+            batch.
     """
     if canonical_nodes % shape.hosts:
         raise WorldMismatch(
@@ -116,7 +116,7 @@ def device_per_stream_rows(
             batches.append(places[: full * shape.batch_size].reshape(full, shape.batch_size))
         hosts.append(_mixed(batches, rng))
     longest = max(len(host) for host in hosts)
-    # Up to a multiple of the ranks, and beyond it where it is one already: so does the peer.
+    # MosaicML pads to the next multiple of the ranks, even if the number is a multiple already.
     rows = longest + shape.num_ranks - longest % shape.num_ranks
     listed = np.full((rows, shape.hosts, shape.batch_size), -1, dtype=np.int64)
     for place, host in enumerate(hosts):
@@ -125,14 +125,14 @@ def device_per_stream_rows(
 
 
 def _host_places(length: int, host: int, canonical_nodes: int, shape: WorldShape) -> Ints:
-    """A stream's places of the canonical nodes that one host has: turn by turn, node by node, rank by rank."""
+    """Return a stream's places in one host's canonical nodes: turn by turn, node by node, rank by rank."""
     nodes = canonical_nodes // shape.hosts
     places = np.arange(length, dtype=np.int64).reshape(-1, shape.ranks_on_host, canonical_nodes)
     return places[:, :, host * nodes : (host + 1) * nodes].transpose(0, 2, 1).reshape(-1)
 
 
 def _mixed(parts: Sequence[Ints], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The streams' parts, joined in a random order that keeps each stream's own."""
+    """Return the streams' parts, joined in a random order that keeps each stream's own order."""
     origins = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     rng.shuffle(origins)
     joined = np.concatenate(parts)

@@ -1,13 +1,13 @@
-"""The order in which MosaicML's partition goes through its ids, before any world divides it: arithmetic, no arrays.
+"""CanonicalOrder: the order of ids in MosaicML's partition before a world divides it. Arithmetic, no arrays.
 
-N ids are cut into C canonical nodes and dealt one from each in turn. N = 22, C = 4, one host:
+N ids are cut into C canonical nodes, and one id is taken from each node in turn. N = 22, C = 4, one host:
 
     place        0   1   2   3 |  4   5   6   7 | ... | 16  17  18  19 | 20  21  22  23
     node         0   1   2   3 |  0   1   2   3 | ... |  0   1   2   3 |  0   1   2   3
     id           0   5  11  16 |  1   6  12  17 | ... |  4   9  15  20 |  4*  10  15* 21      * a repeat
 
 A node with fewer ids than the longest repeats its last one. With more hosts than canonical nodes, rows are added so
-that each node's ids can be shared evenly among its hosts; they repeat earlier ids.
+that each node's ids can be shared evenly among its hosts; added rows repeat earlier ids.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ RowT = TypeVar("RowT", int, Ints)
 
 @dataclass(frozen=True)
 class CanonicalOrder:
-    """Which id stands at which place, for `len(order)` places; C divides the hosts, or the hosts divide C."""
+    """The id at each of `len(order)` places; C divides the hosts, or the hosts divide C."""
 
     num_samples: int
     """Ids, N, from 1."""
     canonical_nodes: int
     """Nodes that the ids are cut into, C."""
     hosts: int
-    """Physical nodes; they decide how many rows are added, and nothing else."""
+    """Physical nodes; they determine the number of added rows, and nothing else."""
 
     def __post_init__(self) -> None:
         for name in ("num_samples", "canonical_nodes", "hosts"):
@@ -59,7 +59,7 @@ class CanonicalOrder:
 
     @cached_property
     def hosts_per_node(self) -> int:
-        """Hosts that share one canonical node, where there are more hosts; else 1."""
+        """Hosts that share one canonical node, if there are more hosts than nodes; else 1."""
         return max(1, self.hosts // self.canonical_nodes)
 
     @cached_property
@@ -79,12 +79,12 @@ class CanonicalOrder:
 
     @cached_property
     def is_tiny(self) -> bool:
-        """Whether the ids are too few to be cut: all places are then filled by going round them again and again."""
+        """True if there are too few ids to be cut into nodes: the places then go round all ids repeatedly."""
         few = self.num_samples < self.canonical_nodes
         return few or (self.num_samples == self.canonical_nodes and self.canonical_nodes < self.hosts)
 
     def ids_at(self, places: Ints) -> Ints:
-        """The ids at the given places, each in [0, len(order))."""
+        """Return the ids at the given places, each in [0, len(order))."""
         row, node = np.divmod(places, self.canonical_nodes)
         if self.is_tiny:
             return (node * self.rows + row) % self.num_samples
@@ -94,7 +94,7 @@ class CanonicalOrder:
         return begin + np.minimum(row, size - 1)
 
     def is_repeat(self, places: Ints) -> NDArray[np.bool_]:
-        """Whether the id at a place stands at another one too, and is a repeat here."""
+        """Return, for each place, whether its id is a repeat that also occurs at another place."""
         row, node = np.divmod(places, self.canonical_nodes)
         if self.is_tiny:
             return node * self.rows + row >= self.num_samples
@@ -105,10 +105,10 @@ class CanonicalOrder:
         return begin, (node + 1) * self.num_samples // self.canonical_nodes - begin
 
     def _source(self, row: RowT) -> RowT:
-        """The row that an added row repeats."""
+        """Return the row that an added row repeats."""
         return row - self.added_rows - self.hosts_per_node + 1
 
 
 def divides(one: int, other: int) -> bool:
-    """Whether one of two numbers is a multiple of the other."""
+    """Return whether one of two numbers is a multiple of the other."""
     return one % other == 0 or other % one == 0

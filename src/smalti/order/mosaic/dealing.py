@@ -1,4 +1,4 @@
-"""Who reads which positions: hosts, ranks and workers, in the shapes that the peer's arrays have.
+"""The positions that each host, rank and worker reads, in the shapes of MosaicML's arrays.
 
 One host of two ranks, two workers each, batches of 3; positions from the start:
 
@@ -25,11 +25,11 @@ class Positioned(Protocol):
     def __len__(self) -> int: ...
 
     def ids_at(self, positions: Ints) -> Ids:
-        """The ids at the given positions, each in [0, len); -1 where a position is nobody's."""
+        """Return the ids at positions in [0, len); -1 for empty positions."""
 
 
 def rank_positions(shape: WorldShape, start: int, steps: Ints, host: Ints | int, rank: Ints | int) -> Ints:
-    """The positions that ranks read at the given steps; int64, shape (..., batch_size), by broadcasting."""
+    """Return the positions that ranks read at the given steps; int64, shape (..., batch_size), by broadcasting."""
     sample = np.arange(shape.batch_size, dtype=np.int64)
     turn = (np.asarray(steps, dtype=np.int64)[..., None] * shape.batch_size + sample) * shape.ranks_on_host
     host_first = start + (np.asarray(host) - start) % shape.hosts
@@ -38,36 +38,36 @@ def rank_positions(shape: WorldShape, start: int, steps: Ints, host: Ints | int,
 
 
 def worker_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int, place: tuple[int, int, int]) -> Ints:
-    """What one worker (host, rank of the host, worker of the rank) reads; int64, shape (batches, batch_size).
+    """Return the ids of one worker (host, rank of the host, worker of the rank); int64, shape (batches, batch_size).
 
-    All workers have equally many batches: -1 fills up, as in the peer's array.
+    All workers have equally many batches: -1 is padding, as in MosaicML's array.
     """
     host, rank, worker = place
     steps = worker + shape.workers * np.arange(-(-num_steps // shape.workers), dtype=np.int64)
-    return _ids_or_nobody(source, rank_positions(shape, start, steps, host, rank))
+    return _ids_or_padding(source, rank_positions(shape, start, steps, host, rank))
 
 
 def all_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int) -> Ints:
-    """What everybody reads; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size); -1: none."""
+    """Return all ids; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size); -1 is padding."""
     host, rank, worker, batch = np.ix_(
         np.arange(shape.hosts),
         np.arange(shape.ranks_on_host),
         np.arange(shape.workers),
         np.arange(-(-num_steps // shape.workers)),
     )
-    return _ids_or_nobody(source, rank_positions(shape, start, worker + shape.workers * batch, host, rank))
+    return _ids_or_padding(source, rank_positions(shape, start, worker + shape.workers * batch, host, rank))
 
 
 def partition_ids(algorithm: str, num_samples: int, shape: WorldShape, **options: Any) -> Ints:
-    """The peer's whole partition; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
+    """Return MosaicML's whole partition; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
 
-    -1 is padding. The arguments are those of `make_partition`, which says what is raised; O(N) memory.
+    -1 is padding. Arguments and errors are those of `make_partition`. O(N) memory.
     """
     partition = make_partition(algorithm, num_samples, shape, **options)
     return all_ids(partition, shape, partition.start, partition.num_steps)
 
 
-def _ids_or_nobody(source: Positioned, positions: Ints) -> Ints:
+def _ids_or_padding(source: Positioned, positions: Ints) -> Ints:
     inside: NDArray[np.bool_] = positions < len(source)
     if inside.all():
         return source.ids_at(positions).astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""What fixes a MosaicML order besides the data set and the epoch; frozen, checked once."""
+"""MosaicOptions: everything that determines a MosaicML order besides the data set and the epoch."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from smalti.order.mosaic.partition import PARTITIONS
 from smalti.order.mosaic.sampling import SAMPLINGS
 from smalti.order.mosaic.shuffles import SHUFFLES
 
-_MIXED_SAMPLES = 4_000_000  # samples that the peer's blocks of all canonical nodes hold together
+_MIXED_SAMPLES = 4_000_000  # MosaicML's default: samples in the blocks of all canonical nodes together
 _MIN_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
 class MosaicOptions:
-    """The choices of a run, named and defaulted as the peer's `StreamingDataset` has them.
+    """The options of a run, with the names and defaults of MosaicML's `StreamingDataset`.
 
-    Only the first two are in the peer's `state_dict`: whoever continues a run gives the others as that run did.
+    MosaicML's `state_dict` holds only the first two. To continue a run, give the others as that run had them.
     """
 
     canonical_nodes: int
@@ -23,21 +23,21 @@ class MosaicOptions:
     seed: int = 9176
     """`shuffle_seed`, from 0."""
     shuffle: bool = False
-    """Whether samples are shuffled."""
+    """Shuffle the samples."""
     shuffle_algo: str = "py1e"
-    """The shuffle, where there is one."""
+    """Name of the shuffle; used only with `shuffle`."""
     block_size: int | None = None
-    """`shuffle_block_size`; None for the peer's default, 4,000,000 over all canonical nodes, at least 2^18 in each."""
+    """`shuffle_block_size`; None for MosaicML's default: 4,000,000 over all canonical nodes, at least 2^18 in each."""
     partition_algo: str = "relaxed"
-    """How ids are dealt to hosts."""
+    """Algorithm that partitions ids over hosts."""
     initial_hosts: int | None = None
-    """`initial_physical_nodes`: hosts with which the run began; None in a first run."""
+    """`initial_physical_nodes`: hosts that the run began with; None in a first run."""
     sampling_method: str = "balanced"
-    """Whether an epoch that takes a part of a stream takes another one each time."""
+    """Of a stream of which an epoch takes a part: `balanced` takes another part each epoch, `fixed` the same one."""
     sampling_granularity: int = 1
-    """Samples of such a part that are taken at a time from one shard."""
+    """Samples that are drawn together from one shard."""
     batching_method: str = "random"
-    """How batches are made of several streams."""
+    """Method that makes batches from several streams."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -54,17 +54,17 @@ class MosaicOptions:
 
     @property
     def shuffle_block(self) -> int:
-        """`block_size`, or the peer's default for it."""
+        """`block_size`, or MosaicML's default."""
         if self.block_size is not None:
             return self.block_size
         return max(_MIXED_SAMPLES // self.canonical_nodes, _MIN_BLOCK)
 
     @property
     def changes_with_epoch(self) -> bool:
-        """Whether what an epoch takes, and the order of its streams, is drawn anew each time."""
+        """True if the samples that an epoch takes, and the order of its streams, are drawn anew each epoch."""
         return self.shuffle and self.sampling_method == "balanced"
 
 
 def default_mosaic_nodes(shuffle_algo: str, hosts: int) -> int:
-    """The peer's canonical nodes for a first run on so many hosts: 64 for each with `py1s` and `py2s`, else one."""
+    """Return MosaicML's canonical nodes for a first run: 64 per host with `py1s` and `py2s`, else one per host."""
     return 64 * hosts if shuffle_algo in {"py1s", "py2s"} else hosts

@@ -1,16 +1,16 @@
-"""MosaicML's partitions, `orig` and `relaxed`: which id stands at which position of an epoch, for one world.
+"""MosaicML's partitions, `orig` and `relaxed`: the id at each position of an epoch, for one world.
 
-Positions are counted as `smalti.order.Division` counts them, so that it deals them as the peer does: position p goes
-to host p % H, and a host's n-th position from the start on to its rank n % R. Step s is then the span
-[start + s*B, start + (s+1)*B) of the canonical order for the global batch B, in every world; all that depends on the
-world is the tail, where positions are added that repeat earlier ids:
+Positions are counted as in `smalti.order.Division`, which therefore divides them as MosaicML does: position p goes to
+host p % H, and a host's n-th position from the start on to its rank n % R. Step s is then the span
+[start + s*B, start + (s+1)*B) of the canonical order for the global batch B, in every world. Only the tail depends on
+the world: positions are added there that repeat earlier ids:
 
     canonical order   | step 0 | step 1 | ... | last step, incomplete |
     world of 3 ranks  | step 0 | step 1 | ... | last step .. + 0 to 2 repeats of each host |
 
-`relaxed` also goes on in a world whose hosts neither divide the canonical nodes nor are divided by them: every global
-batch is then the one that the first world would have read, cut in other places. Its last one may be uneven: a position
-that is -1 is nobody's, and a rank may end with fewer samples than others or a step early, which the peer does not
+`relaxed` also continues in a world whose hosts neither divide the canonical nodes nor are divided by them: every global
+batch is then the one that the first world would have read, divided differently. Its last one may be uneven: positions
+with id -1 are empty, and a rank may end with fewer samples than others or one step early, which MosaicML does not
 prevent.
 """
 
@@ -30,25 +30,25 @@ PARTITIONS = ("orig", "relaxed")
 
 @dataclass(frozen=True)
 class Partition:
-    """Ids by position, in [0, len(partition)); positions before `start` are those that were read before."""
+    """Ids by position, in [0, len(partition)); positions before `start` were read before."""
 
     order: CanonicalOrder
-    """The order that is dealt."""
+    """The order that is partitioned."""
     shape: WorldShape
     """The world that reads."""
     start: int
     """First position that is read: samples consumed before."""
     dealt_as: WorldShape
-    """The world that the order is dealt to: `shape`, or the first world of the run."""
+    """The world that the order is partitioned for: `shape`, or the first world of the run."""
 
     @cached_property
     def _host_samples(self) -> int:
-        """Places of every host of `dealt_as` from the start."""
+        """Places of every host of `dealt_as` from the start on."""
         return max(0, len(self.order) - self.start) // self.dealt_as.hosts
 
     @cached_property
     def _rank_samples(self) -> int:
-        """The same for every rank, repeats that fill up included."""
+        """Places of every rank from the start on, including repeats that pad."""
         return -(-self._host_samples // self.dealt_as.ranks_on_host)
 
     @property
@@ -58,7 +58,7 @@ class Partition:
 
     @property
     def full_steps(self) -> int:
-        """Steps from the start in which nobody lacks a sample."""
+        """Steps from the start in which no rank lacks a sample."""
         return self._rank_samples // self.dealt_as.batch_size
 
     def __len__(self) -> int:
@@ -67,20 +67,20 @@ class Partition:
         return self.start + self._rank_samples * self.shape.num_ranks
 
     def ids_at(self, positions: Ints) -> Ints:
-        """The ids at the given positions; -1 where a position is nobody's."""
+        """Return the ids at the given positions; -1 for empty positions."""
         places = self._places(positions)
         if (places >= 0).all():
             return self.order.ids_at(places)
         return np.where(places >= 0, self.order.ids_at(np.maximum(places, 0)), -1)
 
     def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether the id at a position stands at another one too and only fills up here; True for nobody's."""
+        """Return, for each position, whether its id is a repeat that only pads there; True for empty positions."""
         dealt = self._dealt(positions)
         inside = (dealt >= 0) & (dealt < len(self.order))
         return ~inside | self.order.is_repeat(np.where(inside, dealt, 0))
 
     def _places(self, positions: Ints) -> Ints:
-        """The canonical order's places that stand at the given positions; -1 for none."""
+        """Return the places of the canonical order at the given positions; -1 for none."""
         dealt = self._dealt(positions)
         late = dealt >= len(self.order)
         if not late.any():
@@ -90,7 +90,7 @@ class Partition:
         return places
 
     def _repeated(self, dealt: Ints) -> Ints:
-        """The places that fill up the ranks of a host: the last ones before those that its last full row holds."""
+        """Return the places that pad the ranks of a host: those just before the host's last full row."""
         world, count = self.dealt_as, self._host_samples
         lacking = -count % world.ranks_on_host
         if not lacking:
@@ -101,9 +101,9 @@ class Partition:
         return np.where(turn < count + lacking, self.start + source * world.hosts + host, -1)
 
     def _dealt(self, positions: Ints) -> Ints:
-        """Positions as `dealt_as` counts them: the same ones, or others of the same step.
+        """Return the positions as `dealt_as` counts them: the same ones, or others of the same step.
 
-        The peer writes a step down host by host, rank by rank, sample by sample, and cuts that list anew for `shape`.
+        MosaicML lists a step host by host, rank by rank, sample by sample, and divides that list anew for `shape`.
         """
         if self.dealt_as == self.shape:
             return positions
@@ -128,15 +128,15 @@ def make_partition(
     start: int = 0,
     initial_hosts: int | None = None,
 ) -> Partition:
-    """The partition of `num_samples` ids for one world, from sample `start` of the epoch on. O(1).
+    """Return the partition of `num_samples` ids for one world, from sample `start` of the epoch on. O(1).
 
     Args:
         algorithm: One of `PARTITIONS`.
         num_samples: Ids of the epoch, from 1.
         shape: The world that reads.
         canonical_nodes: Nodes that the ids are cut into.
-        start: Samples of the epoch that were consumed before; rounded down to a multiple of the hosts, as by the peer.
-        initial_hosts: Hosts with which the run began; `relaxed` needs it where `shape` does not fit.
+        start: Samples of the epoch that were consumed before; rounded down to a multiple of the hosts, as in MosaicML.
+        initial_hosts: Hosts that the run began with; `relaxed` needs it where `shape` does not divide.
 
     Raises:
         ValueError: an argument is out of range.
@@ -148,7 +148,7 @@ def make_partition(
         raise ValueError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
     if start < 0:
         raise ValueError(f"`start` must be at least 0, found {start}.")
-    # The peer stops at the first of these, although samples may stand between it and the second.
+    # MosaicML stops at the first of these limits, although samples may lie between it and the second.
     rows = -(-num_samples // max(1, canonical_nodes))
     if start > max(num_samples + shape.num_ranks - num_samples % shape.num_ranks, rows * canonical_nodes):
         raise CursorError(

@@ -1,8 +1,8 @@
-"""MosaicPlan: one epoch in MosaicML's order, as `smalti.order.Division` and whoever accounts for samples can read it.
+"""MosaicPlan: one epoch in MosaicML's order, as a `GlobalOrder` that `smalti.order.Division` can divide.
 
-Planning is O(N) in time and memory, as the shuffles are: 4 bytes per sample held, 8 from 2^31 samples on (nothing
-without a shuffle and with every sample once). The ids of one rank or worker are then arithmetic and one gather; no
-array of the whole cluster is made.
+Planning is O(N) in time and memory, as the shuffles are: 4 bytes per sample, 8 from 2^31 samples on (none without a
+shuffle if every sample is taken once). The ids of one rank or worker are then arithmetic and one gather; no array of
+the whole cluster is made.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from smalti.order.positions import GlobalOrder
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
-    """Sample ids of a partition, shuffled and resampled: a table of N ids at most."""
+class PartitionedIds:
+    """Sample ids of a partition, resampled and shuffled: a table of at most N ids."""
 
     partition: Partition
-    """Which id of the partition stands at which position."""
+    """The id of the partition at each position."""
     taken: Resampled
-    """What the epoch takes."""
+    """The samples that the epoch takes."""
     order: Ids | None
     """The sample id of every id of the partition; None without a shuffle."""
 
@@ -33,7 +33,7 @@ class Dealt:
         return len(self.partition)
 
     def ids_at(self, positions: Ints) -> Ids:
-        """The sample ids at the given positions; -1 where one is nobody's."""
+        """Return the sample ids at the given positions; -1 for empty positions."""
         ids = self.partition.ids_at(positions)
         held = ids >= 0
         if held.all():
@@ -41,7 +41,7 @@ class Dealt:
         return np.where(held, self._sample_ids(np.maximum(ids, 0)), -1)
 
     def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether what stands at the given positions only fills up there."""
+        """Return, for each position, whether its sample is a repeat that only pads there."""
         return self.partition.is_repeat(positions)
 
     def _sample_ids(self, ids: Ints) -> Ids:
@@ -49,51 +49,51 @@ class Dealt:
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
-    """Sample ids written down, position by position."""
+class ListedIds:
+    """Sample ids in a table, position by position."""
 
     ids: Ids
-    """The sample id of every position; -1 where one is nobody's."""
+    """The sample id of every position; -1 for empty positions."""
     repeats: NDArray[np.bool_]
-    """Whether it only fills up there."""
+    """True where the sample is a repeat that only pads there."""
 
     def __len__(self) -> int:
         return int(self.ids.size)
 
     def ids_at(self, positions: Ints) -> Ids:
-        """The sample ids at the given positions; -1 where one is nobody's."""
+        """Return the sample ids at the given positions; -1 for empty positions."""
         return self.ids[positions]
 
     def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether what stands at the given positions only fills up there."""
+        """Return, for each position, whether its sample is a repeat that only pads there."""
         return self.repeats[positions]
 
 
 class MosaicPlan(GlobalOrder):
-    """The order of one epoch for one world, from `start` on: `len(plan)` positions, any of which can be asked for.
+    """The order of one epoch for one world, from `start` on; any part of its positions can be looked up alone.
 
-    It offers what `EpochPlan` does, so `Division(len(plan), plan.start, batch_size, world, tail="short")` reads from it
-    and gives every rank, at every step, exactly the ids that the peer gives it. What that means for the invariants:
+    `Division(len(plan), plan.start, batch_size, world, tail="short")` gives every rank, at every step, exactly the ids
+    that MosaicML gives it. What that means for the invariants:
 
     * I3. Step s is the span [start + s*B, start + (s+1)*B) of positions, and the canonical order behind them does not
       depend on the world, nor on B. So prefix + rest = the uninterrupted order holds for every position below
-      C * (N // C), on any world that the partition accepts and, with `orig`, any batch size. Three things are not so,
-      and cannot be while the order is the peer's: `start` is rounded down to a multiple of the hosts, so that up to
-      H - 1 samples are read again; the last C positions and those added after them are filled up differently in each
-      world; and with `relaxed` on a world that does not divide, the global batch must remain what it was.
-    * I1. Every sample that the epoch takes stands at one position, and again where `is_repeat` says so. The methods
+      C * (N // C), on any world that the partition accepts and, with `orig`, any batch size. There are three
+      exceptions, which follow from MosaicML's order: `start` is rounded down to a multiple of the hosts, so that up to
+      H - 1 samples are read again; the last C positions and those added after them are padded differently in each
+      world; and with `relaxed` on a world that does not divide, the global batch must remain the same.
+    * I1. Every sample that the epoch takes is at one position, and again where `is_repeat` is true. The methods
       `stratified`, `per_stream` and `device_per_stream` leave samples out, resume at whole steps only, and fix their
       order for one global batch: prefix + rest holds while that remains the same.
-    * I4. No position goes to two ranks, but a repeat may stand in the same step as its sample. Ranks take equally many
+    * I4. No position goes to two ranks, but a repeat may be in the same step as its sample. Ranks take equally many
       steps, but with `relaxed` on a world that does not divide and with `device_per_stream` some positions of the last
-      steps are nobody's (id -1), and a rank may find nothing there.
+      steps are empty (id -1), and a rank may get an empty step.
 
-    Replica groups: give the shape of the groups (`WorldShape.replicated`). Pure and thread-safe.
+    For replica groups, give the shape of the groups (`WorldShape.replicated`). Pure and thread-safe.
     """
 
-    def __init__(self, source: Dealt | Listed, shape: WorldShape, start: int, num_steps: int) -> None:
+    def __init__(self, source: PartitionedIds | ListedIds, shape: WorldShape, start: int, num_steps: int) -> None:
         self._source = source
-        self._dealt_steps = num_steps
+        self._all_steps = num_steps  # including steps without any sample
         self.shape = shape
         self.start = start
 
@@ -102,11 +102,11 @@ class MosaicPlan(GlobalOrder):
 
     @property
     def num_steps(self) -> int:
-        """Steps from the start in which somebody reads something."""
+        """Steps from the start that hold at least one sample."""
         return -(-(len(self) - self.start) // self.shape.global_batch)
 
     def ids_at(self, positions: Ints) -> Ints:
-        """Sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`; -1: nobody's."""
+        """Return sample ids at positions in [0, len(plan)); int64, the shape of `positions`; -1 for empty positions."""
         if int(positions.max(initial=-1)) < len(self._source):
             return self._source.ids_at(positions).astype(np.int64, copy=False)
         ids = np.full(positions.shape, -1, dtype=np.int64)
@@ -115,9 +115,9 @@ class MosaicPlan(GlobalOrder):
         return ids
 
     def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether the sample of a position stands at another one too and only fills up here; True for nobody's.
+        """Return, for each position, whether its sample is a repeat that only pads there; True for empty positions.
 
-        A sample that its stream's weight makes the epoch take several times is no repeat.
+        A sample that the epoch takes several times because of its stream's weight is no repeat.
         """
         repeats = np.ones(positions.shape, dtype=np.bool_)
         inside = positions < len(self._source)
@@ -125,7 +125,7 @@ class MosaicPlan(GlobalOrder):
         return repeats
 
     def worker_ids(self, host: int, rank: int, worker: int) -> Ints:
-        """What a worker of a rank of a host reads; int64, shape (batches, batch_size); -1 fills up, as with the peer.
+        """Return the ids of one worker; int64, shape (batches, batch_size); -1 is padding, as in MosaicML.
 
         Raises:
             IndexError: there is no such worker.
@@ -133,11 +133,11 @@ class MosaicPlan(GlobalOrder):
         shape = (self.shape.hosts, self.shape.ranks_on_host, self.shape.workers)
         if not all(0 <= number < count for number, count in zip((host, rank, worker), shape, strict=True)):
             raise IndexError(f"no worker {worker} of rank {rank} of host {host}: there are {shape} of each.")
-        return worker_ids(self._source, self.shape, self.start, self._dealt_steps, (host, rank, worker))
+        return worker_ids(self._source, self.shape, self.start, self._all_steps, (host, rank, worker))
 
     def all_ids(self) -> Ints:
-        """The peer's whole array; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
+        """Return MosaicML's whole array; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
 
-        8 bytes per sample and more while it is made; -1 is padding.
+        Takes more than 8 bytes per sample while it is computed; -1 is padding.
         """
-        return all_ids(self._source, self.shape, self.start, self._dealt_steps)
+        return all_ids(self._source, self.shape, self.start, self._all_steps)

@@ -1,12 +1,11 @@
-"""MosaicML's sampling: how many samples of each shard an epoch takes, and which; bit for bit.
+"""MosaicML's sampling: the number of samples that an epoch takes of each shard, and which ones; bit for bit.
 
-A stream that gives `choose` samples to an epoch repeats itself whole as often as that fits, and takes the rest from a
-random part of its shards. The partition and the shuffle then see a set in which every copy of a shard, or part of one,
-is a shard of its own:
+A stream that gives `choose` samples to an epoch is repeated whole as often as fits, and the rest is taken from a random
+part of its shards. Partition and shuffle treat every copy of a shard, or part of one, as a shard of its own:
 
     shard of 4, 10 chosen      ids 0 1 2 3 | 0 1 2 3 | 1 3      units 4, 4, 2
 
-As in `smalti.order.mosaic.shuffles`, the draws are those of numpy's `Generator`, which numpy does not promise to keep.
+As in `smalti.order.mosaic.shuffles`, draws use numpy's `Generator`, whose results may change between numpy versions.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ def sample_counts(
     epoch: int = 0,
     use_epoch: bool = True,
 ) -> Ints:
-    """How many samples to take of each shard, `choose` in all; int64, shape (shards,).
+    """Return the number of samples to take of each shard, `choose` in all; int64, shape (shards,).
 
     Args:
         shard_sizes: Samples in each shard of one stream.
@@ -38,7 +37,7 @@ def sample_counts(
         granularity: Samples taken at a time from the same shard, from 1.
         seed: Base seed of the run, from 0.
         epoch: Epoch, from 0.
-        use_epoch: Whether each epoch draws anew.
+        use_epoch: Draw anew in each epoch.
 
     Raises:
         ValueError: an argument is out of range, or samples are to be taken of a stream that has none.
@@ -63,11 +62,11 @@ def sample_counts(
 
 
 def _drawn(sizes: Ints, choose: int, granularity: int, rng: np.random.Generator) -> Ints:
-    """`choose` samples, fewer than there are, taken `granularity` at a time from shards in random order."""
+    """Return counts of `choose` samples, fewer than there are, drawn `granularity` at a time from random shards."""
     picks = -(-sizes // granularity)
     last_picks = np.cumsum(picks) - 1
     pick_sizes = np.full(int(picks.sum()), granularity, dtype=np.int64)
-    # An empty shard has no pick, and so overwrites another shard's, as it does with the peer.
+    # An empty shard has no pick and overwrites another shard's, as in MosaicML.
     pick_sizes[last_picks] = sizes - (picks - 1) * granularity
     order = rng.permutation(pick_sizes.size)
     taken = np.cumsum(pick_sizes[order])
@@ -82,12 +81,12 @@ def _drawn(sizes: Ints, choose: int, granularity: int, rng: np.random.Generator)
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """One epoch's samples, before any partition or shuffle."""
+    """The samples of one epoch, before partition and shuffle."""
 
     units: Ints
     """Sizes of the copies and parts of shards that the shuffle treats as shards; int64."""
     ids: Ids | None
-    """The sample id of each id of the partition; None where it is the id itself, plus `first_id`."""
+    """The sample id of each id of the partition; None where that is the id itself plus `first_id`."""
     first_id: int
     """The first sample id of the first stream."""
 
@@ -95,7 +94,7 @@ class Resampled:
         return int(self.units.sum())
 
     def sample_ids(self, order: Ids) -> Ids:
-        """The sample ids for ids of the partition."""
+        """Return the sample ids for ids of the partition."""
         if self.ids is not None:
             return self.ids[order]
         if not self.first_id:
@@ -104,8 +103,8 @@ class Resampled:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """What one stream gives to an epoch."""
+class StreamCounts:
+    """The number of samples that an epoch takes of each shard of one stream."""
 
     shard_sizes: Ints
     """Samples in each of its shards."""
@@ -115,24 +114,24 @@ class Chosen:
     """The sample id of its first sample."""
 
 
-def resample(streams: Sequence[Chosen], *, seed: int, epoch: int, sampling: str = "balanced") -> Resampled:
-    """The samples of an epoch over one or several streams; a stream's own batches resample it alone.
+def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling: str = "balanced") -> Resampled:
+    """Return the samples of an epoch over one or several streams; batches of streams resample each stream alone.
 
     Args:
-        streams: What every stream gives.
+        streams: Counts of every stream.
         seed: Base seed of the run.
         epoch: Epoch, from 0.
         sampling: `balanced` takes other samples each epoch, `fixed` the same ones.
 
     Raises:
-        ValueError: `sampling` is none of these.
+        ValueError: `sampling` is neither.
     """
     if sampling not in SAMPLINGS:
         raise ValueError(f"`sampling` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
     firsts = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
-    if np.array_equal(counts, sizes) and _adjoin(streams):
+    if np.array_equal(counts, sizes) and _are_consecutive(streams):
         return Resampled(sizes[sizes > 0], None, streams[0].first_id)
     copies, parts = np.divmod(counts, np.maximum(sizes, 1))
     entries = copies + (parts > 0)
@@ -146,13 +145,13 @@ def resample(streams: Sequence[Chosen], *, seed: int, epoch: int, sampling: str 
     return Resampled(units, ids, streams[0].first_id)
 
 
-def _adjoin(streams: Sequence[Chosen]) -> bool:
+def _are_consecutive(streams: Sequence[StreamCounts]) -> bool:
     ends = [stream.first_id + int(stream.shard_sizes.sum()) for stream in streams]
     return all(end == stream.first_id for end, stream in zip(ends, streams[1:], strict=False))
 
 
 def _draw_parts(ids: Ids, shards: tuple[Ints, Ints, Ints], ends: Ints, rng: np.random.Generator) -> None:
-    """Draws the samples of every part of a shard, in stored order, into the places that end at `ends`."""
+    """Draw the samples of every part of a shard, in stored order, into the places of `ids` that end at `ends`."""
     for shard in np.flatnonzero(shards[2]).tolist():
         size, first, part = (int(column[shard]) for column in shards)
         chosen = rng.choice(size, part, replace=False)

@@ -1,4 +1,4 @@
-"""How many hosts, ranks and workers divide an epoch as the peer divides it, and in which batches. A pure value."""
+"""WorldShape: the numbers of hosts, ranks and workers that MosaicML's orders depend on. A pure value."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from smalti.world import World
 
 @dataclass(frozen=True)
 class WorldShape:
-    """The numbers that the peer's partition depends on; who I am among them is not part of it."""
+    """Numbers of hosts, ranks and workers, and the batch size; not which of them this process is."""
 
     hosts: int = 1
     """Physical nodes."""
     ranks_on_host: int = 1
     """Ranks on every host."""
     workers: int = 1
-    """Loader processes of every rank; 1 where the rank loads for itself."""
+    """Loader processes of every rank; 1 where the rank reads by itself."""
     batch_size: int = 1
     """Samples per rank and step."""
 
@@ -26,7 +26,7 @@ class WorldShape:
 
     @classmethod
     def of(cls, world: World, *, workers: int, batch_size: int) -> "WorldShape":
-        """The shape of `world`, where every rank has so many workers (0 counts as 1) and so large a batch."""
+        """Return the shape of `world`, with this many workers per rank (0 counts as 1) and this batch size."""
         return cls(world.num_hosts, world.ranks_on_host, max(1, workers), batch_size)
 
     @property
@@ -40,9 +40,9 @@ class WorldShape:
         return self.num_ranks * self.batch_size
 
     def replicated(self, replication: int) -> "WorldShape":
-        """The shape in which each `replication` consecutive ranks count as one, because they read the same samples.
+        """Return the shape in which each replica group of `replication` consecutive ranks counts as one rank.
 
-        As with the peer: where the groups do not fill whole hosts, all of them count as ranks of one host.
+        As in MosaicML: where the groups do not fill whole hosts, all of them count as ranks of one host.
 
         Raises:
             WorldMismatch: `replication` does not divide the ranks.

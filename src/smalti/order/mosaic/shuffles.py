@@ -1,18 +1,18 @@
 """MosaicML's five shuffles, bit for bit: `py1e`, `py1br`, `py1s`, `py2s` and `naive`.
 
-Each is a mapping from the sample ids of the partition to shuffled ones, of all samples at once: O(N) by nature. All but
-`naive` lay the shards out in an order that the seed fixes for the whole run, cut them at canonical nodes, and permute
-each node's spans for the epoch; they differ in how samples are then mixed:
+Each maps the sample ids of the partition to shuffled ones, for all samples at once: O(N). All but `naive` lay the
+shards out in an order that the seed fixes for the whole run, cut them at canonical nodes, and permute each node's spans
+for the epoch; they differ in how samples are then mixed:
 
     py1s    every span by itself
     py2s    every shard by itself, once for the run; then every span by itself
-    py1br   blocks of 0.75 to 1.25 `block_size`, staggered by node; up to 0.75 of a block at a node's end stays as it is
+    py1br   blocks of 0.75 to 1.25 `block_size`, staggered by node; up to 0.75 of a block at a node's end is not mixed
     py1e    every span by itself; then each sample moves by up to (0.75 to 1.25 `block_size` - span) / 2 either way; a
             span longer than that is not mixed with its neighbours
 
-Every draw is made by numpy's `Generator`, method by method in the peer's order. numpy promises the stream of its bit
-generators (PCG64 here) but not that of these methods: a numpy that changes them changes these orders, the peer's and
-ours alike. Tests compare with orders that the peer wrote on numpy 2.1, on the numpy that is installed.
+All draws use numpy's `Generator`, method by method in MosaicML's order. numpy guarantees the stream of its bit
+generators (PCG64 here) but not the results of these methods: a numpy that changes them changes these orders, here and
+in MosaicML alike. Tests compare the installed numpy with orders that MosaicML wrote on numpy 2.1.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,19 +35,19 @@ def shuffled_ids(
     epoch: int,
     block_size: int,
 ) -> Ids:
-    """The shuffled sample id of every id of an epoch: a permutation of range(N); int32, or int64 from 2^31 samples.
+    """Return the shuffled sample id of every id of an epoch: a permutation of range(N); int32, int64 from 2^31 ids.
 
     Args:
         algorithm: One of `SHUFFLES`.
         shard_sizes: Samples in each shard, in stored order.
-        canonical_nodes: Nodes that the shards are dealt to; samples do not leave theirs. Not used by `naive`.
+        canonical_nodes: Nodes that the shards are divided among; samples stay in their node. Not used by `naive`.
         seed: Base seed of the run, from 0.
         epoch: Epoch, from 0; added to the seed.
         block_size: Samples within which `py1br` and `py1e` mix, from 2 and 1; not used by the others.
 
     Raises:
         ValueError: an argument is out of range.
-        WorldMismatch: `py1e` has a canonical node without samples, which the peer refuses too.
+        WorldMismatch: `py1e` has a canonical node without samples, which MosaicML refuses too.
     """
     shuffle = _ALGORITHMS.get(algorithm)
     if shuffle is None:
@@ -107,7 +107,7 @@ def _py2s(
     ids = expand((np.cumsum(sizes) - sizes)[order], laid_out, dtype)
     places = np.cumsum(laid_out) - laid_out
     _shuffle_each(ids, [*places.tolist(), ids.size], run_rng)
-    # From here on a span is one of places in `ids`, and no longer of sample ids.
+    # From here on, spans hold places in `ids`, not sample ids.
     spans = cut_at_nodes(places, laid_out, canonical_nodes)
     mixed = np.empty_like(ids)
     node_ends = spans.ends
@@ -141,7 +141,7 @@ def _py1br(
 def _staggered_blocks(
     begin: int, end: int, stagger: int, block: int, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """The blocks of one node: from the second on, each begins `stagger` before the end of what was counted so far."""
+    """Return the blocks of one node: from the second on, each begins `stagger` before the end of those before it."""
     blocks = []
     counted = begin
     while counted < end:
@@ -168,14 +168,14 @@ def _py1e(
             )
         _shuffle_each(ids, ends[first : last + 1], epoch_rng)
         node_ids = ids[ends[first] : ends[last]]
-        # The peer's sort is not stable: of two equal positions it depends on the processor which comes first, there
-        # as here. A node of n samples has about n^2 / 2^52 such pairs: 0.02 of 10^7 samples, 2 of 10^8.
+        # MosaicML's sort is not stable: the order of two equal positions depends on the processor, here as there.
+        # A node of n samples has about n^2 / 2^52 such pairs: 0.02 of 10^7 samples, 2 of 10^8.
         node_ids[:] = node_ids[np.argsort(_moved(ends[first : last + 1], block, epoch_rng))]
     return ids
 
 
 def _moved(ends: list[int], block: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Where every sample of a node moves to, in samples from the node's start."""
+    """Return the position that every sample of a node moves to, in samples from the node's start."""
     begin, total = ends[0], ends[-1] - ends[0]
     positions = np.arange(total, dtype=np.float64)
     low, high = int(0.75 * block), int(1.25 * block)
@@ -195,4 +195,4 @@ _ALGORITHMS: dict[str, Callable[[Ints, int, int, np.random.Generator, np.random.
     "naive": _naive,
 }
 SHUFFLES = tuple(_ALGORITHMS)
-LEAST_BLOCKS = {"py1br": 2, "py1e": 1}  # below, the peer draws from an empty range
+LEAST_BLOCKS = {"py1br": 2, "py1e": 1}  # with smaller blocks, MosaicML draws from an empty range

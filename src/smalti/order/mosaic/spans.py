@@ -1,7 +1,7 @@
 """Spans of sample ids: shards laid end to end in some order, cut where a canonical node ends.
 
-What all of MosaicML's shuffles but `naive` begin with, on arrays instead of lists of pairs. No randomness belongs here
-but the permutations that the caller's generators draw.
+All of MosaicML's shuffles but `naive` begin with them. Here they are arrays instead of lists of pairs. The only
+randomness is in the permutations drawn by the caller's generators.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _INT32_IDS = 1 << 31
 
 
 def narrow_dtype(count: int) -> DTypeLike:
-    """The smaller of int32 and int64 that holds range(count): half the memory where half of it is enough."""
+    """Return int32 if it holds range(count), which halves the memory, else int64."""
     return np.int32 if count <= _INT32_IDS else np.int64
 
 
 def expand(firsts: Ints, sizes: Ints, dtype: DTypeLike) -> Ids:
-    """The ranges [first, first + size), one after the other; shape (sizes.sum(),). Takes no memory but the answer's."""
+    """Return the ranges [first, first + size), one after the other; shape (sizes.sum(),). Uses no further memory."""
     held = sizes > 0
     firsts, sizes = firsts[held], sizes[held]
     steps = np.ones(int(sizes.sum()), dtype=dtype)
@@ -37,22 +37,22 @@ def expand(firsts: Ints, sizes: Ints, dtype: DTypeLike) -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Shards, or parts of them, in the order in which they lie, divided among canonical nodes."""
+    """Shards, or parts of them, in layout order, divided among canonical nodes."""
 
     firsts: Ints
-    """Of every span: its first place in what was laid out (for sample ids: the first id)."""
+    """First place of every span in the layout (for sample ids: the first id)."""
     sizes: Ints
-    """Of every span: how many."""
+    """Places of every span."""
     bounds: list[int]
     """Node c holds the spans [bounds[c], bounds[c + 1])."""
 
     @property
     def ends(self) -> list[int]:
-        """Where every span ends when they lie one after the other, after a leading 0."""
+        """The end of every span, laid one after the other, after a leading 0."""
         return [0, *np.cumsum(self.sizes).tolist()]
 
     def shuffled_within_nodes(self, rng: np.random.Generator) -> "Spans":
-        """The same spans, those of every node in an order that `rng` draws, node by node."""
+        """Return the same spans, those of every node in an order drawn by `rng`, node by node."""
         order = np.arange(self.sizes.size)
         for begin, end in pairwise(self.bounds):
             rng.shuffle(order[begin:end])
@@ -60,9 +60,9 @@ class Spans:
 
 
 def cut_at_nodes(firsts: Ints, sizes: Ints, canonical_nodes: int) -> Spans:
-    """Spans laid end to end and cut so that canonical node c of C holds the places [c*N/C, (c+1)*N/C).
+    """Return spans laid end to end and cut so that canonical node c of C holds the places [c*N/C, (c+1)*N/C).
 
-    A span is cut only where a node ends inside of it; an empty one belongs to the earlier node of a boundary.
+    A span is cut only where a node ends inside it; an empty span at a boundary belongs to the earlier node.
 
         laid out     | shard 2 | shard 0 |      shard 1       |     4, 6 and 12 samples; the boundary at place 11
         two nodes    | shard 2 | shard 0 | 1 |    shard 1     |

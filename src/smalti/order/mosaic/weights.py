@@ -1,6 +1,7 @@
-"""How many samples each stream of a mixture gives to an epoch, from the weights that the user wrote; bit for bit.
+"""MosaicML's weights: the samples that each stream gives to an epoch, from the weights given by the user; bit for bit.
 
-Relative weights (`proportion`) share out an epoch of a given size; absolute ones (`repeat`, `choose`, or none) make it.
+Relative weights (`proportion`) divide an epoch of a given size; absolute ones (`repeat`, `choose`, or none) determine
+its size.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ _NAMES = ("proportion", "repeat", "choose")
 
 @dataclass(frozen=True)
 class StreamWeight:
-    """What the user says of one stream: one of these, or none of them."""
+    """The weight of one stream, as given by the user: one of the fields, or none."""
 
     proportion: float | None = None
-    """Part of the epoch, from 0; all streams have one or none has. They need not sum to 1."""
+    """Share of the epoch, from 0; all streams have one or none has. They need not sum to 1."""
     repeat: float | None = None
     """Times that the stream is read, from 0."""
     choose: int | None = None
@@ -37,14 +38,14 @@ class StreamWeight:
 
 @dataclass(frozen=True, eq=False)
 class MosaicStream:
-    """One stream of an epoch, its weight worked out."""
+    """One stream of an epoch, with its weight resolved."""
 
     shard_sizes: Ints
     """Samples in each shard, in stored order; int64."""
     choose: int
     """Samples that the epoch takes of it."""
     proportion: float
-    """Its part of the epoch, in [0, 1]."""
+    """Its share of the epoch, in [0, 1]."""
 
 
 def weigh_streams(
@@ -54,13 +55,13 @@ def weigh_streams(
     epoch_size: int | None = None,
     seed: int = 0,
 ) -> list[MosaicStream]:
-    """The streams with what each of them gives to an epoch. Pure.
+    """Return the streams with the samples that each gives to an epoch. Pure.
 
     Args:
         shard_sizes: Of every stream: the samples in each of its shards.
-        weights: Of every stream: its weight; None for streams that are read once.
+        weights: The weight of every stream; None to read each stream once.
         epoch_size: Samples of an epoch, with relative weights or none; None or 0 for as many as the streams have.
-        seed: Base seed of the run: it chooses the streams that rounding gives one sample more.
+        seed: Base seed of the run: it chooses the streams that get one more sample by rounding.
 
     Raises:
         ValueError: relative and absolute weights are mixed, or `epoch_size` is given with absolute ones, or there is

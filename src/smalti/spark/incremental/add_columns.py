@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from smalti.catalog import Draft, Manifest, load_manifest, new_write_id
+from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.catalog.additions.columns import ColumnsEntry, columns_of, store_columns
 from smalti.catalog.publishing.check_stored import check_stored
 from smalti.catalog.publishing.publish import check_target
@@ -418,14 +418,5 @@ def _published(
     store: Store, base: Manifest, sidecars: Sequence[Mapping[str, Any]], write_id: str, operation: str
 ) -> Manifest:
     """The version that shows the same shards, with these things beside them."""
-    draft = Draft(
-        write_id,
-        base.schema,
-        base.shards,
-        dict(base.lineage),
-        dict(base.metadata),
-        logical=base.logical,
-        row_hash=base.row_hash,
-        sidecars=tuple(sidecars),
-    )
+    draft = base.redraft(write_id, sidecars=tuple(sidecars))
     return publish_from(store, base, draft, operation=operation)

@@ -26,7 +26,14 @@ import pyarrow as pa
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
 from smalti.catalog.additions.columns import columns_of, sources_of
-from smalti.catalog.additions.source_files import Run, SourceTable, ToldSources, laid_out, read_told, store_sources
+from smalti.catalog.additions.source_files import (
+    SampleRun,
+    SourceRecord,
+    SourceTable,
+    read_source_record,
+    split_runs,
+    store_sources,
+)
 from smalti.catalog.manifest import check_json, row_hash_text
 from smalti.catalog.publishing.publish import check_target, replace_content
 from smalti.catalog.retention import markers
@@ -95,7 +102,7 @@ class Base:
 
     manifest: Manifest | None
     """None where there is no set yet."""
-    told: ToldSources | None
+    told: SourceRecord | None
     """None where it is not known what it was made of, or it was made by another recipe."""
 
     @property
@@ -108,7 +115,7 @@ class Base:
         """Its shards with rows of source files; none where nothing is known."""
         if self.manifest is None or self.told is None:
             return []
-        return [shard for shard in self.manifest.shards if self.told.table.tells_of(shard)]
+        return [shard for shard in self.manifest.shards if self.told.table.covers(shard)]
 
     @property
     def row_hash(self) -> str:
@@ -123,7 +130,7 @@ class Base:
         """Whether it has the rows of exactly these files."""
         if self.manifest is None or self.told is None or self.told.table.fingerprints != wanted:
             return False
-        return all(map(self.told.table.tells_of, self.manifest.shards))
+        return all(map(self.told.table.covers, self.manifest.shards))
 
 
 def reshard_files(  # noqa: PLR0913  the public door: these names are the documented interface
@@ -239,7 +246,7 @@ def find_base(store: Store, how: Recipe) -> Base:
     manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
     if entry is None or entry.get("recipe") != how.digest:
         return Base(manifest, None)
-    return Base(manifest, read_told(store, entry, manifest.shards))
+    return Base(manifest, read_source_record(store, entry, manifest.shards))
 
 
 @dataclass(frozen=True)
@@ -271,13 +278,13 @@ class _Resharding:
         shards = list(in_order(parts, joins, pack(work.spark, plan, joins)))
         runs = self._runs(gone, kept, surviving, converted, shards)
         row_hash = self._row_hash(copied, converted)
-        told = ToldSources(SourceTable(self.wanted, runs), self.how.digest, row_hash)
+        told = SourceRecord(SourceTable(self.wanted, runs), self.how.digest, row_hash)
         draft = Draft(
             write_id,
             schema,
             sorted([*kept, *shards], key=lambda shard: shard.partition or ""),
-            {**self._lineage(), **dict(self.how.options.lineage or {})},
-            dict(self.how.options.metadata or {}),
+            lineage={**self._lineage(), **dict(self.how.options.lineage or {})},
+            metadata=dict(self.how.options.metadata or {}),
             logical=self._logical(plan),
             row_hash=row_hash,
             sidecars=(store_sources(self.store, told, write_id),),
@@ -292,7 +299,7 @@ class _Resharding:
         if self.base.sources is None:
             return [], []
         shards, runs = self.base.own_shards, self.base.sources.runs
-        torn = self.base.sources.holding(gone)
+        torn = self.base.sources.shards_with(gone)
         torn |= _small(shards, torn, parse_size_limit(self.how.options.size_limit))
         kept = [shard for shard in shards if shard.raw.basename not in torn]
         going = [shard for shard in shards if shard.raw.basename in torn]
@@ -336,7 +343,7 @@ class _Resharding:
         surviving: Sequence[Surviving],
         converted: Answers,
         shards: Sequence[ShardInfo],
-    ) -> dict[str, list[Run]]:
+    ) -> dict[str, list[SampleRun]]:
         """Whose samples each shard holds, the new ones too."""
         before = self.base.sources.runs if self.base.sources is not None else {}
         found = {shard.raw.basename: list(before[shard.raw.basename]) for shard in kept}
@@ -345,7 +352,7 @@ class _Resharding:
             copied = ((run for run in runs if run.path not in gone) for runs in torn)
             fresh = (unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
             own = [shard for shard in shards if shard.partition == split]
-            found |= laid_out(chain(*copied, *fresh), own)
+            found |= split_runs(chain(*copied, *fresh), own)
         return found
 
     def _row_hash(self, copied: Sequence[Any], converted: Sequence[Any]) -> str:
@@ -414,7 +421,7 @@ def _small(shards: Sequence[ShardInfo], torn: set[str], limit: int | None) -> se
     return {name for names in found.values() if len(names) > _MOST_SMALL for name in names}
 
 
-def _ranges(runs: Sequence[Run], gone: set[str]) -> list[tuple[int, int]]:
+def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
     """The samples of a shard that are of none of these files, as rising ranges."""
     ranges: list[tuple[int, int]] = []
     end = 0

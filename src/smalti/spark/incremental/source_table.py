@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.catalog.additions.source_files import Run, ipc_file
+from smalti.catalog.additions.source_files import SampleRun, ipc_file
 from smalti.errors import SchemaError
 
 
@@ -50,7 +50,7 @@ class RunRecorder:
         return base64.b64encode(ipc_file(table)).decode()
 
 
-def unpack_runs(text: str) -> Iterator[Run]:
+def unpack_runs(text: str) -> Iterator[SampleRun]:
     """What `RunRecorder.pack` packed."""
     table = pa.ipc.open_file(pa.py_buffer(base64.b64decode(text))).read_all()
-    return map(Run, table.column("path").to_pylist(), table.column("rows").to_pylist())
+    return map(SampleRun, table.column("path").to_pylist(), table.column("rows").to_pylist())

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog.retention.sweep import LEAST_SECONDS, Doomed, Why, checked_limit, probe_in, time_of, told_time
+from smalti.catalog.retention.age import LEAST_SECONDS, checked_limit, probe_in, probe_timestamp, time_of
+from smalti.catalog.retention.sweep import Doomed, Why
 from smalti.catalog.retention.vacuum import VacuumReport
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.spark.prepared.table import load_table
@@ -206,7 +207,7 @@ def _listed(store: Store) -> tuple[list[ObjectInfo], float]:
     """Everything that is there, and the time by the store's own clock."""
     with probe_in(store, WRITES) as probe:
         objects = list(store.list())
-    now = told_time(store, next((info.changed for info in objects if info.key == probe), None))
+    now = probe_timestamp(store, next((info.changed for info in objects if info.key == probe), None))
     return [info for info in objects if info.key != probe], now
 
 

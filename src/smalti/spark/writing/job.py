@@ -282,8 +282,8 @@ def _published(
         write.write_id,
         schema,
         shards,
-        write.lineage,
-        dict(options.metadata or {}),
+        lineage=write.lineage,
+        metadata=dict(options.metadata or {}),
         logical=logical,
         row_hash=row_hash,
     )

@@ -1,29 +1,26 @@
-"""A line on the error stream that says how far a write is; nothing before some seconds, nothing where nobody looks.
+"""Progress of a Spark write: the tasks that are done, and at the end the version that was published.
 
-While tasks run it counts them: from Spark's status tracker, or, on Spark Connect, from what the server tells. At
-the end it says what was published.
+Tasks are counted by Spark's status tracker or, on Spark Connect, by the progress that the server reports.
 """
 
 import contextlib
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from smalti.catalog import Manifest
 from smalti.format import ShardInfo
+from smalti.progress import ProgressLine
 from smalti.spark.writing.options import ProgressChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SILENT_SECONDS = 3.0
-_TERMINAL_SECONDS = 0.5  # between two states of the line
-_LOG_SECONDS = 10.0  # between two lines, where each stays
-_GROUP = "spark.jobGroup.id"
+_SILENT_SECONDS = 3.0  # a write that takes less shows nothing
+_JOB_GROUP = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
@@ -32,90 +29,62 @@ class TaskCount:
 
     done: int = 0
     total: int = 0
-    """Of the stages that Spark has planned so far."""
+    """Tasks of the stages that Spark has planned so far."""
 
 
 class Reporter:
-    """Shows the line; used by the driver's thread, and one of its own meanwhile."""
+    """The progress display of one write, used by the driver's thread and by a thread that counts tasks.
 
-    def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO) -> None:
-        """Show nothing yet.
+    Args:
+        place: URL of the store that is written to.
+        count: returns the tasks of the write at the time of the call.
+        stream: stream that the display is written to; None shows nothing.
+    """
 
-        Args:
-            place: where the rows go.
-            count: tells the tasks now.
-            stream: where the line is shown; a terminal has one that changes, else each stays.
-        """
+    def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO | None) -> None:
         self._place = place
         self._count = count
-        self._stream = stream
-        self._begin = time.monotonic()
+        self._line = None if stream is None else ProgressLine(stream, silent_seconds=_SILENT_SECONDS)
         self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._width = 0
 
     def watch(self) -> None:
-        """Show the tasks again and again until `stop`."""
-        pause = _SILENT_SECONDS
-        while not self._stop.wait(pause):
+        """Show the tasks again and again until `stop` is called. Blocks."""
+        while self._line is not None and not self._stop.wait(self._line.wait_seconds):
             tasks = self._count()
             of = f"{tasks.done} of {tasks.total} tasks done, " if tasks.total else ""
-            with self._lock:
-                if not self._stop.is_set():  # else the last line is there already
-                    self._show(f"{self._place}: {of}{self._seconds}")
-            pause = _TERMINAL_SECONDS if self._stream.isatty() else _LOG_SECONDS
+            if not self._stop.is_set():  # counting takes time: the write may have ended since
+                self._line.show(f"{self._place}: {of}{self._line.elapsed_seconds:.0f} s")
 
     def stop(self) -> None:
-        """Leave the line."""
+        """Make `watch` return."""
         self._stop.set()
 
     def finish(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
-        """Say what was published, if there was something to see before."""
-        with self._lock:
-            self._stop.set()
-        if time.monotonic() - self._begin >= _SILENT_SECONDS:
+        """Show what was published, and nothing after it."""
+        self.stop()
+        if self._line is not None:
             rows = sum(info.samples for info in shards)
             size = sum(file.num_bytes for info in shards for file in info.stored_files)
-            self._show(
+            self._line.close(
                 f"{self._place}: version {manifest.version}, {rows:,} rows in {len(shards):,} shards of "
-                f"{size / 1e6:,.1f} MB, {self._seconds}"
+                f"{size / 1e6:,.1f} MB, {self._line.elapsed_seconds:.0f} s"
             )
 
-    @property
-    def _seconds(self) -> str:
-        return f"{time.monotonic() - self._begin:.0f} s"
-
-    def _show(self, text: str) -> None:
-        if self._stream.isatty():
-            self._stream.write(f"\r{text.ljust(self._width)}")
-            self._width = len(text)
-        else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
-
     def close(self) -> None:
-        """End the line where it was shown on a terminal."""
-        if self._width:
-            self._stream.write("\n")
-            self._stream.flush()
-
-
-class _Silent(Reporter):
-    """Shows nothing."""
-
-    def __init__(self) -> None:
-        super().__init__("", TaskCount, sys.stderr)
-
-    def finish(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
-        """Show nothing."""
+        """End the line of a write that may have failed. Idempotent."""
+        if self._line is not None:
+            self._line.close()
 
 
 @contextlib.contextmanager
 def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter]:
-    """A reporter that watches the Spark jobs of this block, if the caller's choice and the error stream want one."""
+    """Yield a reporter that shows the Spark tasks of this block.
+
+    It shows nothing if `choice` is False, or if it is True and the error stream is no terminal.
+    """
     stream = sys.stderr
     if choice is False or (choice is True and not stream.isatty()):
-        yield _Silent()
+        yield Reporter(place, TaskCount, stream=None)
         return
     with counting(spark) as count:
         reporter = Reporter(place, count, stream)
@@ -131,7 +100,7 @@ def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iter
 
 @contextlib.contextmanager
 def counting(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    """A function that counts the tasks of the jobs that this thread starts inside the block."""
+    """Yield a function that counts the tasks of the jobs that this thread starts inside the block."""
     if hasattr(spark, "_jsparkSession"):
         with _counting_classic(spark) as count:
             yield count
@@ -144,13 +113,13 @@ def counting(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
 
 @contextlib.contextmanager
 def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]]:
-    """By job group: the caller's, where there is one, as its other jobs before this are left out of the count."""
+    """Count by job group: the caller's, less the jobs that it already contains, or a new one for this block."""
     context = spark.sparkContext
-    theirs = context.getLocalProperty(_GROUP)
-    group = theirs or f"smalti-{secrets.token_hex(8)}"
+    callers_group = context.getLocalProperty(_JOB_GROUP)
+    group = callers_group or f"smalti-{secrets.token_hex(8)}"
     tracker = context.statusTracker()
-    if theirs is None:
-        context.setLocalProperty(_GROUP, group)
+    if callers_group is None:
+        context.setLocalProperty(_JOB_GROUP, group)
     before = set(tracker.getJobIdsForGroup(group))
 
     def count() -> TaskCount:
@@ -162,8 +131,8 @@ def _counting_classic(spark: "SparkSession") -> Iterator[Callable[[], TaskCount]
     try:
         yield count
     finally:
-        if theirs is None:
-            context.setLocalProperty(_GROUP, None)
+        if callers_group is None:
+            context.setLocalProperty(_JOB_GROUP, None)
 
 
 @contextlib.contextmanager

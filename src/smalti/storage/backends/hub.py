@@ -101,7 +101,9 @@ def _class() -> Any:
             page = f"{self._endpoint}/api/{kind}s/{repository}/tree/{quote(revision, safe='')}{below}?recursive=true"
             found: dict[str, dict[str, Any]] = {}
             while page:
-                async with await self._request("get", page, {}) as reply:
+                # The next page may be on another server, which must not get the login.
+                is_own = web.is_same_server(self._endpoint, page)
+                async with await self._request("get", page, {}, is_own=is_own) as reply:
                     reply.raise_for_status()
                     for entry in await reply.json():
                         if entry["type"] == "file":

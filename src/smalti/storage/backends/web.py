@@ -5,15 +5,20 @@ fsspec's own client reports every refused HEAD as "not found", and returns the w
 
 import functools
 import importlib
+import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
+from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 
 PLAIN = "/:@!$&'()*+,;=-._~"
 """Characters of a path that are not percent-encoded."""
+_OWN_HEADERS = frozenset({"Accept-Encoding", "Range"})
+"""Headers of this module, which contain no login."""
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
@@ -31,7 +36,45 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with time limits, and without fsspec's caches."""
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-    return {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_leave_logins)
+    client = dict(options.get("client_kwargs") or {})
+    client["trace_configs"] = [*client.get("trace_configs", ()), trace]
+    settings = {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
+    return settings | {"client_kwargs": client}
+
+
+async def _leave_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
+    """Remove the caller's headers from a redirect to another server; aiohttp itself removes `Authorization`."""
+    if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
+        for name in set(redirect.headers) - _OWN_HEADERS:
+            redirect.headers.popall(name)
+
+
+async def _redirected(address: str, request: Any) -> Any:
+    """Return the response to a request.
+
+    Raises:
+        StoreError: the server redirects to an address that is not followed. The location may be secret, and is neither
+            in the message nor in a cause.
+    """
+    aiohttp = importlib.import_module("aiohttp")
+    with suppress(aiohttp.NonHttpUrlClientError, aiohttp.InvalidURL):
+        return await request
+    raise StoreError(
+        f"{redact_address(address)}: the server redirects to an address that is not http:// or https://, which is not "
+        "followed; give the address of the set itself",
+        url=redact_address(address),
+    )
+
+
+def is_same_server(address: str, target: str) -> bool:
+    """Return whether a target, which may be relative, is of the same scheme, host and port."""
+    url = importlib.import_module("yarl").URL
+    try:
+        return bool(url(address).join(url(target)).origin() == url(address).origin())
+    except ValueError:  # not an address
+        return False
 
 
 @functools.cache
@@ -61,6 +104,8 @@ def web_class() -> Any:
                 body = bytes(await reply.read())
                 if ranged and reply.status != 206:
                     return body[begin:end]  # the server ignored the range
+                if ranged and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
+                    raise StoreError(f"{url}: the server gave another part of it than it was asked for", url=url)
                 return body
 
         async def _info(self, url: str, **_: Any) -> dict[str, Any]:
@@ -77,17 +122,30 @@ def web_class() -> Any:
                     return _described(url, int(total), reply.headers)
                 return _described(url, len(await reply.read()), reply.headers)
 
-        async def _request(self, method: str, address: str, headers: dict[str, str]) -> Any:
+        async def _request(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
             session = await self.set_session()
             options = {**self.kwargs, "allow_redirects": True}
             # A server that compresses responses would change sizes and ranges.
-            sent = {"Accept-Encoding": "identity", **self._login(), **options.pop("headers", {}), **headers}
-            return await session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
+            logins = {**self._login(), **options.pop("headers", {})}
+            sent = {"Accept-Encoding": "identity", **(logins if is_own else {}), **headers}
+            request = session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
+            return await _redirected(address, request)
 
         async def _find(self, url: str, **_: Any) -> Any:
             raise StoreError(f"{url}: a web server cannot be listed; name the shard set itself", url=url)
 
     return WebFileSystem
+
+
+def _is_span(told: str, begin: int, end: int | None, num_bytes: int) -> bool:
+    """Return whether a body of which the server tells `bytes <first>-<last>/<total>` is what was asked for."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told)
+    if found is None:
+        return not told  # some do not say
+    first, total = found.groups()
+    if int(first) != begin or total == "*":
+        return int(first) == begin
+    return num_bytes >= min(int(total), int(total) if end is None else end) - begin
 
 
 def _described(url: str, size: int, headers: Any) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""From column batches of encoded images to what a model takes: decoding in the loader, the rest on the device.
+"""From column batches of encoded images to a model's input: decoding in the loader, the rest on the device.
 
-Random views of training images, drawn per sample from (seed, epoch, sample id) and applied on the device.
-
-What a sample looks like in an epoch depends on nothing else: not on the batch it is in, the worker, the rank
-or the world. Decoding is not here; see batches.
+Training images are augmented by random views, drawn per sample from (seed, epoch, sample id) and applied on the
+device. A sample's view depends on nothing else: not on its batch, the worker, the rank or the world.
 """
 
 from collections.abc import Mapping
@@ -21,29 +19,33 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet in RGB: what pretrained classifiers expect, and harmless for others."""
+
+_MIN_ZOOM = 0.7
+"""Smallest side of the crop, as a fraction of the image's side: half of the area stays visible."""
+_JITTER = 0.15
+"""Largest change of brightness, contrast and saturation, as a fraction of their value."""
+_NUM_DRAWS = 7
+"""Random numbers per sample: flip, zoom, shift x, shift y, brightness, contrast, saturation."""
+# Constants of splitmix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_DRAWS = 7
-"""Random numbers per sample: flip, zoom, shift x, shift y, brightness, contrast, saturation."""
-
-_ZOOM = 0.7
-"""Smallest side of the crop, as a part of the image's side: half of the area stays visible."""
-_JITTER = 0.15
-"""Largest change of brightness, contrast and saturation, as a part of their value."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """How each image of a batch is to be seen; all arrays are float32 of shape (n,)."""
+    """Random views of the n images of a batch; all arrays are float32 of shape (n,)."""
 
     flip: NDArray[np.float32]
-    """-1 mirrors left and right, 1 does not."""
+    """-1 to mirror left and right, 1 otherwise."""
     zoom: NDArray[np.float32]
-    """Side of the crop as a part of the image's side, in [0.7, 1]."""
+    """Side of the crop as a fraction of the image's side, in [0.7, 1]."""
     shift_x: NDArray[np.float32]
     shift_y: NDArray[np.float32]
-    """Centre of the crop, from -1 to 1, such that the crop lies inside the image."""
+    """Centre of the crop, in [-1, 1]; the crop lies inside the image."""
     brightness: NDArray[np.float32]
     contrast: NDArray[np.float32]
     saturation: NDArray[np.float32]
@@ -51,9 +53,9 @@ class Views:
 
 
 def draw_views(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> Views:
-    """The views of `sample_ids` in `epoch`; pure, and each sample's depends on its own id alone."""
+    """Return the views of `sample_ids` in `epoch`. Pure; the view of a sample does not depend on the others."""
     u = _uniform(seed, epoch, sample_ids)
-    zoom = 1.0 - (1.0 - _ZOOM) * u[1]
+    zoom = 1.0 - (1.0 - _MIN_ZOOM) * u[1]
     jitter = 1.0 + _JITTER * (2.0 * u[4:7] - 1.0)
     return Views(
         flip=np.where(u[0] < 0.5, -1.0, 1.0).astype(np.float32),
@@ -67,14 +69,14 @@ def draw_views(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> Views:
 
 
 def apply_views(pixels: "Tensor", views: Views) -> "Tensor":
-    """The images as `views` tell: cropped, mirrored, their colours shifted a little.
+    """Crop and mirror images, and change their colours, as `views` say.
 
     Args:
         pixels: float, shape (n, 3, height, width), values in [0, 1].
         views: one view for each of the n images.
 
     Returns:
-        Like `pixels`; bilinear samples, clipped to [0, 1].
+        Shape and dtype of `pixels`; sampled bilinearly, clipped to [0, 1].
     """
     import torch
     from torch.nn import functional
@@ -106,12 +108,12 @@ def _jitter(pixels: "Tensor", brightness: "Tensor", contrast: "Tensor", saturati
 
 
 def _uniform(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), shape (7, n): splitmix64 of (seed, epoch, id, draw); the same on every platform and numpy."""
+    """Return numbers in [0, 1), shape (7, n): splitmix64 of (seed, epoch, id, draw), equal on every platform."""
     with np.errstate(over="ignore"):
         key = _mix(np.array([seed % (1 << 64)], dtype=np.uint64))
         key = _mix(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
         per_sample = _mix(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
-        draws = np.arange(1, _DRAWS + 1, dtype=np.uint64)[:, None] * _GOLDEN
+        draws = np.arange(1, _NUM_DRAWS + 1, dtype=np.uint64)[:, None] * _GOLDEN
         bits = _mix(per_sample[None, :] ^ draws)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -123,11 +125,6 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-"""Of ImageNet, in RGB: what pretrained classifiers expect, and harmless for others."""
-
-
 @dataclass(frozen=True)
 class PixelsAndLabels:
     """A batch transform that turns the encoded images of one column into uint8 pixels of shape (n, size, size, 3)."""
@@ -137,12 +134,12 @@ class PixelsAndLabels:
     size: int
 
     on_batches = True
-    """The dataset hands over whole column batches."""
+    """The transform is called with whole column batches."""
     thread_safe = True
-    """Loaders may call it from several threads: it keeps nothing."""
+    """Loaders may call it from several threads; it has no state."""
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The pixels, labels and ids of the batch; other columns are dropped, as nothing reads them.
+        """Return the pixels, labels and ids of the batch, without its other columns.
 
         Raises:
             BadImageError: an image cannot be decoded; the message names the sample ids of its batch.
@@ -153,8 +150,8 @@ class PixelsAndLabels:
         except BadImageError as error:
             ids = [int(i) for i in batch["_sample_id"]]
             raise BadImageError(f"{error} It is one of the samples {ids}.", sample_ids=ids) from error
-        kept = {name: batch[name] for name in (self.label_column, "_sample_id", "_position")}
-        return {self.image_column: pixels, **kept}
+        others = {name: batch[name] for name in (self.label_column, "_sample_id", "_position")}
+        return {self.image_column: pixels, **others}
 
 
 @dataclass(frozen=True)
@@ -166,21 +163,21 @@ class DeviceBatch:
     labels: "torch.Tensor"
     """int64, shape (n,)."""
     weights: "torch.Tensor"
-    """float32, shape (n,): 1, or 0 for a sample that only fills the last step up."""
+    """float32, shape (n,): 1, or 0 for padding."""
     sample_ids: NDArray[np.int64]
     positions: NDArray[np.int64]
     """Place in the epoch's global order; -1 = padding."""
 
     @property
     def num_real(self) -> int:
-        """Samples that are not padding."""
+        """Number of samples that are not padding."""
         return int((self.positions >= 0).sum())
 
 
 def to_device(
     batch: Mapping[str, Any], config: TrainConfig, device: "torch.device", *, epoch: int | None
 ) -> DeviceBatch:
-    """The decoded batch on `device`, normalised, and augmented for `epoch` unless that is None.
+    """Move a decoded batch to `device` and normalise it; augment it for `epoch` unless that is None.
 
     Raises:
         SchemaError: a label lies outside [0, num_classes).
@@ -191,7 +188,7 @@ def to_device(
     if epoch is not None and config.augment:
         pixels = apply_views(pixels, draw_views(config.seed, epoch, ids))
     return DeviceBatch(
-        pixels=_laid_out(_normalised(pixels), channels_last=config.channels_last),
+        pixels=_in_memory_format(_normalised(pixels), channels_last=config.channels_last),
         labels=_tensor(labels, device),
         weights=_tensor((positions >= 0).astype(np.float32), device),
         sample_ids=ids,
@@ -200,10 +197,11 @@ def to_device(
 
 
 def check_labels(labels: NDArray[np.int64], ids: NDArray[np.int64], config: TrainConfig) -> NDArray[np.int64]:
-    """The labels, if each is a class number.
+    """Return the labels if all of them are class numbers.
 
     Raises:
-        SchemaError: one is not; the loss function would end in an index error, or on a GPU in a dead device.
+        SchemaError: a label is not. The loss function would raise an index error, which on a GPU also makes the device
+            unusable for this process.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= config.num_classes))
     if len(wrong):
@@ -223,7 +221,7 @@ def _pixels(images: Any, device: "torch.device") -> "torch.Tensor":
     import torch
 
     tensor = images if isinstance(images, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(images))
-    # Seen as (n, 3, h, w), the decoder's (n, h, w, 3) is already channels_last: nothing is copied but to the device.
+    # The decoder's (n, h, w, 3) is (n, 3, h, w) in channels_last format: permuting it copies nothing.
     return tensor.to(device, non_blocking=True).permute(0, 3, 1, 2).to(torch.float32).div_(255.0)
 
 
@@ -233,7 +231,7 @@ def _normalised(pixels: "torch.Tensor") -> "torch.Tensor":
     return (pixels - mean) / std
 
 
-def _laid_out(pixels: "torch.Tensor", *, channels_last: bool) -> "torch.Tensor":
+def _in_memory_format(pixels: "torch.Tensor", *, channels_last: bool) -> "torch.Tensor":
     import torch
 
     return pixels.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
@@ -246,5 +244,5 @@ def _tensor(array: NDArray[Any], device: "torch.device") -> "torch.Tensor":
 
 
 def _int64(values: Any) -> NDArray[np.int64]:
-    # np.asarray also takes a CPU tensor, without a copy.
+    # np.asarray also converts a CPU tensor, without a copy.
     return np.asarray(values).astype(np.int64, copy=False).reshape(-1)

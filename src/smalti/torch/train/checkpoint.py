@@ -1,19 +1,18 @@
-"""Checkpoints as atomic units: a folder per step that is there whole, or not at all, and is verified before it is used.
+"""Checkpoints: one folder per step, published atomically and verified before it is used.
 
     checkpoints/step-00000120/   model.safetensors  optimizer.safetensors  state.json  checksums.json
 
 Intended behaviour:
-1. A checkpoint is written into a hidden folder, each file flushed, the checksums last; one rename publishes it.
-2. Model, optimiser and place in the data are one unit; they cannot be of different steps.
-3. Loading takes the newest folder whose files all have their checksums, and tells which newer ones it passed over.
-4. Nothing is deleted before the newest checkpoint was read back and verified; broken ones go then, too.
-5. One process writes at a time (see runlock); leftovers of a killed one are hidden and removed by the next save.
+1. A checkpoint is written into a hidden folder; each file is flushed, the checksums are written last, and one rename
+   publishes the folder.
+2. Model, optimiser and cursor are one unit; they cannot be of different steps.
+3. Loading takes the newest folder whose files all have their checksums, and reports the newer ones that it skipped.
+4. Nothing is deleted before the newest checkpoint was read back and verified; broken checkpoints are deleted then, too.
+5. One process writes at a time (see `run_folder.run_lock`). What a killed process left is hidden, and removed by the
+   next save.
 
-Files of a checkpoint or model folder: tensors as safetensors, everything else as JSON, each durable when written.
-
-Nothing here is, or reads, a pickle: a file from somebody else can at worst be refused.
-
-An optimiser's state as named tensors and JSON, and back; torch's own form is a nest that only a pickle can hold.
+Tensors are stored as safetensors, everything else as JSON. Nothing is pickled or unpickled, so a file from an unknown
+source can at worst be refused.
 """
 
 import hashlib
@@ -34,35 +33,38 @@ from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
 
-_CHUNK_BYTES = 1 << 20
+STATE_FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})")
+_STATE, _CHECKSUMS = "state.json", "checksums.json"
+_CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
 
     Raises:
-        OSError: the disk is full or refuses.
+        OSError: the file cannot be written.
     """
-    apart: dict[str, torch.Tensor] = {}
+    separate: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
         plain = tensor.detach().to("cpu").contiguous()
         # safetensors has no notion of tied weights: each name gets its own bytes.
-        apart[name] = plain.clone() if plain.data_ptr() in seen else plain
-        seen.add(apart[name].data_ptr())
-    # transformers opens only files that say which framework wrote them.
+        separate[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(separate[name].data_ptr())
     try:
-        save_file(apart, str(path), metadata={"format": "pt"})
-    except SafetensorError as error:  # so it calls what the operating system refused
+        # transformers opens only files whose metadata names the framework that wrote them.
+        save_file(separate, str(path), metadata={"format": "pt"})
+    except SafetensorError as error:  # also raised for errors of the operating system
         raise OSError(f"{path.name}: {error}") from error
     sync_file(path)
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, on the CPU.
+    """Return the tensors of a safetensors file, on the CPU.
 
     Raises:
-        CheckpointError: the file is not one.
+        CheckpointError: the file is not a readable safetensors file.
     """
     try:
         return dict(load_file(str(path), device="cpu"))
@@ -71,13 +73,13 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file and flushes it to the disk."""
+    """Write a JSON file and flush it to the disk."""
     path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
     sync_file(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
         CheckpointError: the file cannot be read or does not hold an object.
@@ -99,7 +101,7 @@ def _finite(text: str) -> float:
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """Like `write_json`, but a reader sees either the old file or the whole new one."""
+    """Replace a JSON file atomically: a reader sees either the old file or the whole new one."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     write_json(fresh, value)
     fresh.replace(path)
@@ -107,7 +109,7 @@ def replace_json(path: Path, value: Any) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -116,7 +118,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sync_file(path: Path) -> None:
-    """Returns when the file's bytes are on the disk."""
+    """Flush a file's bytes to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -125,25 +127,20 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Returns when the folder's names are on the disk, as far as its file system knows how."""
+    """Flush a folder's entries to the disk. Best effort: a no-op on file systems that cannot."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        # FUSE mounts (UC Volumes among them) refuse to sync a folder; the file's own sync has succeeded.
+        # FUSE mounts (UC Volumes among them) refuse to sync a folder; the sync of the file itself has succeeded.
         return
     finally:
         os.close(descriptor)
 
 
-STATE_FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})")
-_STATE, _CHECKSUMS = "state.json", "checksums.json"
-
-
 @dataclass(frozen=True)
 class Snapshot:
-    """What one checkpoint holds."""
+    """The content of one checkpoint."""
 
     step: int
     """Optimiser steps done."""
@@ -155,7 +152,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A checkpoint that could not be used, and why."""
+    """A checkpoint that could not be used, and the reason."""
 
     path: Path
     reason: str
@@ -168,7 +165,7 @@ class Loaded:
     path: Path
     snapshot: Snapshot
     skipped: tuple[Skipped, ...] = ()
-    """Newer ones that did not verify, newest first."""
+    """Newer checkpoints that did not verify, newest first."""
 
 
 def _ignore(_: object) -> None:
@@ -180,9 +177,9 @@ class CheckpointFolder:
     """The checkpoints of one run. One process writes; any may read.
 
     Args:
-        root: folder of the checkpoints; made when the first is saved.
-        keep: how many verified ones to keep, at least 1.
-        on_durable: called with the path after each file, and at last the folder, has become durable.
+        root: folder of the checkpoints; created when the first is saved.
+        keep: number of verified checkpoints to keep, at least 1.
+        on_durable: called with the path of each file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
     """
 
@@ -193,10 +190,10 @@ class CheckpointFolder:
     _verified: set[str] = field(default_factory=set, init=False)
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Publishes a checkpoint, verifies it, then removes what is no longer kept; returns its folder.
+        """Publish a checkpoint, verify it, remove those that are no longer kept, and return the new one's folder.
 
         Raises:
-            CheckpointError: it could not be written or does not read back; the earlier ones are untouched.
+            CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
         """
         target = self.root / f"step-{snapshot.step:08d}"
         staging = self.root / f".{target.name}-{uuid.uuid4().hex[:8]}"
@@ -217,7 +214,7 @@ class CheckpointFolder:
         return target
 
     def load_newest(self) -> Loaded | None:
-        """The newest checkpoint that verifies, or None where there has never been one.
+        """Return the newest checkpoint that verifies, or None if there is no checkpoint.
 
         Raises:
             CheckpointError: there are checkpoints, and none verifies.
@@ -242,7 +239,7 @@ class CheckpointFolder:
         return None
 
     def steps(self) -> list[Path]:
-        """The folders of published checkpoints, oldest first."""
+        """Return the folders of published checkpoints, oldest first."""
         if not self.root.is_dir():
             return []
         found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -261,7 +258,7 @@ class CheckpointFolder:
 
     def _publish(self, staging: Path, target: Path) -> None:
         if target.exists():
-            # Of a life that was rolled back: the same step again, or a broken folder that loading passed over.
+            # Left by a life that was rolled back: the same step, or a broken checkpoint that loading skipped.
             target.rename(self.root / f".replaced-{target.name}-{uuid.uuid4().hex[:8]}")
         staging.rename(target)
         sync_folder(self.root)
@@ -272,7 +269,7 @@ class CheckpointFolder:
         good = [path for path in steps if path.name in self._verified]
         kept = set(good[-self.keep :])
         if len(good) < self.keep:
-            # Folders that this process has not looked at may be needed to make up the number.
+            # Checkpoints that this process has not verified may be needed to make up the number.
             kept.update(path for path in steps if path.name not in self._verified and path < good[-1])
         for path in self.root.iterdir():
             stale = path.name.startswith((".step-", ".replaced-step-")) or _NAME.fullmatch(path.name)
@@ -281,7 +278,7 @@ class CheckpointFolder:
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Returns if the folder holds exactly the files that its checksums name, each unchanged.
+    """Check that a folder holds exactly the files that its checksums name, each unchanged.
 
     Raises:
         CheckpointError: it does not; the message names the file.
@@ -307,10 +304,10 @@ def verify_checkpoint(path: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> Snapshot:
-    """The verified content of one checkpoint folder.
+    """Verify one checkpoint folder and return its content.
 
     Raises:
-        CheckpointError: a file is missing, changed or not what it should be.
+        CheckpointError: a file is missing, changed or malformed.
     """
     verify_checkpoint(path)
     state = read_json(path / _STATE)
@@ -332,7 +329,10 @@ def load_checkpoint(path: Path) -> Snapshot:
 
 
 def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors as `<parameter number>.<name>`, and the rest as JSON values."""
+    """Return an optimiser's tensors as `<parameter number>.<name>`, and the rest of its state as JSON values.
+
+    torch's own form is a nested structure that only a pickle can hold.
+    """
     state = optimizer.state_dict()
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
@@ -348,7 +348,7 @@ def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tenso
 def restore_state(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]
 ) -> None:
-    """Gives `optimizer` the state that `split_state` took apart.
+    """Load a state that `split_state` took apart into `optimizer`.
 
     Raises:
         CheckpointError: the state belongs to another optimiser or model.
@@ -361,7 +361,7 @@ def restore_state(
             entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
         # JSON has no tuples, and AdamW unpacks its betas.
         groups = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["groups"]]
-        _check_groups(groups, optimizer)
+        _check_parameter_groups(groups, optimizer)
         optimizer.load_state_dict({"state": entries, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
@@ -370,11 +370,14 @@ def restore_state(
         ) from error
 
 
-def _check_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Return if groups hold settings that the optimiser can work with; their number is checked when they are loaded.
+def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
+    """Check that groups hold settings that fit the optimiser; the number of groups is checked when they are loaded.
 
-    Numbers may be others than it has now. Switches may not: they decide how the optimiser computes, and this program
-    sets them. One that is missing is of a later torch than the one that wrote the groups.
+    Numbers may differ from the optimiser's own. Switches may not: they decide how it computes, and this program sets
+    them. A switch may be missing: it was added by a later version of torch than the one that wrote the groups.
+
+    Raises:
+        ValueError: a setting does not fit.
     """
     for group, own in zip(groups, optimizer.param_groups, strict=False):
         for name, value in own.items():
@@ -389,17 +392,20 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Op
 
 
 def _kind(value: Any) -> Any:
-    """Return what two values of a setting have in common: numbers, or tuples of equally many numbers."""
+    """Return a value that is equal for settings of one kind: numbers, or tuples of equally many numbers."""
     if isinstance(value, tuple):
         return [_kind(each) for each in value]
     return float if type(value) in {int, float} else type(value)
 
 
 def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tensor:
-    """The tensor in the parameter's memory layout.
+    """Return the tensor in the parameter's memory layout.
 
-    Files hold tensors row by row, while parameters may be channels_last; the fused optimisers walk through both as flat
-    memory and would give each weight the momentum of another one.
+    Files hold tensors row by row, while parameters may be channels_last. The fused optimisers treat both as flat memory
+    and would otherwise give each weight the momentum of another.
+
+    Raises:
+        ValueError: the shapes differ.
     """
     if tensor.dim() == 0:
         return tensor

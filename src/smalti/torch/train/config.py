@@ -1,44 +1,92 @@
-"""What a training run is asked to do, and what it hands back: frozen values that go through JSON. Nothing here acts."""
+"""The configuration of a training run, its result, and the table of launchers.
+
+Configurations and results are frozen values that go through JSON. This module imports no torch, so that the code
+location can read the choices without it.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from smalti.errors import SchemaError, WorldMismatch
 
-Launcher = Literal["inline", "processes", "spark-local", "spark"]
-LAUNCHERS: tuple[str, ...] = get_args(Launcher)
+
+@dataclass(frozen=True)
+class Launcher:
+    """A way to start the ranks of a run."""
+
+    function: str
+    """`module:function`, called with the configuration and `on_event`; returns a `TrainResult`. Imported when used."""
+    starts_processes: bool
+    """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
+    description: str
+
+
+# To add a launcher, write its function and enter it here.
+LAUNCHERS: Mapping[str, Launcher] = {
+    "inline": Launcher(
+        "smalti.torch.train.loop:train_here",
+        starts_processes=False,
+        description="this process, also as a rank of torchrun, Slurm or Kubernetes",
+    ),
+    "processes": Launcher(
+        "smalti.torch.train.launch.processes:train_in_processes",
+        starts_processes=True,
+        description="child processes on this machine",
+    ),
+    "spark-local": Launcher(
+        "smalti.torch.train.launch.spark:train_on_driver",
+        starts_processes=True,
+        description="child processes that Spark's TorchDistributor starts on the driver",
+    ),
+    "spark": Launcher(
+        "smalti.torch.train.launch.spark:train_on_executors",
+        starts_processes=True,
+        description="one task per process on Spark's executors",
+    ),
+}
 DEVICES = ("auto", "cpu", "cuda")
+_POSITIVE = (
+    "num_classes",
+    "image_size",
+    "epochs",
+    "batch_size",
+    "micro_batches",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "log_every",
+    "num_processes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides a training run. Equal configurations on equal data give the same sample order."""
+    """The settings of a training run. Equal configurations on equal data give the same sample order."""
 
     data: str
     """URL or path of the shard set."""
     run_dir: str
     """Folder for checkpoints, metrics and the model; every rank must see it at this path."""
     version: int | None = None
-    """Version of the shard set; None takes the newest, or on resume the one that the run began with."""
+    """Version of the shard set; None: the newest, or on resume the one that the run began with."""
     digest: str | None = None
-    """Digest that the version must have; another one is refused."""
+    """Digest that the version must have."""
     train_split: str | None = "train"
     eval_split: str | None = "validation"
-    """None: no evaluation; the result then carries the figures of the training samples."""
+    """None: no evaluation; the result then has the figures of the training samples."""
     image_column: str = "image"
     label_column: str = "label"
     num_classes: int
     class_names: tuple[str, ...] = ()
     image_size: int = 96
-    """Side of the square that the model sees, in pixels."""
+    """Side of the model's square input, in pixels."""
     model: str = "mobilenet_v2"
     """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier.
 
-    A module that the process which calls `train` can import, such as one beside the script, need not be installed on
-    Spark's executors: its Python files are sent to them, with those loaded from the same folder."""
+    A module that only the process that calls `train` can import, such as one beside the script, need not be installed
+    on Spark's executors: its Python files are sent to them, with those loaded from the same folder."""
     width: float = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: str | None = None
@@ -51,56 +99,58 @@ class TrainConfig:
     learning_rate: float = 4e-3
     weight_decay: float = 0.05
     warmup: float = 0.1
-    """Part of the whole run during which the learning rate rises, in [0, 1)."""
+    """Fraction of the whole run during which the learning rate rises, in [0, 1)."""
     label_smoothing: float = 0.1
     augment: bool = True
     seed: int = 17
     num_workers: int = 0
     checkpoint_every: int = 50
-    """Steps between two checkpoints; there is one at the end of every epoch too."""
+    """Steps between two checkpoints; another one is saved at the end of every epoch."""
     keep_checkpoints: int = 2
     log_every: int = 10
     """Steps between two `step` events."""
     log_samples: bool = False
-    """Keep a log of every sample id that was trained on: see `read_sample_order`."""
-    launcher: Launcher = "inline"
+    """Record every sample id that is trained on in a ledger, `samples` in `run_dir`: see `read_sample_order`."""
+    launcher: str = "inline"
+    """Processes that train; a key of `LAUNCHERS`."""
     num_processes: int = 1
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     channels_last: bool = True
     """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
     timeout_seconds: float = 600.0
-    """Longest wait of one rank for the others, in a step or while rank 0 writes."""
+    """Longest time that one rank waits for the others, in a step or while rank 0 writes."""
     cache_dir: str | None = None
-    """Folder for shards that come from a remote store; None: the cache's own choice."""
+    """Folder for shards that come from a remote store; None: the cache's default."""
     cache_limit: int | str | None = None
-    """Bytes that their copies may take, or text such as "100gb"; None: half of the disk that is free at the start."""
+    """Bytes that cached shards may take, or text such as "100gb"; None: half of the disk that is free at the start."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the store; they may hold secrets, so they are never written to `run_dir` and not shown by repr."""
+    """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_names", tuple(self.class_names))
         object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
-        for name, holds, expected in self._rules():
-            if not holds:
+        for name, is_valid, expected in self._rules():
+            if not is_valid:
                 raise SchemaError(
                     f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
                 )
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
-        """What must hold: the field, whether it does, and what is expected."""
+        """Yield the rules for values: the field, whether its value is valid, and what is expected."""
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
         yield from (
             (name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width", "timeout_seconds")
         )
         yield from ((name, getattr(self, name) >= 0, "0 or more") for name in ("weight_decay", "num_workers"))
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
-        named = not self.class_names or len(self.class_names) == self.num_classes
-        yield "class_names", named, f"{self.num_classes} names, as `num_classes` says"
+        is_complete = not self.class_names or len(self.class_names) == self.num_classes
+        yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
         yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
         yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
-        alone = self.num_processes == 1 or self.launcher != "inline"
-        yield "num_processes", alone, "1 with launcher='inline'; choose 'processes' or a Spark launcher for more"
+        fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
+        starting = " or ".join(repr(name) for name, each in LAUNCHERS.items() if each.starts_processes)
+        yield "num_processes", fits, f"1 with launcher={self.launcher!r}; choose {starting} for more"
         is_path = ":/" not in self.run_dir
         yield "run_dir", is_path, "the path of a folder, mounted at the same place on every machine, and no URL"
 
@@ -112,10 +162,10 @@ class TrainConfig:
         return TrainConfig.from_json, (self.to_json(),)
 
     def batch_per_rank(self, num_ranks: int) -> int:
-        """Samples that each of `num_ranks` ranks takes per step, so that the batch over all of them stays `batch_size`.
+        """Return the samples that each of `num_ranks` ranks takes per step, for a batch of `batch_size` over all ranks.
 
         Raises:
-            WorldMismatch: the batch does not divide; the message says which numbers of ranks work.
+            WorldMismatch: the batch does not divide; the message lists the numbers of ranks that work.
         """
         parts = num_ranks * self.micro_batches
         if self.batch_size % parts:
@@ -131,17 +181,17 @@ class TrainConfig:
         return self.batch_size // num_ranks
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain JSON values, secrets in `storage_options` included."""
+        """Return all fields as plain JSON values, including the secrets in `storage_options`."""
         return {**self.public_json(), "storage_options": dict(self.storage_options)}
 
     def public_json(self) -> dict[str, Any]:
-        """All fields that may be written to disk: everything but `storage_options`."""
+        """Return all fields that may be written to disk: all but `storage_options`."""
         names = (f.name for f in dataclasses.fields(self) if f.name != "storage_options")
         return {name: _plain(getattr(self, name)) for name in names}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "TrainConfig":
-        """The configuration that `to_json` or `public_json` wrote.
+        """Return the configuration that `to_json` or `public_json` wrote.
 
         Raises:
             SchemaError: a field is unknown or missing, or a value is not allowed.
@@ -159,19 +209,6 @@ class TrainConfig:
         return cls(**obj)
 
 
-_POSITIVE = (
-    "num_classes",
-    "image_size",
-    "epochs",
-    "batch_size",
-    "micro_batches",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "log_every",
-    "num_processes",
-)
-
-
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -183,10 +220,10 @@ def _listed(numbers: list[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What a finished run achieved, and where its model lies."""
+    """The figures of a finished run, and the paths of its model and newest checkpoint."""
 
     accuracy: float
-    """Part of the evaluation samples that were classified rightly, in [0, 1]."""
+    """Fraction of the evaluation samples that were classified correctly, in [0, 1]."""
     loss: float
     """Mean cross entropy over the evaluation samples, without label smoothing."""
     epochs: int
@@ -196,16 +233,16 @@ class TrainResult:
     model_dir: str
     checkpoint: str
     images_per_second: float
-    """Training samples per second of this life, over all ranks, evaluation left out; 0 if nothing was left to do."""
+    """Training samples per second of this life, over all ranks, without evaluation; 0 if the run was finished."""
     seconds: float
     resumed_from: dict[str, Any] | None
-    """`checkpoint`, `step`, `epoch` and `skipped` (broken checkpoints, newest first), or None for a fresh start."""
+    """`checkpoint`, `step`, `epoch` and `skipped` (broken checkpoints, newest first); None for a fresh start."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain JSON values."""
+        """Return all fields as plain JSON values."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "TrainResult":
-        """The result that `to_json` wrote."""
+        """Return the result that `to_json` wrote."""
         return cls(**{**obj, "history": tuple(obj["history"])})

@@ -1,9 +1,10 @@
-"""The data of a run: which version is opened, that every rank sees the same one, and the loaders over it."""
+"""The data of a run: the version that all ranks open, the checks that it fits, and the loaders over it."""
 
 from collections.abc import Mapping
 
 from smalti.cache import CacheOptions, Source, default_cache_limit
 from smalti.errors import CursorError, SchemaError
+from smalti.ledger import LedgerWriter
 from smalti.storage import open_store
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
@@ -15,11 +16,11 @@ _IMAGE_ENCODINGS = ("jpeg", "png", "bytes")
 
 
 class RunData:
-    """The training samples, and the evaluation samples if there are any, of one version of the shard set. Collective.
+    """The training samples of one version of the shard set, and its evaluation samples if there are any. Collective.
 
     Raises:
         CursorError: the version's digest is not the pinned one, or ranks see different versions.
-        SchemaError: a column is missing or of the wrong kind, or a split has no samples.
+        SchemaError: a column is missing or has the wrong encoding, or a split has no samples.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None) -> None:
@@ -33,16 +34,16 @@ class RunData:
         self._check_columns(manifest.schema.columns())
         self.evaluation: StreamingDataset | None = None
         if config.eval_split is not None:
-            # Opened by number: a version that is published meanwhile must not slip in.
+            # Opened by number, so that it is the same version even if a newer one has just been published.
             self.evaluation = self._dataset(config.eval_split, self.version, shuffle=False)
 
-    def loader(self, dataset: StreamingDataset) -> StreamingDataLoader:
-        """Batches of this rank's share of a step."""
-        pinned = self._ranks.device.type == "cuda"
-        return StreamingDataLoader(dataset, num_workers=self.config.num_workers, pin_memory=pinned)
+    def loader(self, dataset: StreamingDataset, ledger: LedgerWriter | None = None) -> StreamingDataLoader:
+        """Return a loader of this rank's share of each step, which records the steps in a ledger if one is given."""
+        pin_memory = self._ranks.device.type == "cuda"
+        return StreamingDataLoader(dataset, num_workers=self.config.num_workers, ledger=ledger, pin_memory=pin_memory)
 
     def _open_train(self, version: int | None) -> StreamingDataset:
-        """Open the training samples, with a bound for their copies; the default one depends on the version's size."""
+        """Open the training samples with a cache limit; the default limit depends on the version's size."""
         config = self.config
         dataset = self._dataset(config.train_split, version, shuffle=True)
         if config.cache_limit is not None:

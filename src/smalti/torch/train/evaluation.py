@@ -1,4 +1,4 @@
-"""Evaluation of a model over all ranks; samples that only pad the last batch do not count."""
+"""Evaluation of a model over all ranks; padding does not count."""
 
 from dataclasses import dataclass
 
@@ -16,17 +16,17 @@ from smalti.torch.train.ranks import Ranks
 
 @dataclass(frozen=True)
 class Scores:
-    """What was measured, equal on all ranks."""
+    """The figures of one evaluation, equal on all ranks."""
 
     accuracy: float
     loss: float
     samples: int
     confusion: list[list[int]]
-    """Counts by [true class][predicted class]."""
+    """Numbers of samples by [true class][predicted class]."""
 
 
 def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks) -> Scores:
-    """Accuracy and cross entropy of `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
+    """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
     tally = Tally(config, ranks)
     model.eval()
     with torch.inference_mode():
@@ -40,24 +40,24 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
 
 
 class Tally:
-    """Sums over the samples that a rank has seen."""
+    """Sums over the samples that one rank has evaluated."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
         self._ranks = ranks
-        # Ranks are summed below, all sums at once, so torchmetrics need not know of them.
+        # `scores` sums over the ranks, all figures at once, so torchmetrics does not synchronise them.
         self._confusion = MulticlassConfusionMatrix(
             config.num_classes, validate_args=False, distributed_available_fn=lambda: False
         ).to(ranks.device)
         self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, losses: torch.Tensor) -> None:
-        """Counts one batch; samples of weight 0 do not count."""
+        """Count one batch; samples of weight 0 do not count."""
         real = weights > 0
         self._confusion.update(logits.detach().argmax(dim=1)[real], labels[real])
         self._loss += (losses.detach() * weights).sum().double().cpu()
 
     def scores(self) -> Scores:
-        """The figures over all ranks. Collective."""
+        """Return the figures over all ranks. Collective."""
         own = self._confusion.confmat.flatten().tolist()
         summed = self._ranks.total([*own, float(self._loss)], "sum their scores")
         classes = self._confusion.num_classes
@@ -74,6 +74,6 @@ class Tally:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the device is fast at it; on CPUs full precision, which is faster there."""
-    fits = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fits)
+    """Return a context of bfloat16 where the device is fast at it; on CPUs full precision is faster."""
+    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_fast)

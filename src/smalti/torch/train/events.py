@@ -1,4 +1,4 @@
-"""Events of a run: rank 0 appends JSON lines to a file, and whoever started the run follows it.
+"""Events of a run: rank 0 appends JSON lines to a file, which the process that started the run follows.
 
 {"event": "start" | "step" | "epoch" | "checkpoint" | "end" | "output", "time": seconds since 1970, ...}
 """
@@ -19,15 +19,15 @@ OnEvent = Callable[[Event], None]
 
 METRICS_FILE = "metrics.jsonl"
 
-_POLL_SECONDS = 0.2
-_STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.2  # between two reads of the followed file
+_STOP_SECONDS = 10.0  # longest wait for the thread that follows it
 
 
 class LineLog:
-    """A file that grows by whole JSON lines; what a killed process left of a line is cut off when it is opened.
+    """A file of JSON lines to append to. Opening it cuts off an unfinished line that a killed process left.
 
     Raises:
-        TrainingError: the file cannot be written; so does `append`.
+        TrainingError: the file cannot be written; `append` raises the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,28 +38,28 @@ class LineLog:
             _cut_unfinished_line(self._descriptor)
 
     def append(self, value: Event) -> None:
-        """Add one line; it survives the death of this process, though not of the machine."""
+        """Append one line. It survives the death of this process, but not a crash of the machine."""
         line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with _writing(self.path):
             while line:
                 line = line[os.write(self._descriptor, line) :]
 
     def close(self) -> None:
-        """Closes the file; calling it twice is harmless."""
+        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def read_lines(path: Path, *, advice: str = "Restore the file, or remove that line.") -> list[Event]:
-    """Return the whole lines of a log, oldest first; empty if there is none. An unfinished last line is left out.
+    """Return the complete lines of a log, oldest first; empty if the file does not exist.
 
     Args:
-        path: of the log.
+        path: path of the log.
         advice: what to do about a damaged line, for the error's message.
 
     Raises:
-        TrainingError: a line is no JSON object.
+        TrainingError: a line is not a JSON object.
     """
     if not path.exists():
         return []
@@ -89,14 +89,14 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 class EventLog:
-    """Where a rank reports: rank 0 writes to the run's file and tells `on_event`; others are silent."""
+    """The events of one rank: rank 0 writes them to the run's file and calls `on_event`; other ranks drop them."""
 
     def __init__(self, path: Path | None, on_event: OnEvent | None = None) -> None:
         self._log = LineLog(path) if path is not None else None
         self._on_event = on_event
 
     def emit(self, kind: str, **facts: Any) -> None:
-        """Records one event."""
+        """Record one event."""
         if self._log is None:
             return
         event = {"event": kind, "time": round(time.time(), 3), **facts}
@@ -105,22 +105,22 @@ class EventLog:
             self._on_event(event)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file. Idempotent."""
         if self._log is not None:
             self._log.close()
 
 
 class EventTail:
-    """Delivers the lines that are added to a run's file from now on, each once and in order."""
+    """A reader of the lines that are added to a run's file after its construction; delivers each once and in order."""
 
     def __init__(self, path: Path, on_event: OnEvent) -> None:
         self._path = path
         self._on_event = on_event
-        # An unfinished last line is not passed over: the next life cuts it off and writes in its place.
+        # The offset is before an unfinished last line: the next life cuts it off and writes in its place.
         self._offset = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
 
     def poll(self) -> int:
-        """Delivers what is new and returns how many events that were; what `on_event` raises is passed on."""
+        """Deliver the new events and return their number; exceptions of `on_event` propagate."""
         if not self._path.exists():
             return 0
         with self._path.open("rb") as file:
@@ -130,15 +130,15 @@ class EventTail:
         self._offset += len(whole)
         lines = whole.split(b"\n")[:-1]
         for line in lines:
-            self._on_event(_parsed(line, str(self._path), "Only the trainer may write there."))
+            self._on_event(_parsed(line, str(self._path), "Only the trainer may write to it."))
         return len(lines)
 
 
 @contextlib.contextmanager
 def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
-    """Delivers events from a thread while the body blocks; the rest is delivered before leaving.
+    """Deliver events from a thread while the body blocks, and the remaining ones when it ends.
 
-    An exception of `on_event` stops the delivery and is raised at the end of the body, unless the body raised itself.
+    An exception of `on_event` stops the delivery and is raised at the end of the body, unless the body raises itself.
     """
     if on_event is None:
         yield
@@ -152,7 +152,7 @@ def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
             while not done.wait(_POLL_SECONDS):
                 tail.poll()
             tail.poll()
-        except BaseException as fault:  # noqa: BLE001 - carried over to the thread that waits
+        except BaseException as fault:  # noqa: BLE001 - raised by the thread that waits
             faults.append(fault)
 
     thread = threading.Thread(target=follow, name="smalti-events", daemon=True)

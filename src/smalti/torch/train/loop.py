@@ -1,34 +1,39 @@
-"""The training loop of one rank: epochs, evaluation, checkpoints. How ranks come to be is not here: see launch."""
+"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `launch`.
+
+A run has several lives: each start of its processes is one, and resumes from the newest checkpoint.
+"""
 
 import contextlib
 import math
+import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from smalti.errors import TrainingError
+from smalti.ledger import LedgerWriter
 from smalti.torch.train.batches import DeviceBatch, to_device
 from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint, restore_state, split_state
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import RunData
 from smalti.torch.train.evaluation import evaluate
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
-from smalti.torch.train.ledger import Ledger
-from smalti.torch.train.progress import Progress, check_same_run, check_state
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run_folder import MODEL_FOLDER, begin_life, run_lock, write_result
+from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER, begin_life, run_lock, write_result
+from smalti.torch.train.run_state import RunState, check_same_run, check_state
 from smalti.torch.train.step import Learner, learning_rate_at, private_randomness
-from smalti.torch.train.stopping import StopSignal
 
 _CHECKPOINTS = "checkpoints"
 
 
 def train_here(config: TrainConfig, on_event: OnEvent | None = None, meeting_port: int | None = None) -> TrainResult:
-    """Trains as one rank: the one that the environment or a process group tells, or the only one. Collective.
+    """Train as one rank: that of the process group, of the environment, or the only one. Collective.
 
     Raises:
-        TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), another trains in the same
+        TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), another process trains in the same
             folder, a rank is gone, or the gradient is not a number.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
@@ -38,46 +43,74 @@ def train_here(config: TrainConfig, on_event: OnEvent | None = None, meeting_por
         ranks = stack.enter_context(joined_ranks(config, meeting_port))
         config.batch_per_rank(ranks.num_ranks)
         stack.enter_context(private_randomness(ranks.device))
-        # Held by rank 0 until the stack unwinds, or the process dies.
+        # Rank 0 holds the lock until the stack unwinds, or the process dies.
         ranks.first_does(lambda: stack.enter_context(run_lock(run_dir)), "take the run folder's lock")
         life = ranks.first_does(lambda: begin_life(run_dir, num_ranks=ranks.num_ranks), "count the run's lives")
         events = EventLog(run_dir / METRICS_FILE if ranks.is_first else None, on_event)
         stack.callback(events.close)
-        ledger = Ledger(run_dir, life=life, rank=ranks.rank) if config.log_samples else None
-        if ledger is not None:
-            stack.callback(ledger.close)
-        return Run(config, ranks, Reports(events, ledger, stop, life)).train()
+        ledger: LedgerWriter | None = None
+        if config.log_samples:
+            ledger = stack.enter_context(LedgerWriter(run_dir / SAMPLES_FOLDER, life=life, world=ranks.world))
+        return TrainingRun(config, ranks, Life(life, events, ledger, stop)).train()
+
+
+class StopSignal:
+    """A context in which SIGTERM sets `requested` instead of ending the process.
+
+    It handles SIGTERM only if no other handler is installed (Dagster installs one, which raises an exception), and only
+    in the main thread: Python cannot install handlers elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._installed = False
+
+    def __enter__(self) -> "StopSignal":
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._request)
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
+        self.requested = True
 
 
 @dataclass(frozen=True)
-class Reports:
-    """Where a run tells what it does, and is told to stop."""
+class Life:
+    """One start of a run: its number, its records, and the signal that stops it."""
 
+    number: int
     events: EventLog
-    ledger: Ledger | None
+    ledger: LedgerWriter | None
     stop: StopSignal
-    life: int
 
 
 @dataclass
-class Clock:
-    """Seconds and samples of this life's training on this rank; evaluation and saving are left out."""
+class Throughput:
+    """Seconds and samples of this life's training on this rank, without evaluation and saving."""
 
     seconds: float = 0.0
     data_seconds: float = 0.0
-    """Of these: waiting for the loader."""
+    """Part of `seconds` spent waiting for the loader."""
     samples: int = 0
 
 
-class Run:
+class TrainingRun:
     """One life of a run on one rank. All methods are collective."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, reports: Reports) -> None:
-        self.config, self.ranks, self.reports = config, ranks, reports
+    def __init__(self, config: TrainConfig, ranks: Ranks, life: Life) -> None:
+        self.config, self.ranks, self.life = config, ranks, life
         self.run_dir = Path(config.run_dir)
         self.began = time.monotonic()
-        self.clock = Clock()
-        self.progress = Progress()
+        self.throughput = Throughput()
+        self.state = RunState()
         self.folder = CheckpointFolder(
             self.run_dir / _CHECKPOINTS, keep=config.keep_checkpoints, check_state=check_state
         )
@@ -86,31 +119,32 @@ class Run:
         snapshot = load_checkpoint(Path(self.checkpoint)) if self.checkpoint else None
         if snapshot is not None:
             check_same_run(config, snapshot.state)
-        # A run stays with the version that it began with, even if a newer one has been published since.
+        # A run keeps the version that it began with, even if a newer one has been published since.
         version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
         self.data = RunData(config, ranks, version=version)
-        self.loader = self.data.loader(self.data.train)
+        self.loader = self.data.loader(self.data.train, life.ledger)
         self.learner = Learner(config, ranks)
         if snapshot is not None:
             self._restore(snapshot)
-        self._announce()
+        self._emit_start()
 
     def train(self) -> TrainResult:
-        """All epochs that are left, then the model and the result."""
-        while self.progress.epoch < self.config.epochs:
+        """Train the remaining epochs, write the model and return the result."""
+        while self.state.epoch < self.config.epochs:
             self._train_epoch()
             self._end_epoch()
         result = self._result()
         self.ranks.first_does(
             lambda: write_result(self.config, self.learner.model, result), "write the model and the result"
         )
-        self.reports.events.emit("end", life=self.reports.life, **_brief(result))
+        figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
+        self.life.events.emit("end", life=self.life.number, **figures)
         return result
 
-    # ------------------------------------------------------------ beginning
+    # ------------------------------------------------------------ start
 
     def _find_checkpoint(self) -> dict[str, Any] | None:
-        """Which checkpoint to go on from, the same on all ranks."""
+        """Return the checkpoint to resume from, the same on all ranks."""
 
         def newest() -> dict[str, Any] | None:
             loaded = self.folder.load_newest()
@@ -127,27 +161,24 @@ class Run:
 
     def _restore(self, snapshot: Snapshot) -> None:
         state = snapshot.state
-        self.progress = Progress.from_state(state, is_first=self.ranks.is_first)
+        self.state = RunState.from_json(state, is_first=self.ranks.is_first)
         self.learner.load(snapshot.tensors["model"])
         restore_state(self.learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"])
         self.loader.load_state_dict(state["cursor"])
 
-    def _announce(self) -> None:
-        reports, progress, data = self.reports, self.progress, self.data
-        if reports.ledger is not None:
-            reports.ledger.begin(step=progress.step, num_ranks=self.ranks.num_ranks, epoch_size=data.train.size)
-        reports.events.emit(
+    def _emit_start(self) -> None:
+        self.life.events.emit(
             "start",
-            life=reports.life,
-            step=progress.step,
-            epoch=progress.epoch,
+            life=self.life.number,
+            step=self.state.step,
+            epoch=self.state.epoch,
             num_ranks=self.ranks.num_ranks,
             num_hosts=self.ranks.world.num_hosts,
             device=str(self.ranks.device),
-            version=data.version,
-            digest=data.digest,
-            train_samples=data.train.size,
-            eval_samples=0 if data.evaluation is None else data.evaluation.size,
+            version=self.data.version,
+            digest=self.data.digest,
+            train_samples=self.data.train.size,
+            eval_samples=0 if self.data.evaluation is None else self.data.evaluation.size,
             steps_per_epoch=len(self.loader),
             resumed_from=self.resumed_from,
         )
@@ -155,75 +186,74 @@ class Run:
     # ------------------------------------------------------------ an epoch
 
     def _train_epoch(self) -> None:
-        """The steps of the current epoch that are left; none, if a checkpoint was saved after its last one."""
+        """Take the remaining steps of the current epoch; none if a checkpoint was saved after its last one."""
         cursor = self.loader.state_dict()
-        if cursor["epoch"] > self.progress.epoch:
+        if cursor["epoch"] > self.state.epoch:
             return
-        place, size = cursor["sample_in_epoch"], self.data.train.size
+        consumed, size = cursor["sample_in_epoch"], self.data.train.size
         mark = time.perf_counter()
         for columns in self.loader:
-            self.clock.data_seconds += time.perf_counter() - mark
-            batch = to_device(columns, self.config, self.ranks.device, epoch=self.progress.epoch)
-            self._step(batch, done=(self.progress.epoch + place / size) / self.config.epochs)
-            place += self.config.batch_size
-            self.clock.seconds += time.perf_counter() - mark
-            self._after_step(is_last=place >= size)
+            self.throughput.data_seconds += time.perf_counter() - mark
+            batch = to_device(columns, self.config, self.ranks.device, epoch=self.state.epoch)
+            self._step(batch, done=(self.state.epoch + consumed / size) / self.config.epochs)
+            consumed += self.config.batch_size
+            self.throughput.seconds += time.perf_counter() - mark
+            self._after_step(is_last=consumed >= size)
             mark = time.perf_counter()
 
     def _step(self, batch: DeviceBatch, *, done: float) -> None:
-        progress, ledger = self.progress, self.reports.ledger
-        step, rate = progress.step + 1, learning_rate_at(self.config, done)
-        if ledger is not None:
-            ledger.record(step, progress.epoch, batch.positions, batch.sample_ids)
+        """Take one optimiser step; `done` is the fraction of the run before it."""
+        state = self.state
+        step, rate = state.step + 1, learning_rate_at(self.config, done)
         logits, losses = self.learner.step(batch, step=step, rate=rate)
-        progress.step = step
+        state.step = step
         loss = float((losses * batch.weights).sum())
-        progress.loss_sum += loss
-        progress.right += float(((logits.argmax(dim=1) == batch.labels) * batch.weights).sum())
-        progress.samples += batch.num_real
-        self.clock.samples += batch.num_real
+        state.loss_sum += loss
+        state.num_correct += float(((logits.argmax(dim=1) == batch.labels) * batch.weights).sum())
+        state.num_samples += batch.num_real
+        self.throughput.samples += batch.num_real
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
             loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
-            self.reports.events.emit(
+            self.life.events.emit(
                 "step",
                 step=step,
-                epoch=progress.epoch,
+                epoch=state.epoch,
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=rate,
                 images_per_second=self.images_per_second(),
             )
 
     def _after_step(self, *, is_last: bool) -> None:
-        if self.ranks.any(self.reports.stop.requested, "agree whether to stop"):
+        if self.ranks.any(self.life.stop.requested, "agree whether to stop"):
             self._save()
             raise TrainingError(
-                f"stopped by SIGTERM after step {self.progress.step}; the checkpoint {self.checkpoint} was "
-                "saved: start the run again with the same `run_dir` to go on.",
+                f"stopped by SIGTERM after step {self.state.step}; the checkpoint {self.checkpoint} was "
+                "saved: start the run again with the same `run_dir` to resume.",
                 stopped=True,
-                step=self.progress.step,
+                step=self.state.step,
                 checkpoint=self.checkpoint,
             )
-        if self.progress.step % self.config.checkpoint_every == 0 and not is_last:
+        if self.state.step % self.config.checkpoint_every == 0 and not is_last:
             self._save()
 
     def _end_epoch(self) -> None:
-        """Evaluates, closes the epoch's books and saves."""
-        progress = self.progress
-        loss_sum, right, samples = self._sums()
+        """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
+        state, throughput = self.state, self.throughput
+        loss_sum, correct, samples = self._sums()
         summary: dict[str, Any] = {
-            "epoch": progress.epoch,
-            "step": progress.step,
+            "epoch": state.epoch,
+            "step": state.step,
             "train_loss": loss_sum / max(1.0, samples),
-            "train_accuracy": right / max(1.0, samples),
+            "train_accuracy": correct / max(1.0, samples),
             "train_samples": round(samples),
             "images_per_second": self.images_per_second(),
-            "data_fraction": self.clock.data_seconds / self.clock.seconds if self.clock.seconds else 0.0,
+            "data_fraction": throughput.data_seconds / throughput.seconds if throughput.seconds else 0.0,
         }
         summary.update(self._evaluate(summary))
-        progress.history.append(summary)
-        progress.begin_epoch(progress.epoch + 1)
+        state.history.append(summary)
+        state.begin_epoch(state.epoch + 1)
         self._save()
-        self.reports.events.emit("epoch", life=self.reports.life, **summary)
+        self.life.events.emit("epoch", life=self.life.number, **summary)
 
     def _evaluate(self, summary: dict[str, Any]) -> dict[str, Any]:
         if self.data.evaluation is None:
@@ -233,9 +263,9 @@ class Run:
         scores = evaluate(self.learner.model, self.data.loader(self.data.evaluation), self.config, self.ranks)
         if not math.isfinite(scores.loss):
             raise TrainingError(
-                f"the held-out loss of epoch {self.progress.epoch} is {scores.loss}: the model's scores are not finite "
+                f"the held-out loss of epoch {self.state.epoch} is {scores.loss}: the model's scores are not finite "
                 "although its gradients were. Lower `learning_rate`, or look at the model.",
-                epoch=self.progress.epoch,
+                epoch=self.state.epoch,
             )
         return {
             "loss": scores.loss,
@@ -248,55 +278,51 @@ class Run:
     # ------------------------------------------------------------ figures and checkpoints
 
     def _result(self) -> TrainResult:
-        last = self.progress.history[-1]
-        figures = TrainResult(
+        last = self.state.history[-1]
+        result = TrainResult(
             accuracy=last["accuracy"],
             loss=last["loss"],
-            epochs=self.progress.epoch,
-            steps=self.progress.step,
-            history=tuple(self.progress.history),
+            epochs=self.state.epoch,
+            steps=self.state.step,
+            history=tuple(self.state.history),
             model_dir=str(self.run_dir / MODEL_FOLDER),
             checkpoint=self.checkpoint,
             images_per_second=self.images_per_second(),
             seconds=time.monotonic() - self.began,
             resumed_from=self.resumed_from,
         )
-        # Clocks differ from rank to rank; the result is the same on all.
-        return self.ranks.share(figures, "agree on the result")
+        # Durations differ between ranks; the result is the same on all.
+        return self.ranks.share(result, "agree on the result")
 
     def images_per_second(self) -> float:
-        """Training samples per second of this life over all ranks, as this rank sees it."""
-        return self.clock.samples * self.ranks.num_ranks / self.clock.seconds if self.clock.seconds else 0.0
+        """Return the training samples per second of this life over all ranks, estimated from this rank's."""
+        throughput = self.throughput
+        return throughput.samples * self.ranks.num_ranks / throughput.seconds if throughput.seconds else 0.0
 
     def _sums(self) -> list[float]:
-        progress = self.progress
-        return self.ranks.total([progress.loss_sum, progress.right, progress.samples], "sum their figures")
+        return self.ranks.total(self.state.sums, "sum their figures")
 
     def _save(self) -> None:
-        """One checkpoint of the place after the last step: written by rank 0, while the others wait."""
+        """Save a checkpoint after the last step; rank 0 writes while the others wait."""
         sums, began = self._sums(), time.perf_counter()
         self.checkpoint = self.ranks.first_does(
             lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
         )
-        self.reports.events.emit(
-            "checkpoint", step=self.progress.step, path=self.checkpoint, seconds=time.perf_counter() - began
+        self.life.events.emit(
+            "checkpoint", step=self.state.step, path=self.checkpoint, seconds=time.perf_counter() - began
         )
 
     def _snapshot(self, sums: list[float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)
         state = {
-            **self.progress.to_state(sums),
+            **self.state.to_json(sums),
             "cursor": self.loader.state_dict(),
             "optimizer": rest,
             "config": self.config.public_json(),
             "version": self.data.version,
             "digest": self.data.digest,
-            "life": self.reports.life,
-            # Every step seeds its own generators: see Learner.
+            "life": self.life.number,
+            # There are no generator states: every step seeds its own generators; see Learner.
             "random": {"scheme": "seed, step, rank", "seed": self.config.seed},
         }
-        return Snapshot(self.progress.step, {"model": self.learner.model.state_dict(), "optimizer": tensors}, state)
-
-
-def _brief(result: TrainResult) -> dict[str, Any]:
-    return {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
+        return Snapshot(self.state.step, {"model": self.learner.model.state_dict(), "optimizer": tensors}, state)

@@ -1,4 +1,4 @@
-"""Models by name: what is built, how its output is read, and how the finished one is laid down in a folder."""
+"""Models by name: building them, reading class scores from their output, and saving them."""
 
 import importlib
 import importlib.util
@@ -14,11 +14,11 @@ from smalti.torch.train.checkpoint import write_json, write_tensors
 from smalti.torch.train.config import TrainConfig
 
 _BATCH_NORM_MOMENTUM = 0.1
-_DROPOUT = 0.2  # as in the MobileNetV2 paper
+_DROPOUT = 0.2  # of the MobileNetV2 paper
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """An image classifier for `config.num_classes` classes, with weights drawn from torch's global generator or loaded.
+    """Build an image classifier for `config.num_classes` classes; weights are loaded, or drawn from torch's generator.
 
     Args:
         config: `model` is `mobilenet_v2`; `module:function`, called with the configuration; or the name of an image
@@ -26,24 +26,24 @@ def build_model(config: TrainConfig) -> nn.Module:
             or torchvision.
 
     Raises:
-        SchemaError: nothing of that name is known, or it does not make an nn.Module.
+        SchemaError: the name is unknown, or its function does not return an nn.Module.
         MissingDependency: the name needs a package that is not installed.
         TrainingError: the weights cannot be loaded.
     """
     if ":" in config.model:
         return _from_function(config)
     if config.weights is not None:
-        return _tamed(_pretrained(config))
+        return _with_usual_momentum(_pretrained(config))
     if config.model == "mobilenet_v2":
-        return _tamed(_mobilenet_v2(config))
-    return _tamed(_by_name(config))
+        return _with_usual_momentum(_mobilenet_v2(config))
+    return _with_usual_momentum(_by_name(config))
 
 
 def logits_of(output: Any) -> Tensor:
-    """The class scores, shape (n, classes), in what a classifier returned: a tensor, or an object with `.logits`.
+    """Return the class scores, shape (n, classes), of a classifier's output: a tensor, or an object with `.logits`.
 
     Raises:
-        TrainingError: it is neither.
+        TrainingError: the output is neither.
     """
     if isinstance(output, Tensor):
         return output
@@ -57,15 +57,15 @@ def logits_of(output: Any) -> Tensor:
 
 
 def save_model(model: nn.Module, config: TrainConfig, folder: Path) -> None:
-    """Writes `model.safetensors`, `config.json` and `smalti.json` (classes, image size, normalisation) into `folder`.
+    """Write `model.safetensors`, `config.json` and `smalti.json` (classes, image size, normalisation) into `folder`.
 
-    For transformers' models this is their own layout:
-    `AutoModelForImageClassification.from_pretrained(folder)` opens it.
+    For transformers' models this is their own layout: `AutoModelForImageClassification.from_pretrained(folder)` opens
+    it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings: Any = getattr(model, "config", None)
     if hasattr(settings, "save_pretrained"):
-        # Not the model's own `save_pretrained`: it draws a progress bar and does not flush.
+        # Not the model's own `save_pretrained`: it shows a progress bar and does not flush.
         settings.architectures = [type(model).__name__]
         settings.save_pretrained(str(folder))
     else:
@@ -84,18 +84,14 @@ def save_model(model: nn.Module, config: TrainConfig, folder: Path) -> None:
     )
 
 
-# ---------------------------------------------------------------- the ways to a model
-
-
 def _mobilenet_v2(config: TrainConfig) -> nn.Module:
     transformers = _import("transformers", "smalti[torch]")
     settings = transformers.MobileNetV2Config(
         depth_multiplier=config.width,
         image_size=config.image_size,
-        # TensorFlow's asymmetric padding is for its published weights only, and costs a third of the speed on a CPU.
+        # TensorFlow's asymmetric padding is needed for its published weights only; it costs a third of a CPU's speed.
         tf_padding=False,
-        # The default, 0.8, is TensorFlow's probability to keep; as a probability to drop it leaves too little
-        # to learn from.
+        # The default, 0.8, is TensorFlow's probability to keep a value; as a probability to drop it is too high.
         classifier_dropout_prob=_DROPOUT,
         **_labels(config),
     )
@@ -105,10 +101,10 @@ def _mobilenet_v2(config: TrainConfig) -> nn.Module:
 
 
 def _draw_weights(model: nn.Module) -> None:
-    """First weights that a short training can work with.
+    """Draw initial weights that suit a short training.
 
     transformers draws all weights with a deviation of 0.02, whatever the fan. He's rule, and residual blocks that begin
-    as identities, took the drawn flowers from 0.60 to 0.72 held-out accuracy in the same 480 steps.
+    as identities, raised held-out accuracy on the demo's flowers from 0.60 to 0.72 in the same 480 steps.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -123,7 +119,7 @@ def _pretrained(config: TrainConfig) -> nn.Module:
     try:
         model: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
             config.weights,
-            # The classes of the pretrained head are others than ours: a new head is drawn where the shapes differ.
+            # The pretrained head has other classes: a new head is drawn where the shapes differ.
             ignore_mismatched_sizes=True,
             use_safetensors=True,
             trust_remote_code=False,
@@ -198,12 +194,11 @@ def _labels(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def _tamed(model: nn.Module) -> nn.Module:
-    """The model, with batch normalisation that averages over batches.
+def _with_usual_momentum(model: nn.Module) -> nn.Module:
+    """Make batch normalisation average over many batches, and return the model.
 
-    transformers' MobileNets carry TensorFlow's momentum 0.997 into torch, where it is the weight of the
-    *newest* batch: the running statistics would be those of the last batch alone, and evaluation would be off
-    by whatever was in it.
+    transformers' MobileNets pass TensorFlow's momentum 0.997 to torch, where it is the weight of the *newest* batch:
+    the running statistics would be those of the last batch alone.
     """
     for module in model.modules():
         momentum = getattr(module, "momentum", None)

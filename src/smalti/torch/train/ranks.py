@@ -1,4 +1,4 @@
-"""The ranks of a run: joining their process group, and the few things that they agree on. Every wait has a deadline."""
+"""The ranks of a run: joining their process group, and exchanging values. Every wait has a deadline."""
 
 import contextlib
 import os
@@ -33,16 +33,16 @@ class Ranks:
 
     @property
     def num_ranks(self) -> int:
-        """Training processes altogether."""
+        """Number of training processes."""
         return self.world.num_ranks
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes."""
+        """True on rank 0, which writes."""
         return self.world.rank == 0
 
     def share(self, value: T, what: str) -> T:
-        """Rank 0's `value`, on every rank."""
+        """Return rank 0's `value` on every rank."""
         if self.num_ranks == 1:
             return value
         box = [value]
@@ -51,7 +51,7 @@ class Ranks:
         return box[0]
 
     def gather(self, value: T, what: str) -> list[T]:
-        """The values of all ranks, by rank."""
+        """Return the values of all ranks, in order of rank."""
         if self.num_ranks == 1:
             return [value]
         box: list[Any] = [None] * self.num_ranks
@@ -60,7 +60,7 @@ class Ranks:
         return box
 
     def total(self, numbers: list[float], what: str) -> list[float]:
-        """The sums over all ranks, number by number, in double precision."""
+        """Return the sum of each number over all ranks, in double precision."""
         if self.num_ranks == 1:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.float64)
@@ -69,11 +69,11 @@ class Ranks:
         return [float(number) for number in tensor]
 
     def any(self, flag: bool, what: str) -> bool:  # noqa: FBT001 - a question about one flag
-        """Whether `flag` is true on some rank."""
+        """Return whether `flag` is true on at least one rank."""
         return self.total([float(flag)], what)[0] > 0
 
     def first_does(self, act: Callable[[], T], what: str) -> T:
-        """What `act` returns on rank 0; where it raises there, every rank raises the same."""
+        """Call `act` on rank 0 and return its result on every rank; a SmaltiError is raised on every rank."""
         outcome: tuple[T | None, SmaltiError | None] = (None, None)
         if self.is_first:
             try:
@@ -102,17 +102,21 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterator[Ranks]:
-    """The ranks that this process is one of: those of a process group, of a port, of the environment, or itself alone.
+    """Join the ranks of the run: an existing process group, a new one as the environment describes, or a single rank.
 
-    A group that is made here is taken down at the end.
+    A group that is created here is destroyed at the end.
+
+    Args:
+        config: the run.
+        meeting_port: port of `meet_at` on this machine; None: the ranks meet as the environment says.
 
     Raises:
-        MissingDependency: a CUDA device is asked for, and there is none.
+        MissingDependency: a CUDA device is requested, and there is none.
     """
     here = detect_world()
     device = _pick_device(config, here)
-    ours = here.num_ranks > 1 and not dist.is_initialized()
-    if ours:
+    is_own_group = here.num_ranks > 1 and not dist.is_initialized()
+    if is_own_group:
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             timeout=timedelta(seconds=config.timeout_seconds),
@@ -125,12 +129,12 @@ def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterat
         with _threads(world):
             yield Ranks(world=world, device=device)
     finally:
-        if ours:
+        if is_own_group:
             dist.destroy_process_group()
 
 
 def meet_at(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
-    """The meeting point of ranks on this machine: held here on a port that the kernel chooses, or joined at `port`."""
+    """Return the store at which ranks on this machine meet: a new one on a free port, or the one at `port`."""
     return TCPStore(
         "127.0.0.1",
         port or 0,
@@ -142,7 +146,7 @@ def meet_at(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
 
 
 def detect_cores() -> int:
-    """Processor cores that this process may run on."""
+    """Return the number of processor cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -166,7 +170,7 @@ def _pick_device(config: TrainConfig, world: World) -> torch.device:
 
 @contextlib.contextmanager
 def _threads(world: World) -> Iterator[None]:
-    """Divides the cores over the ranks of a host; a single rank keeps torch's number, or OMP_NUM_THREADS."""
+    """Divide the cores over the ranks of a host; a single rank keeps torch's setting, or OMP_NUM_THREADS."""
     before = torch.get_num_threads()
     if world.num_ranks > 1:
         torch.set_num_threads(max(1, detect_cores() // world.ranks_on_host))

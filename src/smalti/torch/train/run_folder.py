@@ -1,6 +1,6 @@
-"""One trainer at a time in a run folder: a lock that the kernel frees when its holder dies, and the count of lives.
+"""The folder of a run: its lock, the count of its lives, its ledger of samples, and finally the model and the result.
 
-The end of a run, laid down in its folder: the model and the result file. One process does this, under the lock.
+One process writes at a time, under an exclusive lock that the kernel releases when the process dies.
 """
 
 import contextlib
@@ -14,22 +14,27 @@ from pathlib import Path
 
 from torch import nn
 
-from smalti.errors import CheckpointError, TrainingError
+from smalti import ledger
+from smalti.errors import CheckpointError, StoreNotFound, TrainingError
 from smalti.torch.train.checkpoint import read_json, replace_json, sync_folder
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import LineLog, read_lines
 from smalti.torch.train.models import save_model
 
-_WAIT_SECONDS = 30.0  # a killed run's ranks may still be saving their last checkpoint
+MODEL_FOLDER = "model"
+RESULT_FILE = "result.json"
+SAMPLES_FOLDER = "samples"
+"""The ledger of a run with `log_samples`."""
+_WAIT_SECONDS = 30.0  # ranks of a killed run may still be saving their last checkpoint
 _POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
-    """Holds the run folder for the body; blocks up to `wait_seconds`.
+    """Hold the lock of the run folder during the body; blocks for `wait_seconds` at most.
 
     Raises:
-        TrainingError: another process trains there.
+        TrainingError: another process holds it, or the folder cannot be written.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -55,10 +60,10 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
 
 
 def begin_life(run_dir: Path, *, num_ranks: int) -> int:
-    """Count one more start of the run, under its lock, and return its number, from 0.
+    """Record one more start of the run, and return its number, from 0. The caller holds the lock.
 
     Raises:
-        TrainingError: the file that counts them is damaged or cannot be written.
+        TrainingError: the file of starts is damaged or cannot be written.
     """
     path = run_dir / "lives.jsonl"
     log = LineLog(path)
@@ -70,20 +75,22 @@ def begin_life(run_dir: Path, *, num_ranks: int) -> int:
         log.close()
 
 
-def _try_lock(descriptor: int) -> bool:
+def read_sample_order(run_dir: str | Path) -> dict[int, list[int]]:
+    """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
+
+    The last epoch may be unfinished; it then ends at the last position that was trained on.
+
+    Raises:
+        TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-RESULT_FILE = "result.json"
-MODEL_FOLDER = "model"
+        return ledger.read_sample_order(Path(run_dir) / SAMPLES_FOLDER)
+    except StoreNotFound as error:
+        raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
 
 
 def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
-    """Writes `model/` whole, then `result.json`; an earlier model stays until the new one is complete.
+    """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
 
     Raises:
         CheckpointError: the folder cannot be written.
@@ -111,10 +118,10 @@ def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> 
 
 
 def read_result(run_dir: Path) -> TrainResult:
-    """The result that a finished run left.
+    """Return the result of a finished run.
 
     Raises:
-        TrainingError: there is none, or it cannot be read.
+        TrainingError: there is no result, or it cannot be read.
     """
     path = run_dir / RESULT_FILE
     try:
@@ -125,3 +132,11 @@ def read_result(run_dir: Path) -> TrainResult:
             "the same `run_dir`?",
             path=str(path),
         ) from error
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,6 +1,6 @@
-"""One optimiser step, and everything that it changes: the model, the optimiser, torch's random numbers.
+"""One optimiser step: the model, the optimiser, the learning rate and torch's random numbers.
 
-The learning rate as a pure function of progress; it has no state, so a checkpoint need not carry any.
+The learning rate is a pure function of progress, so checkpoints contain no state of a scheduler.
 """
 
 import contextlib
@@ -19,16 +19,15 @@ from smalti.torch.train.evaluation import autocast
 from smalti.torch.train.models import build_model, logits_of
 from smalti.torch.train.ranks import Ranks
 
-_CLIP_NORM = 5.0
-"""Longest gradient that is applied; far above the usual, so that it only catches accidents."""
+_CLIP_NORM = 5.0  # largest norm of a gradient; far above the usual, so that it only limits outliers
+_FINAL_RATE = 0.01  # learning rate at both ends, relative to its peak: a rate of zero would teach nothing
 
 
 class Learner:
     """The model and its optimiser on this rank. Construction and steps are collective.
 
-    Random numbers (first weights, dropout) are a function of (seed, step, rank) and nothing else, so a run
-    that goes on from a checkpoint draws what it would have drawn without the interruption, and a checkpoint
-    need not hold generator states.
+    Random numbers (initial weights, dropout) are a function of (seed, step, rank) and nothing else. So a resumed run
+    draws the same numbers as an uninterrupted one, and checkpoints contain no generator states.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
@@ -36,14 +35,14 @@ class Learner:
         torch.manual_seed(_seed_of(config.seed, step=0, rank=0))
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self.model = build_model(config).to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]  # torch's stub lacks nn.Module here
-        unused = _try_out(self.model, config, ranks.device)
+        has_unused = _has_unused_parameters(self.model, config, ranks.device)
         self.optimizer = torch.optim.AdamW(
-            _groups(self.model, config.weight_decay), lr=config.learning_rate, fused=True
+            _parameter_groups(self.model, config.weight_decay), lr=config.learning_rate, fused=True
         )
-        self._wrapped = self._distributed(find_unused=unused) if ranks.num_ranks > 1 else self.model
+        self._wrapped = self._distributed(find_unused=has_unused) if ranks.num_ranks > 1 else self.model
 
     def step(self, batch: DeviceBatch, *, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Learns from one batch; returns the logits (n, classes) and the losses (n,) that it began with.
+        """Learn from one batch; return its logits (n, classes) and losses (n,) from before the update.
 
         Raises:
             TrainingError: the loss or the gradient is not a number.
@@ -66,7 +65,7 @@ class Learner:
         return torch.cat([logits for logits, _ in outputs]), torch.cat([losses for _, losses in outputs])
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes over the weights and buffers of a checkpoint.
+        """Load the weights and buffers of a checkpoint.
 
         Raises:
             CheckpointError: they belong to another model.
@@ -80,27 +79,28 @@ class Learner:
             ) from error
 
     def align_buffers(self) -> None:
-        """Gives every rank the running statistics of rank 0, which are the ones that are saved. Collective."""
+        """Copy the buffers of rank 0, which are the ones that are saved, to all ranks. Collective."""
         if self.ranks.num_ranks > 1:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def _backward(self, batch: DeviceBatch, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         last = part.stop == len(batch.labels)
-        with self._no_exchange(unless=last), autocast(self.ranks.device):
+        with self._synchronised(when=last), autocast(self.ranks.device):
             logits = logits_of(self._wrapped(batch.pixels[part]))
             losses = functional.cross_entropy(
                 logits.float(), batch.labels[part], reduction="none", label_smoothing=self.config.label_smoothing
             )
-            # Divided by the planned number, not by that of real samples: each sample then weighs the same, on whichever
-            # rank it is, and padding weighs nothing.
+            # Divided by the planned number of samples, padding included: each sample then has the same weight on every
+            # rank, and padding has none.
             loss = (losses * batch.weights[part]).sum() / len(batch.labels)
             loss.backward()  # type: ignore[no-untyped-call]
         return logits.detach(), losses.detach()
 
     @contextlib.contextmanager
-    def _no_exchange(self, *, unless: bool) -> Iterator[None]:
-        if unless or not isinstance(self._wrapped, DistributedDataParallel):
+    def _synchronised(self, *, when: bool) -> Iterator[None]:
+        """Exchange gradients between the ranks in the body only if `when`."""
+        if when or not isinstance(self._wrapped, DistributedDataParallel):
             yield
         else:
             with self._wrapped.no_sync():
@@ -118,16 +118,18 @@ class Learner:
 
 @contextlib.contextmanager
 def private_randomness(device: torch.device) -> Iterator[None]:
-    """Leaves torch's global generators as they were found."""
+    """Restore torch's global generators after the body."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
-def _try_out(model: nn.Module, config: TrainConfig, device: torch.device) -> bool:
-    """Whether the model leaves parameters unused (poolers, mask tokens), which DDP must be told; one small batch shows.
+def _has_unused_parameters(model: nn.Module, config: TrainConfig, device: torch.device) -> bool:
+    """Try the model on a small batch, and return whether it leaves parameters unused (poolers, mask tokens).
+
+    DistributedDataParallel needs to know.
 
     Raises:
-        TrainingError: the model does not take such images, or does not return one score per class.
+        TrainingError: the model does not accept such images, or does not return one score per class.
     """
     model.eval()
     try:
@@ -150,12 +152,12 @@ def _try_out(model: nn.Module, config: TrainConfig, device: torch.device) -> boo
     return unused
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Parameters with and without decay: biases and the scales of normalisation are not to be pulled to zero."""
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Return parameter groups with and without decay: biases and scales of normalisation do not decay."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
-        {"params": [p for p in wanted if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
 
 
@@ -169,15 +171,10 @@ def _seed_of(seed: int, *, step: int, rank: int) -> int:
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % (1 << 63)
 
 
-_FLOOR = 0.01
-"""The rate ends at this part of its peak: a last epoch at exactly zero would teach nothing."""
-
-
 def learning_rate_at(config: TrainConfig, progress: float) -> float:
-    """The learning rate when `progress` of the run, in [0, 1], lies behind: linear warm-up, then a cosine. Pure."""
+    """Return the learning rate after a fraction `progress` of the run: linear warm-up, then a cosine. Pure."""
     progress = min(max(progress, 0.0), 1.0)
     if progress < config.warmup:
-        # The first step must move too, so the ramp does not begin at zero.
-        return config.learning_rate * max(progress / config.warmup, _FLOOR)
+        return config.learning_rate * max(progress / config.warmup, _FINAL_RATE)
     done = (progress - config.warmup) / (1.0 - config.warmup)
-    return config.learning_rate * (_FLOOR + (1.0 - _FLOOR) * 0.5 * (1.0 + math.cos(math.pi * done)))
+    return config.learning_rate * (_FINAL_RATE + (1.0 - _FINAL_RATE) * 0.5 * (1.0 + math.cos(math.pi * done)))

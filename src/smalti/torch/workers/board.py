@@ -1,7 +1,7 @@
-"""Board: a JSON mapping that processes share and change one at a time, in a file without a name.
+"""Board: a JSON mapping in an unnamed file, which processes share and change one at a time.
 
-The content lies behind a header that says where. A change is written beside the old content, and the header last, so
-that a process killed in the middle leaves the old content.
+A header contains the place of the content. A change is written next to the old content, and the header last, so that a
+process that is killed while it writes leaves the old content.
 """
 
 import fcntl
@@ -20,16 +20,16 @@ from typing import Any
 from smalti.errors import SmaltiError
 from smalti.storage.retry import Deadline
 
-_HEADER = struct.Struct("<QQQ")  # how often it was changed, where the content begins, its bytes
-_LOCK_SECONDS = 60.0  # the lock is held for microseconds; who holds it longer was stopped
-_PAUSE_SECONDS = 0.001
+_HEADER = struct.Struct("<QQQ")  # number of changes; offset and length of the content in bytes
+_LOCK_SECONDS = 60.0  # the lock is held for microseconds; a process that holds it longer was stopped
+_PAUSE_SECONDS = 0.001  # between two attempts to lock
 
 
 class Board:
-    """The mapping; picklable into a process that is being started, which then has the same one.
+    """A shared mapping; picklable into a process that is being started, which then shares it.
 
     Args:
-        descriptor: of the file; by default of a new one.
+        descriptor: descriptor of the file; by default of a new one.
         lock_seconds: longest wait for another process or thread.
     """
 
@@ -42,16 +42,16 @@ class Board:
 
     @contextmanager
     def content(self) -> Iterator[dict[str, Any]]:
-        """Give the mapping while no other process or thread changes it; changes made in the block are kept.
+        """Yield the mapping under an exclusive lock; changes made in the block are saved.
 
         Raises:
-            SmaltiError: another process has kept it for too long.
+            SmaltiError: another process has held the lock for too long.
         """
         deadline = Deadline(self._lock_seconds)
         if not self._threads.acquire(timeout=self._lock_seconds):
             raise self._stuck()
         try:
-            # The kernel frees the lock of a process that dies.
+            # The kernel releases the lock of a process that dies.
             while not self._try_lock():
                 if deadline.passed():
                     raise self._stuck()
@@ -70,19 +70,19 @@ class Board:
 
     @property
     def changes(self) -> int:
-        """How often the content was changed; read without the lock."""
+        """Number of changes of the content; read without the lock."""
         header = os.pread(self._descriptor, _HEADER.size, 0)
         return int(_HEADER.unpack(header)[0]) if header else 0
 
     def forked(self) -> "Board":
-        """Return the same board for a forked process, which may have copied the lock of threads while it was held."""
+        """Return the board for use in a forked process, with a new lock for threads: the copied one may be locked."""
         self._threads = threading.Lock()
         return self
 
     def _stuck(self) -> SmaltiError:
         return SmaltiError(
-            f"another process of this program has kept the place of its datasets locked for {self._lock_seconds:g} s: "
-            "a loader worker or the program was stopped (SIGSTOP, a debugger). Let it go on, or end it."
+            f"another process of this program has locked the place of its datasets for {self._lock_seconds:g} s: a "
+            "loader worker or the program was stopped (SIGSTOP, a debugger). Resume it, or end it."
         )
 
     def _try_lock(self) -> bool:
@@ -107,8 +107,8 @@ class Board:
     def __reduce__(self) -> tuple[Any, ...]:
         popen = context.get_spawning_popen()
         if popen is None:
-            raise TypeError("a board goes to a process that is being started, and nowhere else")
-        # Once for each process: a descriptor that is passed on twice cannot be passed on at all.
+            raise TypeError("a board can be pickled only for a process that is being started")
+        # Once for each process: multiprocessing refuses to pass a descriptor twice.
         handle = self._handles.get(popen)
         if handle is None:
             handle = self._handles[popen] = reduction.DupFd(self._descriptor)
@@ -123,16 +123,16 @@ def _unnamed_file() -> int:
 
 
 class _Process:
-    """The boards of this process."""
+    """The boards that this process uses."""
 
     own: Board | None = None
-    """For the workers of this process."""
+    """Board of this process for its workers."""
     parent: Board | None = None
-    """Of the process that started this one."""
+    """Board of the process that started this one."""
 
 
 def own_board() -> Board:
-    """Return the board for the workers of this process; made when first asked for."""
+    """Return the board of this process for its workers; created on first use."""
     if _Process.own is None:
         _Process.own = Board()
     return _Process.own

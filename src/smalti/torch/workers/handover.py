@@ -1,8 +1,8 @@
-"""What a worker process is started with, by a file without a name: a pipe that nobody reads blocks who writes it.
+"""Passing arguments to worker processes through an unnamed file: an unread pipe would block the program.
 
-`multiprocessing` pickles a process's task into a pipe, of which it holds the reading end as well until all is written
-("spawn"): when the new process dies before it has read more than the pipe takes, 64 KiB on Linux, the program waits
-for ever. A file is written whether anybody reads it or not, and only its descriptor goes through the pipe.
+`multiprocessing` pickles the arguments of a spawned process into a pipe, and keeps the reading end open until all is
+written. If the process dies before it has read all but 64 KiB (the size of a pipe on Linux), the program blocks
+indefinitely. Writing a file does not block, and its descriptor fits into the pipe.
 """
 
 import os
@@ -13,19 +13,22 @@ from types import TracebackType
 from typing import IO, Any
 
 
-def pickles_tasks(of: Any) -> bool:
-    """Whether processes of this context (a name, a context, None for the default) get their task through a pipe."""
-    name = of if isinstance(of, str) else get_start_method() if of is None else of.get_start_method()
+def pickles_tasks(start: Any) -> bool:
+    """Return whether processes of a context (a name, a context, None for the default) get arguments through a pipe."""
+    name = start if isinstance(start, str) else get_start_method() if start is None else start.get_start_method()
     return name != "fork"
 
 
-class HandedOver:
-    """Stands for a value in the arguments of processes that are started within the `with` block; arrives as itself."""
+class TaskArgument:
+    """A placeholder for a value in the arguments of processes that are started in the `with` block.
+
+    The started process receives the value itself.
+    """
 
     def __init__(self, value: Any) -> None:
         self._value, self._files = value, list[IO[bytes]]()
 
-    def __enter__(self) -> "HandedOver":
+    def __enter__(self) -> "TaskArgument":
         return self
 
     def __exit__(
@@ -37,15 +40,15 @@ class HandedOver:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
-            raise TypeError("this goes to a process that is being started, and nowhere else")
+            raise TypeError("a task's argument can be pickled only for a process that is being started")
         file = tempfile.TemporaryFile()  # noqa: SIM115 -- open until the process has its own descriptor of it
         self._files.append(file)
         reduction.ForkingPickler(file, pickle.HIGHEST_PROTOCOL).dump(self._value)
         file.flush()
-        return _arrived, (reduction.DupFd(file.fileno()),)
+        return _receive, (reduction.DupFd(file.fileno()),)
 
 
-def _arrived(descriptor: Any) -> Any:
+def _receive(descriptor: Any) -> Any:
     with os.fdopen(descriptor.detach(), "rb") as file:
-        file.seek(0)  # the position is shared with whoever wrote it
-        return pickle.load(file)  # noqa: S301 -- as multiprocessing does: our own program wrote it for us
+        file.seek(0)  # the position is shared with the process that wrote the file
+        return pickle.load(file)  # noqa: S301 -- as multiprocessing does: the parent process wrote it

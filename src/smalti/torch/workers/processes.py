@@ -1,4 +1,4 @@
-"""Worker processes of torch's loader that ended when they should not have, and that did not when they should have."""
+"""Detection of crashed and orphaned worker processes of torch's loader."""
 
 import multiprocessing
 import os
@@ -15,46 +15,47 @@ from typing import Any
 from smalti.errors import SmaltiError, TrainingError
 
 _CUT_OFF = (EOFError, ConnectionError, FileNotFoundError, UnpicklingError)
-"""What a consumer gets to see if its worker dies while it fetches a batch: half a message, or a socket that is gone."""
-_REAP_SECONDS = 1.0  # between a process's last message and its status
-_LOOK_SECONDS = 1.0  # between two looks whether the program still lives
-_STATUS_SECONDS = 5.0  # between two looks for dead workers, as torch does without a time limit
-_watched: set[int] = set()
-"""The process ids of workers that look already; forks inherit it, and have ids of their own."""
+"""Errors in a consumer whose worker dies while it fetches a batch: an incomplete message, or a missing socket."""
+_REAP_SECONDS = 1.0  # longest wait for the exit status of a process
+_PROGRAM_SECONDS = 1.0  # between two checks that the program still runs
+_STATUS_SECONDS = 5.0  # between two checks for dead workers, as torch does without a timeout
+_watching: set[int] = set()
+"""Process ids of workers that watch their program; forks inherit the set, and have ids of their own."""
 
 
 def end_with_program() -> None:
-    """Makes this worker process end within seconds of its program, whatever it is at; costs nothing when called again.
+    """Make this worker process exit within seconds of its program, whatever it is doing. Idempotent.
 
-    Torch's workers look for their program only between two batches, every five seconds, and never end when they have
-    more to send than fits into a pipe that nobody reads. The kernel's signal for it (`PR_SET_PDEATHSIG`) would come
-    when the thread ends that began the iteration, which may be long before the program does.
+    Torch's workers check for their program only between two batches, every five seconds, and never exit if a write to
+    an unread pipe blocks them. The kernel's signal (`PR_SET_PDEATHSIG`) is sent when the thread ends that began the
+    iteration, which may be long before the program ends.
     """
     program = multiprocessing.parent_process()
-    if program is None or os.getpid() in _watched:
+    if program is None or os.getpid() in _watching:
         return
-    looking = threading.Thread(
+    watcher = threading.Thread(
         target=_end_after, args=(program.sentinel, os.getppid()), name="smalti-orphan", daemon=True
     )
-    with suppress(RuntimeError):  # no memory for a thread just now: again with the next batch
-        looking.start()
-        _watched.add(os.getpid())
+    with suppress(RuntimeError):  # no memory for a thread: retried with the next batch
+        watcher.start()
+        _watching.add(os.getpid())
 
 
 def _end_after(program: int, parent: int) -> None:
     # Other processes may hold the sentinel's other end, and with a fork server the parent is not the program.
-    while not wait([program], _LOOK_SECONDS) and os.getppid() == parent:
+    while not wait([program], _PROGRAM_SECONDS) and os.getppid() == parent:
         pass
-    os._exit(1)  # nobody waits for what it has, and a thread of the queue's might wait for ever
+    os._exit(1)  # a normal exit could block: the queue's thread may wait for a reader
 
 
 def check_workers_while_waiting(iterator: Any) -> None:
-    """Make torch's multiprocessing iterator look for dead workers every few seconds while it waits for a batch.
+    """Make torch's multiprocessing iterator check for dead workers every few seconds while it waits for a batch.
 
-    With a time limit torch looks only when that has passed. Until then it relies on SIGCHLD, which does not end the
-    wait where another thread receives the signal or the program handles it by itself.
+    With a timeout torch checks only after it has passed. Until then it relies on SIGCHLD, which does not end the wait
+    if another thread receives the signal or the program handles it.
     """
-    wait_once, of = type(iterator)._try_get_data, weakref.ref(iterator)  # no cycle: a dropped iterator goes at once
+    # A weak reference avoids a cycle, so that a dropped iterator is freed at once.
+    wait_once, of = type(iterator)._try_get_data, weakref.ref(iterator)
 
     def try_get_data(timeout: float = _STATUS_SECONDS) -> tuple[bool, Any]:
         left = timeout
@@ -69,14 +70,14 @@ def check_workers_while_waiting(iterator: Any) -> None:
 
 
 def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> TrainingError | None:
-    """What torch says when a worker died, for the errors by which a death shows sooner than it is known to torch.
+    """Return an error for a worker's death, if it is the cause of `error`; blocks for seconds at most.
 
     Args:
-        error: What asking for a batch raised.
-        workers: The processes that were asked; nobody has ended them on purpose yet.
+        error: the exception that fetching a batch raised.
+        workers: the worker processes, none of which has been ended on purpose.
 
     Returns:
-        None where the error is about something else. May wait a second for the status of a process.
+        None if no worker died, or the error has another cause.
     """
     if isinstance(error, SmaltiError) or not (isinstance(error, _CUT_OFF) or _is_torchs(error)):
         return None
@@ -85,10 +86,10 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
         for sentinel in wait(list(running), _REAP_SECONDS):
             running[sentinel].join(_REAP_SECONDS)  # type: ignore[index]  # a sentinel comes back as it was given
     for worker in workers:
-        if worker.exitcode:  # 0 is a worker that was done, None one that lives
+        if worker.exitcode:  # 0: the worker was done; None: it is running
             return TrainingError(
-                f"DataLoader worker (pid {worker.pid}) {_how(worker.exitcode)} while a batch was fetched from it. "
-                "One that is killed is often one too many for the memory: take fewer, or a smaller `prefetch_factor`.",
+                f"DataLoader worker (pid {worker.pid}) {_describe_exit(worker.exitcode)} while a batch was fetched "
+                "from it. Workers are often killed for lack of memory: use fewer, or a smaller `prefetch_factor`.",
                 pid=worker.pid,
                 exitcode=worker.exitcode,
             )
@@ -96,14 +97,12 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
 
 
 def _is_torchs(error: BaseException) -> bool:
-    """Whether torch knows of the death; it tells neither how a worker ended nor why that may be."""
+    """Return whether an error is torch's report of a dead worker, which has no exit status."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
-def _how(exitcode: int) -> str:
-    return f"exited with status {exitcode}" if exitcode > 0 else f"was killed by signal {_name(-exitcode)}"
-
-
-def _name(number: int) -> str:
-    known = {int(each): each.name for each in signal.Signals}
-    return known.get(number, str(number))  # real-time signals have no names
+def _describe_exit(exitcode: int) -> str:
+    if exitcode > 0:
+        return f"exited with status {exitcode}"
+    names = {int(each): each.name for each in signal.Signals}
+    return f"was killed by signal {names.get(-exitcode, str(-exitcode))}"  # real-time signals have no names

@@ -1,15 +1,16 @@
-"""Shared memory through which loader workers hand batches over without a copy; what is in a batch: `packing`.
+"""Ring: shared memory in which loader workers deliver batches without a copy; the content of a slot is in `packing`.
 
-Torch makes a new shared file for every tensor of every batch and passes its descriptor through a socket: the pages are
-zeroed, filled, mapped and thrown away each time. A ring is made once per iteration and its pages are used again.
+Torch creates a new shared file for every tensor of every batch and passes its descriptor through a socket: the pages
+are zeroed, filled, mapped and discarded each time. A ring is created once per iteration and reuses its pages.
 
 Intended behaviour; anything else is a bug:
-1. The memory has no name: nothing is left behind by a process that is killed. It takes as much as was written.
-2. Each worker owns some slots. It fills one that is free and sends its number; the consumer frees the slot when the
-   last tensor or array over it is gone. Memory that the consumer can still see is never written again.
-3. A fork of the consumer sees what its parent saw: slots in use at that moment are not used again. A ring that is worn
-   out by forks, under workers that live long, is replaced together with them.
-4. A worker without a free slot, or with a batch that fits none, takes torch's way instead. Nobody waits for a slot.
+1. The memory is unnamed: a killed process leaves nothing behind. Only pages that were written take memory.
+2. Each worker owns some slots. It fills a free one and sends its number; the consumer frees the slot when the last
+   tensor or array over it is gone. Memory that the consumer can still see is never written again.
+3. A fork of the consumer sees the slots that its parent saw, so slots in use at that moment are retired. A ring with
+   too many retired slots is replaced together with its persistent workers.
+4. A worker without a free slot, or with a batch that fits into none, sends it as torch does. Workers never wait for a
+   slot.
 """
 
 import mmap
@@ -24,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 SLOT_BYTES = 1 << 28
-"""Room in a slot; only pages that were written exist, so that a roomy slot costs nothing."""
+"""Size of a slot's address range; only pages that were written take memory."""
 _FREE, _USED, _RETIRED = 0, 1, 2
-_HEADER = mmap.PAGESIZE  # the slots' states, one byte each
+_HEADER = mmap.PAGESIZE  # states of the slots, one byte each
 
 Bytes = NDArray[np.uint8]
 
@@ -50,12 +51,12 @@ class Ring:
 
     @classmethod
     def create(cls, num_workers: int, slots_each: int) -> "Ring | None":
-        """A ring for this process and its workers; None where the system has no such memory."""
+        """Return a ring for this process and its workers; None if the system has no such memory."""
         if sys.platform != "linux" or num_workers * slots_each > _HEADER:
             return None
         try:
             return cls(num_workers, slots_each)
-        except OSError:  # a limit on addresses, or a kernel without: torch's way works everywhere
+        except OSError:  # a limit on address space, or no support in the kernel: torch's own way always works
             return None
 
     def _open(self, descriptor: int) -> None:
@@ -68,7 +69,7 @@ class Ring:
     # ------------------------------------------------------------------ in a worker
 
     def take(self, worker: int) -> int | None:
-        """A free slot of this worker, which is in use from now on."""
+        """Return a free slot of this worker, now marked as used; None if there is none."""
         for slot in range(worker * self.slots_each, (worker + 1) * self.slots_each):
             if self._states[slot] == _FREE:
                 self._states[slot] = _USED
@@ -76,41 +77,41 @@ class Ring:
         return None
 
     def drop(self, slot: int) -> None:
-        """Frees a slot that was taken and not sent."""
+        """Free a slot that was taken and not sent."""
         self._states[slot] = _FREE
 
     def memory(self, slot: int) -> Bytes:
-        """A slot's memory, uint8, shape (SLOT_BYTES,), writable."""
+        """Return a slot's memory, uint8, shape (SLOT_BYTES,), writable."""
         return np.frombuffer(self._map, np.uint8, SLOT_BYTES, _HEADER + slot * SLOT_BYTES)
 
     # ------------------------------------------------------------------ in the consumer
 
     def lease(self, slot: int) -> Bytes:
-        """The same; when this array and all views of it are gone, the slot is free again."""
+        """Return a slot's memory; the slot is freed when this array and all views of it are gone."""
         memory = self.memory(slot)
         self._leased.add(slot)
         weakref.finalize(memory, self._give_back, slot, os.getpid()).atexit = False
         return memory
 
     def _give_back(self, slot: int, pid: int) -> None:
-        if os.getpid() == pid:  # what a fork forgets, its parent may still hold
+        if os.getpid() == pid:  # a fork must not free a slot that its parent may still use
             self._leased.discard(slot)
             if self._states[slot] == _USED:
                 self._states[slot] = _FREE
 
     def retire_leased(self) -> None:
-        """Makes the slots that are seen here never be used again."""
+        """Retire the slots in use by this process: they are never used again."""
         for slot in tuple(self._leased):
             self._states[slot] = _RETIRED
 
     @property
     def is_worn(self) -> bool:
-        """Whether some worker has lost more than half of its slots to forks."""
+        """True if more than half of the slots of some worker are retired."""
         num_slots = (self._length - _HEADER) // SLOT_BYTES
         retired = self._states[:num_slots].reshape(-1, self.slots_each) == _RETIRED
         return bool((2 * retired.sum(axis=1) > self.slots_each).any())
 
-    # ------------------------------------------------------------------ to a worker that is no fork
+    # ------------------------------------------------------------------ to a spawned worker
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slots_each": self.slots_each, "key": self.key, "_length": self._length, "fd": DupFd(self._descriptor)}
@@ -122,7 +123,7 @@ class Ring:
 
 
 def ring_of(key: str) -> Ring:
-    """The ring of this process by its key, while an iteration over it lives."""
+    """Return the ring of this process with a key; its iteration must still be running."""
     return _rings[key]
 
 

@@ -1,20 +1,20 @@
-"""The place of a dataset, known to a program and to the worker processes of plain torch DataLoaders.
+"""The place of a dataset (its epoch and position), shared by a program and the worker processes of torch DataLoaders.
 
-Torch calls `iter(dataset)` in each worker, on a copy of the dataset, and nothing in the program. So the workers agree
-among themselves on the epoch that they read, and the program learns it from them.
+Torch calls `iter(dataset)` in each worker, on a copy of the dataset, and not in the program. So the workers agree among
+themselves on the epoch that they read, and the program learns it from them.
 
 Intended behaviour; anything else is a bug:
-1. A program has one board (`board.py`) with the place of each of its datasets, made when a process is started while a
-   dataset lives. Forked processes inherit it, spawned ones get a descriptor of it.
-2. A process that is no loader worker, such as a rank, begins with the place at the time when it was started, and has a
-   board of its own for its workers. What it reads does not move the place of its parent.
-3. The first worker of an iteration settles where the iteration begins, when torch asks it for an iterator; the others
-   begin there as well. So with workers an epoch counts as begun from `iter(loader)` on.
+1. A program has one board (`board.py`) with the place of each of its datasets. It is created when a process is started
+   while a dataset exists. Forked processes inherit it, spawned ones get a descriptor of it.
+2. A process that is not a loader worker, such as a rank, begins with the place at the time when it was started, and has
+   its own board for its workers. Reading in it does not change the place of its parent.
+3. The first worker of an iteration decides where the iteration begins, when torch creates its iterator; the others
+   begin there as well. So with workers an epoch begins at `iter(loader)`.
 4. Workers belong to one iteration if torch gave them the same base seed and different numbers, and one thread started
-   them one after the other. Base seeds alone do not tell: a program may seed torch alike before each iteration.
-5. The program reads the board whenever it is asked where a dataset stands, and writes to it what its user sets. What
-   is set inside a worker holds for the next iteration of that worker, and must be the same in all workers.
-6. Nobody waits for another process, but for the lock of the board, which is held for moments and has a deadline.
+   them one after the other. Base seeds alone are not sufficient: a program may seed torch before each iteration.
+5. The program reads the board whenever the place is requested, and writes to it what its user sets. A place that is set
+   inside a worker is used by the next iteration of that worker, and must be the same in all workers.
+6. No process waits for another, except for the lock of the board, which is held for moments and has a deadline.
 """
 
 import itertools
@@ -30,28 +30,28 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from smalti.cursor import Cursor
-from smalti.dataset.order import Place, Progress
+from smalti.dataset.run import RunPlace, RunTracker
 from smalti.errors import CursorError
 from smalti.stream import Version
 from smalti.torch.workers.board import Board, own_board, parent_board
 
-_MOST_ITERATIONS = 16  # that are remembered, so that a worker that is late finds its own
+_MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
 
 
-class SharedProgress(Progress):
+class SharedProgress(RunTracker):
     """The progress of a dataset whose copies in loader workers share it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._key = secrets.token_hex(8)
-        self._publisher: int | None = None  # the process in whose own board the place is
-        self._is_placed = False  # by the user, in this worker, since its last iteration began
-        self._has_local_place = False  # whether `_place` is newer than the parent's board, in a worker
+        self._publisher: int | None = None  # id of the process on whose own board the place is
+        self._is_placed = False  # the user has set a place in this worker since its last iteration began
+        self._has_local_place = False  # in a worker: `_place` is newer than the parent's board
         self._rounds = 0  # iterations that this worker has entered
-        self._seen: tuple[int, int] | None = None  # process and changes of its board, when `_place` was read there
-        _live.add(self)
+        self._seen: tuple[int, int] | None = None  # process id, and changes of its board, when `_place` was read
+        _instances.add(self)
 
-    def get(self) -> Place:
+    def get(self) -> RunPlace:
         """Return the current place."""
         board = self._board()
         if board is None or self._has_local_place:
@@ -61,8 +61,8 @@ class SharedProgress(Progress):
                 self._read(board, content)
         return self._place
 
-    def set(self, place: Place) -> None:
-        """Replace the place, as the user asked; in a worker, for its next iteration."""
+    def set(self, place: RunPlace) -> None:
+        """Replace the place by the user's; in a worker, for its next iteration."""
         self._place, self._seen = place, None
         if get_worker_info() is not None:
             self._is_placed = self._has_local_place = True
@@ -73,39 +73,40 @@ class SharedProgress(Progress):
                 self._record(content)["place"] = _encoded(place)
 
     def enter(self) -> int | None:
-        """Register an iteration of this worker; its number, or None outside of workers."""
+        """Register an iteration of this worker; return its number, or None outside of workers."""
         info, board = get_worker_info(), self._board()
         if info is None or board is None:
             return None
         self._has_local_place = self._is_placed
-        thread, count = _Started.by
-        told = {
+        thread, count = _ThisProcess.started_by
+        identity = {
             "seed": info.seed - info.id,
             "workers": info.num_workers,
             "round": self._rounds,
             "thread": thread,
-            "started": count - info.id,  # as many as the thread had started before the first of them
+            "started": count - info.id,  # number of processes that the thread had started before the first worker
         }
         self._rounds += 1
         with board.content() as content:
             record = self._record(content)
-            mine = [each for each in record["iterations"] if info.id not in each["members"]]
-            same = [each for each in mine if each["told"] == told]
-            if not same and any(_is_later(each["told"], told) for each in mine):
+            others = [each for each in record["iterations"] if info.id not in each["members"]]
+            same = [each for each in others if each["identity"] == identity]
+            if not same and any(_is_later(each["identity"], identity) for each in others):
                 raise _too_late()
             if not same:
-                same = [{"number": record["entered"], "told": told, "members": [], "start": None, "is_placed": False}]
+                entered = record["entered"]
+                same = [{"number": entered, "identity": identity, "members": [], "start": None, "is_placed": False}]
                 record["entered"] += 1
-                record["iterations"] = [*record["iterations"], *same][-_MOST_ITERATIONS:]
+                record["iterations"] = [*record["iterations"], *same][-_MAX_ITERATIONS:]
             same[-1]["members"].append(info.id)
             number: int = same[-1]["number"]
         return number
 
-    def begin(self, settle: Callable[[Place], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
-        """Begin an iteration; in a worker, where the other workers of the iteration begin.
+    def begin(self, settle: Callable[[RunPlace], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+        """Begin an iteration; in a worker, at the start of the other workers of the iteration.
 
         Raises:
-            CursorError: the workers of an iteration were placed differently, or the dataset was made in a worker.
+            CursorError: the workers of an iteration have different places, or the dataset was made in a worker.
         """
         board, is_worker = self._board(), get_worker_info() is not None
         if is_worker and board is None:
@@ -120,7 +121,7 @@ class SharedProgress(Progress):
                 self._place, self._seen = place.after_begin(start), None
                 record["place"] = _encoded(self._place)
             return start, True
-        if number is None:  # somebody iterates without torch
+        if number is None:  # an iteration without torch's loader
             number = self.enter()
         with board.content() as content:
             return self._begin_with_others(self._record(content), settle, number)
@@ -139,7 +140,7 @@ class SharedProgress(Progress):
         return agreed
 
     def _begin_with_others(
-        self, record: dict[str, Any], settle: Callable[[Place], Cursor], number: int | None
+        self, record: dict[str, Any], settle: Callable[[RunPlace], Cursor], number: int | None
     ) -> tuple[Cursor, bool]:
         iteration = next((each for each in record["iterations"] if each["number"] == number), None)
         if iteration is None:
@@ -154,8 +155,8 @@ class SharedProgress(Progress):
             if iteration["is_placed"] and iteration["start"] != start.to_state():
                 raise CursorError(
                     "workers of one DataLoader were placed differently: one begins at "
-                    f"{_told(iteration['start'])}, and this one at {_told(start.to_state())}. Load the same state, or "
-                    "set the same epoch, in all of them; or once, in the main process."
+                    f"{_describe(iteration['start'])}, and this one at {_describe(start.to_state())}. Load the same "
+                    "state, or set the same epoch, in all of them; or once, in the main process."
                 )
             self._place = place.after_begin(start)
             if not iteration["is_placed"]:
@@ -164,12 +165,12 @@ class SharedProgress(Progress):
         self._is_placed, self._has_local_place, self._seen = False, True, None
         return start, is_first
 
-    def _begin_alone(self, settle: Callable[[Place], Cursor]) -> tuple[Cursor, bool]:
+    def _begin_alone(self, settle: Callable[[RunPlace], Cursor]) -> tuple[Cursor, bool]:
         """Begin an iteration of a dataset that was made in a worker."""
         if not self._has_local_place:
             raise CursorError(
                 "this StreamingDataset was made inside a worker of a torch DataLoader, where it cannot know which "
-                "epoch it is: every epoch would repeat the order of the first. Make it in the main process and hand "
+                "epoch it is: every epoch would repeat the order of the first. Make it in the main process and pass "
                 "it to the workers, or call `dataset.set_epoch(n)` in the worker."
             )
         start = settle(self._place)
@@ -177,7 +178,7 @@ class SharedProgress(Progress):
         return start, True
 
     def _board(self) -> Board | None:
-        """Return the board with this dataset's place; None if it is in no other process."""
+        """Return the board with this dataset's place; None if the dataset is in this process only."""
         if get_worker_info() is None:
             return own_board() if self._publisher == os.getpid() else None
         return parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
@@ -191,15 +192,15 @@ class SharedProgress(Progress):
         record: dict[str, Any] | None = content.get(self._key)
         if record is None:
             raise CursorError(
-                "the StreamingDataset that this loader worker has a copy of is gone in the process that started the "
-                "worker. Keep it there for as long as its workers read."
+                "the StreamingDataset that this loader worker has a copy of was deleted in the process that started "
+                "the worker. Keep a reference to it there while its workers read."
             )
         return record
 
     # ------------------------------------------------------------------ to other processes
 
     def publish(self, content: dict[str, Any]) -> None:
-        """Put the place on this process's own board, whose content is given; what is there already is kept."""
+        """Put the place on this process's own board, whose content is passed; a place that is there is kept."""
         if self._publisher == os.getpid():
             self._read(own_board(), content)
             return
@@ -208,18 +209,18 @@ class SharedProgress(Progress):
 
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen() is None:
-            return {"place": self.get()}  # a copy goes its own way
+            return {"place": self.get()}  # a copy is independent
         board, by = own_board(), _starts.count(context.get_spawning_popen())
         with board.content() as content:
             self.publish(content)
         return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board, "started_by": by}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]  # as if made here
+        self.__init__()  # type: ignore[misc]  # as a new object of this process
         self._place = state["place"]
         self._key = state.get("key", self._key)
         self._publisher = state.get("publisher")
-        _Started.by = state.get("started_by", _Started.by)
+        _ThisProcess.started_by = state.get("started_by", _ThisProcess.started_by)
 
 
 class _Starts(threading.local):
@@ -230,7 +231,7 @@ class _Starts(threading.local):
         self._latest: weakref.ref[Any] | None = None
 
     def count(self, popen: Any = None) -> tuple[int, int]:
-        """Count a process that is being started, once where `popen` stands for it; return thread and count."""
+        """Count a process that is being started, only once per `popen`; return thread and count."""
         if popen is None or self._latest is None or self._latest() is not popen:
             self._count += 1
             self._latest = None if popen is None else weakref.ref(popen)
@@ -238,7 +239,7 @@ class _Starts(threading.local):
 
     @property
     def latest(self) -> tuple[int, int]:
-        """Thread and count of the latest one."""
+        """Thread, and count at the latest start."""
         return self._thread, self._count
 
 
@@ -246,20 +247,20 @@ _threads = itertools.count()
 _starts = _Starts()
 
 
-class _Started:
-    """This process."""
+class _ThisProcess:
+    """The start of this process."""
 
-    by: tuple[int, int] = (0, 0)
-    """The number of the thread that started it, in the parent, and how many that had started then."""
+    started_by: tuple[int, int] = (0, 0)
+    """Number of the parent's thread that started it, and number of processes that the thread had started then."""
 
 
-_live: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
+_instances: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
 
 
 def _publish_all() -> None:
-    """Have the child of a fork find the places of all datasets on the board that it inherits."""
+    """Publish the places of all datasets before a fork, on the board that the child inherits."""
     _starts.count()
-    progresses = list(_live)
+    progresses = list(_instances)
     if not progresses:
         return
     with own_board().content() as content:
@@ -269,43 +270,43 @@ def _publish_all() -> None:
             del content[key]
 
 
-def _know_thread() -> None:
-    _Started.by = _starts.latest  # of the thread that forked: the only one in here
+def _record_start() -> None:
+    _ThisProcess.started_by = _starts.latest  # of the thread that forked, the only one in the child
 
 
-os.register_at_fork(before=_publish_all, after_in_child=_know_thread)
+os.register_at_fork(before=_publish_all, after_in_child=_record_start)
 
 
-def _is_later(then: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
-    """Return whether it is one that other workers of the same loader have entered after the one that is looked for."""
-    return {**then, "round": 0} == {**told, "round": 0} and then["round"] > told["round"]
+def _is_later(other: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
+    """Return whether workers of the same loader entered iteration `other` after the one with `identity`."""
+    return {**other, "round": 0} == {**identity, "round": 0} and other["round"] > identity["round"]
 
 
 def _too_late() -> CursorError:
     return CursorError(
-        f"this loader worker is more than {_MOST_ITERATIONS} iterations behind the others of its dataset, and what "
-        "they began with is no longer known. Use one iteration of a loader after the other."
+        f"this loader worker is more than {_MAX_ITERATIONS} iterations behind the others of its dataset, and the "
+        "start of its iteration is no longer known. Use one iteration of a loader after the other."
     )
 
 
-def _told(state: Mapping[str, Any]) -> str:
+def _describe(state: Mapping[str, Any]) -> str:
     return f"sample {state['sample_in_epoch']} of epoch {state['epoch']}"
 
 
-def _encoded(place: Place) -> dict[str, Any]:
+def _encoded(place: RunPlace) -> dict[str, Any]:
     cursors = {name: getattr(place, name) for name in ("resume", "adopted", "begun")}
-    told = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
-    return {"next_epoch": place.next_epoch, "versions": place.versions, **told}
+    states = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
+    return {"next_epoch": place.next_epoch, "versions": place.versions, **states}
 
 
-def _decoded(told: Mapping[str, Any]) -> Place:
-    cursors = {name: told[name] for name in ("resume", "adopted", "begun")}
-    return Place(
-        next_epoch=told["next_epoch"],
-        versions=_versions(told["versions"]),
+def _decoded(record: Mapping[str, Any]) -> RunPlace:
+    cursors = {name: record[name] for name in ("resume", "adopted", "begun")}
+    return RunPlace(
+        next_epoch=record["next_epoch"],
+        versions=_versions(record["versions"]),
         **{name: None if state is None else Cursor.from_state(state) for name, state in cursors.items()},
     )
 
 
-def _versions(told: Any) -> tuple[Version, ...]:
-    return tuple((number, digest) for number, digest in told)
+def _versions(pairs: Any) -> tuple[Version, ...]:
+    return tuple((number, digest) for number, digest in pairs)

@@ -1,15 +1,15 @@
-"""Batches read by threads of this process, some ahead of the consumer, delivered in order. No torch, no datasets.
+"""Reading ahead with threads, and delivery in order. This module knows neither torch nor datasets.
 
 Intended behaviour; anything else is a bug:
-1. Threads draw the work in order, one item each, and run at most `num_ahead` items ahead of what was taken.
-2. Results come in the order of the work, whichever thread is done first. What reading an item raised is raised, as it
-   was, when its turn comes, and so is what drawing the work raised.
-3. `close`, the end of the work, garbage collection and the interpreter's exit end the threads. A thread that is in the
-   middle of an item ends after it; nobody waits for it longer than a few seconds.
-4. No thread and no lock is shared with another iteration or another process. A fork's copy of a running iteration
-   refuses to go on, as its threads stayed behind.
-5. No wait is without a deadline: a consumer that waits too long gets an error, an idle thread looks now and then
-   whether anybody still waits for it.
+1. Threads draw items of work in order, one at a time, and run at most `num_ahead` items ahead of the consumer.
+2. Results are delivered in the order of the work. An exception of reading an item, or of drawing the work, is raised
+   unchanged when its turn comes.
+3. `close`, the end of the work, garbage collection and the interpreter's exit end the threads. A thread that is reading
+   an item ends after it; waiting for it is limited to a few seconds.
+4. No thread and no lock is shared with another iteration or process. A copy of a running iteration in a forked process
+   raises an error, as its threads are in the parent.
+5. Every wait has a deadline: a consumer that waits too long gets an error, and idle threads check regularly whether the
+   iteration still exists.
 """
 
 import os
@@ -22,44 +22,43 @@ from typing import Any
 
 from smalti.errors import SmaltiError
 
-_NAP_SECONDS = 5.0  # an idle thread looks this often whether it is still wanted
+_IDLE_SECONDS = 5.0  # between two checks of an idle thread that the iteration still exists
 
 
 @dataclass(frozen=True)
 class ThreadOptions:
-    """How many threads read, how far ahead, and how long a consumer waits."""
+    """Number of threads, how far they read ahead, and the time limits."""
 
     num_threads: int
     num_ahead: int
     """Items that may be drawn and not yet taken."""
     timeout: float
-    """Seconds that a consumer waits for one item."""
+    """Longest time that the consumer waits for one item, in seconds."""
     join_seconds: float = 5.0
-    """How long `close` waits, in all, for threads that are in the middle of an item."""
+    """Longest time that `close` waits for all threads that are reading an item."""
 
 
 class ThreadedIterator(Iterator[Any]):
-    """`read(item)` for every item of `work`, in order, read by threads that start with the first request.
+    """An iterator over `read(item)` for every item of `work`, in order; its threads start with the first request.
 
     Args:
-        work: what to read; drawn by one thread at a time.
+        work: the items to read; drawn by one thread at a time.
         read: reads one item; called by several threads at once.
         options: threads, items ahead, timeout.
     """
 
     def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], options: ThreadOptions) -> None:
-        self._room = _Room(options.num_ahead)
-        self._relay = _Relay(work, read, self._room)
+        self._relay = _Relay(work, read, _Places(options.num_ahead))
         self._options = options
         self._pid = os.getpid()
         self._finish: weakref.finalize[..., Any] | None = None
 
     def __next__(self) -> Any:
-        """The next result.
+        """Return the next result.
 
         Raises:
-            SmaltiError: it did not come within the timeout, or this is a fork's copy.
-            BaseException: what reading this item raised.
+            SmaltiError: it was not ready within the timeout, or this is a copy in a forked process.
+            BaseException: reading this item raised it.
         """
         if os.getpid() != self._pid:
             raise SmaltiError(
@@ -75,14 +74,14 @@ class ThreadedIterator(Iterator[Any]):
         return outcome.value
 
     def close(self) -> None:
-        """Ends the threads; blocks for `join_seconds` at most. Results that were not taken are dropped."""
+        """End the threads and drop results that were not taken; blocks for `join_seconds` at most."""
         if self._finish is None:
             self._relay.end((), 0.0)
         elif os.getpid() == self._pid:
             self._finish()
 
     def _start(self) -> None:
-        # Threads know the relay and not this object: it can be collected while they run, and that ends them.
+        # Threads refer to the relay and not to this object, so it can be collected while they run, which ends them.
         threads = [
             threading.Thread(
                 target=_serve, args=(self._relay, weakref.ref(self)), name=f"smalti-loader-{n}", daemon=True
@@ -100,15 +99,15 @@ class _Outcome:
     error: BaseException | None = None
 
 
-class _Room:
-    """Places for items ahead: a counter to wait on, which closing opens for everybody."""
+class _Places:
+    """A counter of free places for items ahead, on which threads wait."""
 
     def __init__(self, places: int) -> None:
         self._free = places
         self._changed = threading.Condition()
 
-    def enter(self, timeout: float) -> bool:
-        """Whether a place became free in time; it is the caller's then."""
+    def take(self, timeout: float) -> bool:
+        """Take a place; return False if none became free in time."""
         with self._changed:
             if self._free <= 0:
                 self._changed.wait(timeout)
@@ -117,19 +116,20 @@ class _Room:
             self._free -= 1
             return True
 
-    def leave(self, places: int = 1) -> None:
+    def free(self, places: int = 1) -> None:
+        """Free places, or add more so that waiting threads wake up."""
         with self._changed:
             self._free += places
             self._changed.notify(places)
 
 
 class _Relay:
-    """What the consumer and the threads of one iteration share."""
+    """The state that the consumer and the threads of one iteration share."""
 
-    def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], room: _Room) -> None:
+    def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], places: _Places) -> None:
         self.closed = False
-        self._work, self._read, self._room = work, read, room
-        self._drawing = threading.Lock()  # planning ahead can take long: results come through meanwhile
+        self._work, self._read, self._places = work, read, places
+        self._drawing = threading.Lock()  # not that of the results: drawing may plan, which can take long
         self._drawn = 0
         self._exhausted = False
         self._ready = threading.Condition()
@@ -137,13 +137,13 @@ class _Relay:
         self._taken = 0
 
     def take(self, timeout: float) -> _Outcome:
-        """The next outcome in order; the last one is a StopIteration."""
+        """Return the next outcome in order; the last one is a StopIteration."""
         number = self._taken
-        outcome = self._outcomes.pop(number, None)  # nearly always there already
+        outcome = self._outcomes.pop(number, None)  # usually ready
         if outcome is None:
             outcome = self._await(number, timeout)
         self._taken = number + 1
-        self._room.leave()
+        self._places.free()
         return outcome
 
     def _await(self, number: int, timeout: float) -> _Outcome:
@@ -164,8 +164,8 @@ class _Relay:
             return self._outcomes.pop(number)
 
     def serve_one(self) -> bool:
-        """Draws and reads one item if there is room; whether there may be more to do."""
-        if not self._room.enter(_NAP_SECONDS):
+        """Draw and read one item if a place is free; return False if there is no more to do."""
+        if not self._places.take(_IDLE_SECONDS):
             return not self.closed
         with self._drawing:
             if self.closed or self._exhausted:
@@ -192,16 +192,16 @@ class _Relay:
                 self._ready.notify()
 
     def end(self, threads: Sequence[threading.Thread], join_seconds: float) -> None:
-        """Ends the threads; waits for them `join_seconds` in all."""
+        """End the threads; wait for all of them for `join_seconds` at most."""
         self.closed = True
-        self._room.leave(len(threads))
+        self._places.free(len(threads))
         with self._ready:
             self._ready.notify_all()
         end = time.monotonic() + join_seconds
         for thread in threads:
             if thread is not threading.current_thread() and thread.is_alive():
                 thread.join(max(0.0, end - time.monotonic()))
-        self._outcomes.clear()  # what the consumer did not take is not kept by what keeps the iterator
+        self._outcomes.clear()  # a reference to the iterator must not keep untaken results in memory
 
 
 def _serve(relay: _Relay, owner: "weakref.ref[ThreadedIterator]") -> None:
@@ -210,5 +210,5 @@ def _serve(relay: _Relay, owner: "weakref.ref[ThreadedIterator]") -> None:
 
 
 def _end_here(relay: _Relay, threads: Sequence[threading.Thread], join_seconds: float, pid: int) -> None:
-    if os.getpid() == pid:  # a fork's copy has none of the threads, and may have inherited a locked lock
+    if os.getpid() == pid:  # a forked process has none of the threads, and may have inherited a locked lock
         relay.end(threads, join_seconds)

@@ -19,6 +19,7 @@ from smalti.torch.train.events import read_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
+STEPS_PER_EPOCH = 7  # 50 samples in batches of 8
 RUN = """
 import json, sys
 from smalti.torch.train import TrainConfig, train
@@ -45,10 +46,17 @@ def wait_until(check, seconds: float = 90.0) -> None:
         time.sleep(0.02)
 
 
-def steps_logged(config: TrainConfig) -> int:
-    """The newest step in the ledger of any life."""
-    files = list((Path(config.run_dir) / "samples").glob("*-rank0.jsonl"))
-    return max((record.get("step", 0) for path in files for record in read_lines(path)), default=0)
+def newest_step(config: TrainConfig) -> int:
+    """Return the newest step in the ledger of any life, counted from 1 over all epochs."""
+    newest = begun = 0
+    for path in (Path(config.run_dir) / "samples").glob("*/rank-00000.jsonl"):
+        for line in read_lines(path):
+            if "cursor" in line:
+                cursor = line["cursor"]
+                begun = cursor["epoch"] * STEPS_PER_EPOCH + cursor["sample_in_epoch"] // config.batch_size
+            elif "step" in line:
+                newest = max(newest, begun + line["step"] + 1)
+    return newest
 
 
 def losses_of(config: TrainConfig) -> dict[int, float]:
@@ -61,7 +69,7 @@ def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
     """Starts a run and ends its parent by SIGKILL when it has made `at_step` steps."""
     process = start(config)
     try:
-        wait_until(lambda: steps_logged(config) >= at_step or process.poll() is not None)
+        wait_until(lambda: newest_step(config) >= at_step or process.poll() is not None)
         assert process.poll() is None, "the run ended before it was killed"
     finally:
         process.kill()
@@ -191,7 +199,7 @@ def test_when_the_parent_is_killed_its_ranks_end_and_save(in_processes):
     slow = replace(in_processes, model="tests.torch.train.tiny_models:slow", epochs=50, checkpoint_every=1000)
     process = start(slow)
     try:
-        wait_until(lambda: steps_logged(slow) >= 2)
+        wait_until(lambda: newest_step(slow) >= 2)
         ranks = children_of(process.pid)
         assert len(ranks) == 2
     finally:

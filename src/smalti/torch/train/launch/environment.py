@@ -1,6 +1,6 @@
-"""The storage credentials in this process's environment, and how they reach processes on other machines.
+"""Passing storage credentials to training processes on other machines, without writing them to a file.
 
-They travel in memory: Spark's closure carries them to the executor, and nothing here writes them to a file.
+Spark's closure carries them to the executors in memory.
 """
 
 import json
@@ -11,24 +11,25 @@ from typing import Any
 from smalti.storage.schemes import store_variables
 
 STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
+"""Environment variable with a run's `storage_options` as JSON."""
 
 
 def detect_storage_environment() -> dict[str, str]:
-    """Return this process's environment variables by which stores find their credentials and endpoints."""
+    """Return the environment variables of this process in which stores look for credentials and endpoints."""
     return store_variables(os.environ)
 
 
 def storage_options_from_environment() -> dict[str, Any]:
-    """The storage options that a launcher has put into this process's environment; empty without."""
+    """Return the storage options that a launcher has put into this process's environment; empty by default."""
     options: dict[str, Any] = json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}"))
     return options
 
 
 class CarriedEnvironment:
-    """Environment variables that are set wherever this object is unpickled, and that then are no longer in it.
+    """Environment variables that are set where this object is unpickled; the unpickled object is empty.
 
-    TorchDistributor pickles the arguments of the training function once more, on the executor, into a file. The
-    variables must not be in that file, and need not be: the training process inherits the executor's environment.
+    On the executor, TorchDistributor pickles the arguments of the training function again, into a file. The variables
+    must not be in that file, and need not be: the training process inherits the executor's environment.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:

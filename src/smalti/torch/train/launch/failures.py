@@ -1,6 +1,6 @@
-"""What made a rank fail, left in the run's folder for the one who started it.
+"""Records of failed ranks, written into the run's folder for the process that started the run.
 
-TorchDistributor loses it: its wrapper around torchrun forgets the exit code, and the error says no more than "failed".
+TorchDistributor reports no cause: its wrapper around torchrun drops the exit code, and its error is only "failed".
 """
 
 import contextlib
@@ -17,24 +17,25 @@ from smalti.errors import CheckpointError
 from smalti.torch.train.checkpoint import read_json, replace_json
 from smalti.world import detect_world
 
+_TRACE_CHARS = 8_000  # end of a traceback that is kept
 _FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the run ended, as far as the ranks could tell."""
+    """The cause of a failed run, as far as it is known."""
 
     rank: int
     reason: str
     """The error in one line."""
     trace: str
-    """The end of its traceback; empty if the rank left none."""
+    """The end of the traceback; empty if there is none."""
 
 
 @contextlib.contextmanager
 def failures_recorded(run_dir: Path) -> Iterator[None]:
-    """Writes down what the body raises, and lets it pass."""
+    """Record an exception of the body in the run's folder, and let it propagate."""
     try:
         yield
     except Exception as error:
@@ -43,26 +44,26 @@ def failures_recorded(run_dir: Path) -> Iterator[None]:
             "rank": rank,
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
-            "trace": "".join(traceback.format_exception(error))[-8_000:],
+            "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
             "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
         }
-        with contextlib.suppress(OSError):  # on a full disk the error itself matters more than its record
+        with contextlib.suppress(OSError):  # best effort: the error itself matters more than its record
             run_dir.mkdir(parents=True, exist_ok=True)
             replace_json(run_dir / f"failure-rank{rank}.json", record)
         raise
 
 
-def forget_failures(run_dir: Path) -> None:
-    """Removes what earlier lives left."""
+def remove_failures(run_dir: Path) -> None:
+    """Remove the records of earlier lives."""
     for path in run_dir.glob("failure-rank*.json"):
         path.unlink(missing_ok=True)
 
 
 def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
-    """The failure that came first, or None where no rank could tell.
+    """Return the first failure, or None if no rank left a record.
 
-    A rank that only lost another one is not to blame while there is a better reason, or a rank that left no word at
-    all: that one was killed.
+    A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
+    no record: a rank without a record was killed.
     """
     records = sorted(_records(run_dir), key=lambda record: record["time"])
     own = [record for record in records if not record["lost_peer"]]
@@ -76,7 +77,7 @@ def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
 
 def _records(run_dir: Path) -> Iterator[dict[str, Any]]:
     for path in run_dir.glob("failure-rank*.json"):
-        with contextlib.suppress(CheckpointError):  # a file that a kill left half written tells nothing
+        with contextlib.suppress(CheckpointError):  # the rank was killed while it wrote the file
             record = read_json(path)
             if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
                 yield record

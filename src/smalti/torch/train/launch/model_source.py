@@ -14,34 +14,34 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+_INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def read_source(model: str) -> dict[str, str]:
     """Return the Python files that importing `model` needs, by their paths below the folder they are imported from.
 
     These are the module, or the whole of its top-level package, and all modules that this process has loaded from the
-    same folder. There are none for a model that is no `module:function`, for one of an installed package, and for one
-    that cannot be imported here: each training process needs its own copy of those.
+    same folder. The result is empty if `model` is not of the form `module:function`, is part of an installed package,
+    or cannot be imported here: training processes need their own copy of those.
     """
     name, colon, _ = model.partition(":")
     try:
         root = _root_of(importlib.import_module(name)) if colon else None
     except ImportError:
-        return {}  # the training processes may know it; if not, they say so
+        return {}  # the training processes may be able to import it; otherwise they raise
     if root is None or _is_installed(root):
         return {}
     package = root / name.partition(".")[0]
     files = {path for path in package.rglob("*.py") if path.is_file()}
-    files |= {Path(vars(each)["__file__"]) for each in _loaded() if _root_of(each) == root}
+    files |= {Path(vars(each)["__file__"]) for each in _loaded_modules() if _root_of(each) == root}
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
 
 
 @contextlib.contextmanager
 def importable(model: str, source: Mapping[str, str]) -> Iterator[None]:
-    """Let the body import `model` from its source files; what this process can import without them is left alone."""
+    """Make `model` importable from its source files in the body, unless this process can import it without them."""
     name = model.partition(":")[0]
-    if not source or _is_known(name):
+    if not source or _is_importable(name):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="smalti-model-") as folder:
@@ -57,13 +57,13 @@ def importable(model: str, source: Mapping[str, str]) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _loaded() -> list[ModuleType]:
-    values: list[Any] = list(sys.modules.values())  # libraries also put None and objects of their own there
+def _loaded_modules() -> list[ModuleType]:
+    values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
     return [each for each in values if isinstance(each, ModuleType)]
 
 
 def _root_of(module: ModuleType) -> Path | None:
-    """Return the folder that a module was imported from; None if it was not from a Python file."""
+    """Return the folder that a module was imported from; None if it was not imported from a Python file."""
     file = vars(module).get("__file__")
     if not isinstance(file, str) or not file.endswith(".py"):
         return None
@@ -73,12 +73,12 @@ def _root_of(module: ModuleType) -> Path | None:
 
 
 def _is_installed(root: Path) -> bool:
-    places = {Path(sysconfig.get_path(kind)).resolve() for kind in _INSTALLED}
-    return root in places or root.name in {"site-packages", "dist-packages"}
+    folders = {Path(sysconfig.get_path(kind)).resolve() for kind in _INSTALLATION_PATHS}
+    return root in folders or root.name in {"site-packages", "dist-packages"}
 
 
-def _is_known(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # not even its package is there
+    except ModuleNotFoundError:  # its parent package is missing
         return False

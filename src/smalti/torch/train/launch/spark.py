@@ -1,4 +1,4 @@
-"""Ranks that Spark's TorchDistributor starts: on the driver's machine, or one per task on the executors."""
+"""Ranks that Spark's TorchDistributor starts on the driver's machine or, one per task, on the executors."""
 
 import contextlib
 import json
@@ -20,52 +20,66 @@ from smalti.torch.train.launch.environment import (
     detect_storage_environment,
     storage_options_from_environment,
 )
-from smalti.torch.train.launch.failures import failures_recorded, forget_failures, read_failure
+from smalti.torch.train.launch.failures import failures_recorded, read_failure, remove_failures
 from smalti.torch.train.launch.model_source import importable, read_source
 from smalti.torch.train.loop import train_here
 
-_TAIL_LINES = 40
+_TAIL_LINES = 40  # of an error's text
 
 
-def train_on_spark(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
-    """Trains with `config.num_processes` processes under TorchDistributor; needs a Spark session, or starts one.
+def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
+    """Train with `config.num_processes` processes that TorchDistributor starts on the driver's machine.
+
+    Uses the active Spark session, or starts one.
 
     Raises:
         MissingDependency: pyspark is not installed.
         TrainingError: a rank failed; the message names it and holds the end of its traceback.
     """
-    distributor = _distributor(config)
-    forget_failures(Path(config.run_dir))
-    carried = {**detect_storage_environment(), STORAGE_OPTIONS_VARIABLE: json.dumps(dict(config.storage_options))}
+    options = json.dumps(dict(config.storage_options))
+    with _storage_options_in_environment(options):  # which the child processes inherit
+        return _train(config, on_event, is_local=True)
+
+
+def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
+    """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
+    options = json.dumps(dict(config.storage_options))
+    carried = {**detect_storage_environment(), STORAGE_OPTIONS_VARIABLE: options}
+    return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
+
+
+def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> TrainResult:
+    distributor = _distributor(config, is_local=is_local)
+    remove_failures(Path(config.run_dir))
     task = replace(config, launcher="inline", num_processes=1, storage_options={}).to_json()
     source = read_source(config.model)
-    with following(Path(config.run_dir) / METRICS_FILE, on_event), _surroundings(config, carried):
+    random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
+    with following(Path(config.run_dir) / METRICS_FILE, on_event):
         try:
-            if config.launcher == "spark":
-                outcome = distributor.run(_run_rank, task, source, CarriedEnvironment(carried))
-            else:
-                outcome = distributor.run(_run_rank, task, source)
+            outcome = distributor.run(_run_rank, task, source, *carried)
         except SmaltiError:
             raise
         except Exception as error:
             raise _as_error(config, error) from error
+        finally:
+            random.setstate(random_state)
     return TrainResult.from_json(outcome)
 
 
 def _run_rank(
     task: dict[str, Any],
     source: dict[str, str],
-    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - its arrival sets the environment
+    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
-    """Train as one rank; the same small plain dict comes back from all, as only one of them is kept."""
-    # torchrun's agent, the parent, is killed half a second after it was asked to end its ranks.
+    """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
+    # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
     config = replace(TrainConfig.from_json(task), storage_options=storage_options_from_environment())
     with failures_recorded(Path(config.run_dir)), importable(config.model, source):
         return train_here(config).to_json()
 
 
-def _distributor(config: TrainConfig) -> Any:
+def _distributor(config: TrainConfig, *, is_local: bool) -> Any:
     try:
         from pyspark.errors import PySparkException
         from pyspark.ml.torch.distributor import TorchDistributor
@@ -83,26 +97,19 @@ def _distributor(config: TrainConfig) -> Any:
             "session first, or install Java 17 or later; launcher='processes' needs neither."
         ) from error
     use_driver_python(session)
-    local = config.launcher == "spark-local"
-    wanted = "spark.driver.resource.gpu.amount" if local else "spark.task.resource.gpu.amount"
-    # Without Spark's knowledge of GPUs, local children see those of this machine; tasks on executors see none.
-    use_gpu = config.device != "cpu" and session.conf.get(wanted, None) is not None
-    return TorchDistributor(num_processes=config.num_processes, local_mode=local, use_gpu=use_gpu)
+    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
+    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
+    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
+    return TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
 
 
 @contextlib.contextmanager
-def _surroundings(config: TrainConfig, carried: dict[str, str]) -> Iterator[None]:
-    """Local children inherit this process's environment: the options are there for as long as the run lasts.
-
-    TorchDistributor seeds Python's generator where it chooses GPUs; it is put back.
-    """
-    before, state = os.environ.get(STORAGE_OPTIONS_VARIABLE), random.getstate()
-    if config.launcher == "spark-local":
-        os.environ[STORAGE_OPTIONS_VARIABLE] = carried[STORAGE_OPTIONS_VARIABLE]
+def _storage_options_in_environment(options: str) -> Iterator[None]:
+    before = os.environ.get(STORAGE_OPTIONS_VARIABLE)
+    os.environ[STORAGE_OPTIONS_VARIABLE] = options
     try:
         yield
     finally:
-        random.setstate(state)
         if before is None:
             os.environ.pop(STORAGE_OPTIONS_VARIABLE, None)
         else:

@@ -1,11 +1,11 @@
-"""Files by their names, also where shards are rows of a table."""
+"""Shards by the names of their files, as a list and as rows of a table."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from smalti.cache.eviction import Owners, owners_in
+from smalti.cache.sources import ShardsByFile, shards_of_file
 from smalti.catalog.table.shard_table import bytes_of
 from tests.catalog.table.tables import many_shards, parsed, table_of
 
@@ -17,30 +17,30 @@ def shards(request):
     return parsed(table_of(SHARDS)) if request.param == "table" else tuple(SHARDS)
 
 
-def test_every_file_is_its_shards_and_no_other_is_anybodys(shards):
-    owners = Owners(shards, 1000)
+def test_each_file_name_belongs_to_its_shard_alone(shards):
+    owners = ShardsByFile(shards, 1000)
     for place, info in enumerate(SHARDS):
         assert owners.of(info.raw.basename) == [1000 + place]
     assert owners.of("shard.1.mds") == owners.of("") == owners.of(SHARDS[0].zip.basename) == []
 
 
-def test_of_a_part_of_a_table_places_count_from_its_begin():
+def test_places_in_a_slice_of_a_table_count_from_its_begin():
     part = parsed(table_of(SHARDS))[10:60:5]
-    assert Owners(part, 0).of(SHARDS[20].raw.basename) == [2]
-    assert Owners(part, 0).of(SHARDS[21].raw.basename) == []
+    assert ShardsByFile(part, 0).of(SHARDS[20].raw.basename) == [2]
+    assert ShardsByFile(part, 0).of(SHARDS[21].raw.basename) == []
 
 
-def test_two_streams_of_one_set_own_its_files_together(shards):
+def test_a_file_belongs_to_the_shards_of_all_streams_of_its_set(shards):
     roots = [
-        (Path("/c/d"), Owners(shards, 0)),
-        (Path("/c/d"), Owners(shards, 500)),
-        (Path("/c/e"), Owners(shards, 900)),
+        (Path("/c/d"), ShardsByFile(shards, 0)),
+        (Path("/c/d"), ShardsByFile(shards, 500)),
+        (Path("/c/e"), ShardsByFile(shards, 900)),
     ]
-    assert owners_in(Path("/c/d") / SHARDS[3].raw.basename, roots) == [3, 503]
-    assert owners_in(Path("/c/dd") / SHARDS[3].raw.basename, roots) == []
+    assert shards_of_file(Path("/c/d") / SHARDS[3].raw.basename, roots) == [3, 503]
+    assert shards_of_file(Path("/c/dd") / SHARDS[3].raw.basename, roots) == []
 
 
-def test_bytes_are_those_of_the_files(shards):
+def test_sizes_of_shards_are_those_of_their_files(shards):
     found = bytes_of(shards)
     assert found.raw.tolist() == [info.raw.num_bytes for info in SHARDS]
     assert found.stored.tolist() == [info.stored.num_bytes for info in SHARDS]

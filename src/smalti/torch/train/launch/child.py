@@ -1,4 +1,4 @@
-"""What a child process of launch_processes runs: one rank, told on standard input what to train."""
+"""The program of a child process of `processes`: one rank, whose configuration comes on standard input."""
 
 import json
 import sys
@@ -10,16 +10,16 @@ from smalti.torch.train.launch.processes import FINISHED_EXIT_CODE
 from smalti.torch.train.loop import train_here
 
 STOPPED_EXIT_CODE = 143
-"""As if SIGTERM had ended the process, which it did, in good order."""
+"""Exit code of a rank that SIGTERM stopped after it saved a checkpoint; the same as if the signal had killed it."""
 
 
 def main() -> int:
     """Train as the rank that the environment names; return the exit code."""
-    order = json.loads(sys.stdin.readline())
-    end_with_parent(order["parent"])
-    config = TrainConfig.from_json(order["config"])
+    task = json.loads(sys.stdin.readline())
+    end_with_parent(task["parent"])
+    config = TrainConfig.from_json(task["config"])
     try:
-        train_here(config, meeting_port=order["port"])
+        train_here(config, meeting_port=task["port"])
     except TrainingError as error:
         if not error.facts.get("stopped"):
             raise

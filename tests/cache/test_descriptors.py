@@ -1,4 +1,4 @@
-"""Descriptors and threads of caches: let go of when a cache is dropped, and when there are too few."""
+"""Descriptors and threads of caches: closed when a cache is dropped, and when descriptors run out."""
 
 import ast
 import gc
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from smalti.cache.descriptors import is_exhausted
+from smalti.cache.mapping import is_out_of_descriptors
 from smalti.errors import StoreError
 from smalti.testing import MemoryStore
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -22,7 +22,7 @@ from tests.storage.test_process import in_fork
 
 @contextmanager
 def no_garbage_collection():
-    """What goes meanwhile goes by itself."""
+    """Disable the garbage collector, so that only reference counting releases objects."""
     gc.collect()
     gc.disable()
     try:
@@ -37,7 +37,7 @@ def descriptors():
 
 @pytest.fixture
 def await_no_threads():
-    """Waits until the threads are gone that began to fetch ahead in this test."""
+    """Wait until the threads that began to fetch ahead in this test have ended."""
     before = set(threading.enumerate())
 
     def new():
@@ -53,7 +53,7 @@ def await_no_threads():
 
 
 def await_descriptors(expected):
-    """A shard that is fetched ahead at this moment is fetched to its end."""
+    """Wait until no more than `expected` are open: a fetch ahead that is running is completed first."""
     end = time.monotonic() + 20
     while descriptors() > expected and time.monotonic() < end:
         time.sleep(0.005)
@@ -66,7 +66,7 @@ def a_set(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 20])
-def test_a_dropped_dataset_lets_go_of_descriptors_at_once(tmp_path, await_no_threads, limit):
+def test_a_dropped_dataset_closes_its_descriptors_at_once(tmp_path, await_no_threads, limit):
     remote = str(write_set(tmp_path / "set", 200, compression="zstd"))
 
     def read():
@@ -88,7 +88,7 @@ def test_a_dropped_dataset_lets_go_of_descriptors_at_once(tmp_path, await_no_thr
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("steps", [3, 1000])
-def test_a_dropped_loader_lets_go_of_descriptors_at_once(a_set, await_no_threads, num_workers, steps):
+def test_a_dropped_loader_closes_its_descriptors_at_once(a_set, await_no_threads, num_workers, steps):
     def read():
         loader = StreamingDataLoader(
             StreamingDataset(remote=a_set, batch_size=8, shuffle=True), num_workers=num_workers
@@ -105,14 +105,14 @@ def test_a_dropped_loader_lets_go_of_descriptors_at_once(a_set, await_no_threads
     await_no_threads()
 
 
-def test_a_pass_that_is_over_leaves_no_threads(a_set, tmp_path, await_no_threads):
+def test_a_finished_epoch_leaves_no_threads(a_set, tmp_path, await_no_threads):
     dataset = StreamingDataset(remote=a_set, local=str(tmp_path / "cache"), batch_size=8)
     assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
     await_no_threads(2.0)  # they would wait five seconds for more
-    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "and they begin again"
+    assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "threads start again"
 
 
-def test_a_dropped_cache_ends_threads_that_wait_for_work(fill, make_cache, await_no_threads):
+def test_a_dropped_cache_ends_its_idle_threads(fill, make_cache, await_no_threads):
     store = MemoryStore()
     cache = make_cache(store, fill(store))
     cache.prefetch([0, 1, 2])
@@ -122,7 +122,7 @@ def test_a_dropped_cache_ends_threads_that_wait_for_work(fill, make_cache, await
 
 
 @pytest.mark.process
-def test_twenty_datasets_that_are_kept_share_half_of_the_descriptors(tmp_path):
+def test_twenty_datasets_share_half_of_the_descriptors(tmp_path):
     root = str(write_set(tmp_path / "set", 200))
 
     def read():
@@ -141,7 +141,7 @@ def test_twenty_datasets_that_are_kept_share_half_of_the_descriptors(tmp_path):
 
 
 @pytest.mark.process
-def test_when_no_descriptor_is_left_caches_let_go_of_some(tmp_path):
+def test_caches_unmap_shards_when_no_descriptor_is_left(tmp_path):
     root = str(write_set(tmp_path / "set", 200))
 
     def read():
@@ -155,9 +155,9 @@ def test_when_no_descriptor_is_left_caches_let_go_of_some(tmp_path):
     assert in_fork(read) == "[200, 200]"
 
 
-def test_an_error_tells_of_missing_descriptors_by_its_cause():
+def test_running_out_of_descriptors_is_recognized_by_the_cause_of_an_error():
     error = StoreError("shard 0 cannot be read")
-    assert not is_exhausted(error)
+    assert not is_out_of_descriptors(error)
     error.__cause__ = OSError(24, "Too many open files")
-    assert is_exhausted(error)
-    assert not is_exhausted(OSError(2, "No such file"))
+    assert is_out_of_descriptors(error)
+    assert not is_out_of_descriptors(OSError(2, "No such file"))

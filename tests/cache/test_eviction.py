@@ -1,4 +1,4 @@
-"""The bytes that an epoch fetches under a limit, beside the fewest that it can."""
+"""Eviction under a limit: the bytes that an epoch fetches, compared with the fewest possible."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
 from smalti.dataset import StreamingDataset
-from smalti.dataset.lookahead import MOST_PASSES
+from smalti.dataset.run import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
 from smalti.testing import LoggedStore
@@ -19,7 +19,7 @@ from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard
 
 @pytest.fixture
 def made(fill, tmp_path):
-    """A cache for so many shards of four, which will be asked for in this order; and the store's log."""
+    """Make a cache with space for `room` of four shards, which will be read in this order; return it and its store."""
 
     def make(order, room, keep_zip=False):
         store = LocalStore(tmp_path / "set")
@@ -44,7 +44,7 @@ def read(cache, order):
         cache.shard(shard)
 
 
-def test_the_shard_that_is_needed_last_goes(made):
+def test_the_shard_that_is_needed_last_is_evicted(made):
     order = [0, 1, 2, 0, 1, 3, 0, 2]
     cache, store = made(order, room=2)
     read(cache, order)
@@ -53,10 +53,10 @@ def test_the_shard_that_is_needed_last_goes(made):
     assert cache.counters.get("evictions") == 4
 
 
-def test_the_compressed_copy_counts_and_goes_first(made, tmp_path):
+def test_the_compressed_copy_counts_and_is_evicted_with_its_shard(made, tmp_path):
     order = [0, 1, 0, 1]
     cache, store = made(order, room=2, keep_zip=True)
-    cache._limit = cache._keeper.get().limit = max(
+    cache._limit = cache._space.get().limit = max(
         info.raw.num_bytes + info.zip.num_bytes for info in cache._sources[0].shards
     ) + min(info.raw.num_bytes for info in cache._sources[0].shards)
     read(cache, order)
@@ -68,7 +68,7 @@ def test_the_compressed_copy_counts_and_goes_first(made, tmp_path):
     ]
 
 
-def test_what_is_fetched_ahead_takes_the_place_of_nothing_that_is_needed_sooner(made):
+def test_a_fetch_ahead_evicts_nothing_that_is_needed_sooner(made):
     order = [0, 1, 0, 1, 2]
     cache, store = made(order, room=2)
     read(cache, [0, 1])
@@ -82,7 +82,7 @@ def test_what_is_fetched_ahead_takes_the_place_of_nothing_that_is_needed_sooner(
 @pytest.mark.parametrize(
     "block", [pytest.param(32, id="32"), pytest.param(1 << 20, id="whole", marks=pytest.mark.slow)]
 )
-def test_an_epoch_costs_at_most_a_tenth_more_than_the_least(tmp_path, part, block):
+def test_an_epoch_fetches_at_most_a_tenth_more_than_the_least(tmp_path, part, block):
     remote = remote_set(tmp_path / "set", 400)
     sizes = shard_bytes(reader(remote, tmp_path / "x"))
     dataset = reader(
@@ -101,7 +101,7 @@ def test_an_epoch_costs_at_most_a_tenth_more_than_the_least(tmp_path, part, bloc
     assert (stats.evictions > 0) == (part < 1.0)
 
 
-def test_a_pass_that_is_left_early_is_counted_as_far_as_it_came(tmp_path):
+def test_an_abandoned_epoch_is_counted_as_far_as_it_was_read(tmp_path):
     dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache", shuffle=False, predownload=0)
     batches = dataset.batches()
     next(batches)
@@ -111,7 +111,7 @@ def test_a_pass_that_is_left_early_is_counted_as_far_as_it_came(tmp_path):
     assert dataset.stats().least_bytes == sum(dataset.stream.shards[shard].zip.num_bytes for shard in set(needed))
 
 
-def test_without_a_limit_nothing_goes_and_nobody_warns(tmp_path):
+def test_without_a_limit_nothing_is_evicted_and_there_is_no_warning(tmp_path):
     dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -121,7 +121,7 @@ def test_without_a_limit_nothing_goes_and_nobody_warns(tmp_path):
 
 @pytest.fixture(scope="module")
 def hundred(tmp_path_factory):
-    """100 shards of eight samples, and what they take unpacked."""
+    """A set of 100 shards of eight samples, and its unpacked bytes."""
     remote = remote_set(tmp_path_factory.mktemp("hundred") / "set", 800)
     return remote, sum(shard_bytes(reader(remote, remote.parent / "x")))
 
@@ -135,14 +135,14 @@ def ratio_of(dataset, epochs=1):
 
 
 @pytest.mark.parametrize("part", [0.1, 0.25, 0.5, pytest.param(0.9, marks=pytest.mark.slow)])
-def test_three_epochs_look_into_the_next_one_and_cost_little_more_than_the_least(hundred, tmp_path, part):
+def test_three_epochs_with_lookahead_fetch_little_more_than_the_least(hundred, tmp_path, part):
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": int(part * total)}
     assert 0.99 <= ratio_of(reader(remote, tmp_path / "cache", **options), 3) <= 1.1
 
 
-def test_what_the_next_epoch_begins_with_is_there_when_it_begins(hundred, tmp_path):
-    """Of 50 shards of room, nearly all hold what the next epoch reads first: it begins with hits."""
+def test_the_next_epoch_begins_with_hits(hundred, tmp_path):
+    """With space for 50 shards, nearly all hold what the next epoch reads first."""
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": total // 2}
     dataset = reader(remote, tmp_path / "cache", predownload=8, **options)
@@ -150,12 +150,12 @@ def test_what_the_next_epoch_begins_with_is_there_when_it_begins(hundred, tmp_pa
     batches, fetched = dataset.batches(), dataset.stats(least=False).fetches
     for _ in range(20):  # a fifth of the epoch
         next(batches)
-    assert dataset.stats(least=False).fetches - fetched <= 5, "without a look ahead it were ten"
+    assert dataset.stats(least=False).fetches - fetched <= 5, "without lookahead it would be ten"
     batches.close()
     dataset.close()
 
 
-def test_a_mixture_under_one_limit_costs_little_more_than_the_least(hundred, tmp_path):
+def test_a_mixture_under_one_limit_fetches_little_more_than_the_least(hundred, tmp_path):
     remote, total = hundred
     other = remote_set(tmp_path / "other", 300)
     local = str(tmp_path / "cache")
@@ -173,7 +173,7 @@ def test_a_mixture_under_one_limit_costs_little_more_than_the_least(hundred, tmp
     assert sum(copies(tmp_path / "cache").values()) <= int(0.4 * total)
 
 
-def test_after_a_resume_the_rest_costs_little_more_than_the_least(hundred, tmp_path):
+def test_the_rest_of_a_resumed_epoch_fetches_little_more_than_the_least(hundred, tmp_path):
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": total // 4}
     first = reader(remote, tmp_path / "first", **options)
@@ -189,7 +189,7 @@ def test_after_a_resume_the_rest_costs_little_more_than_the_least(hundred, tmp_p
 @pytest.mark.torch
 @pytest.mark.process
 @pytest.mark.parametrize("start", ["fork", "forkserver"])
-def test_worker_processes_that_persist_cost_little_more_than_the_least(hundred, tmp_path, start):
+def test_persistent_worker_processes_fetch_little_more_than_the_least(hundred, tmp_path, start):
     from smalti.torch import StreamingDataLoader
     from smalti.torch import StreamingDataset as TorchDataset
 
@@ -207,54 +207,54 @@ def test_worker_processes_that_persist_cost_little_more_than_the_least(hundred, 
     dataset.close()
 
 
-def test_of_many_passes_the_latest_are_kept_and_counted_without_flattery(tmp_path):
-    """Twelve epochs of 25 shards through room for all: all bytes come in the first, which is forgotten by then."""
+def test_only_the_latest_epochs_count_towards_the_ratio(tmp_path):
+    """Twelve epochs with space for all shards: all bytes are fetched in the first one, which no longer counts then."""
     dataset = reader(remote_set(tmp_path / "set"), tmp_path / "cache", cache_limit="1mb")
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         read_all(dataset)
     stats = dataset.stats()
     assert (stats.fetches, stats.ratio) == (25, 1.0)
     for _ in range(4):
         read_all(dataset)
     stats = dataset.stats()
-    assert len(dataset._smalti.history.begun) == MOST_PASSES == 8
+    assert len(dataset._smalti.history.begun) == MAX_PASSES == 8
     assert (stats.fetches, stats.bytes_before, stats.least_bytes, stats.ratio) == (25, stats.bytes_fetched, 0, None)
     dataset.close()
 
 
-class Slow(LoggedStore):
-    """A store that is read from when somebody says so."""
+class HeldStore(LoggedStore):
+    """A store whose third shard is sent when the test allows it."""
 
     def __init__(self, inner, log):
         super().__init__(inner, log)
-        self.may_go, self.came = threading.Event(), threading.Event()
+        self.released, self.requested = threading.Event(), threading.Event()
 
     def fetch(self, key, out, **options):
         if "00002" in key:
-            self.came.set()
-            assert self.may_go.wait(30)
+            self.requested.set()
+            assert self.released.wait(30)
         return super().fetch(key, out, **options)
 
 
-def test_what_is_being_fetched_by_a_job_without_a_limit_takes_room_before_its_bytes_are_there(fill, tmp_path):
-    """It asks nobody for room; what it fetches is still counted, so that nothing comes ahead on top of it."""
+def test_a_fetch_by_a_job_without_a_limit_counts_before_its_bytes_arrive(fill, tmp_path):
+    """It makes no reservation; its fetch still counts, so that another job fetches nothing ahead on top of it."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store)[:4]
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
-    slow = Slow(store, tmp_path / "slow")
+    slow = HeldStore(store, tmp_path / "slow")
     unlimited = ShardCache(Source(slow, DIGEST, infos, options))
     far = LoggedStore(store, tmp_path / "log")
     limited = ShardCache(Source(far, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
     limited.plan(iter([Uses(np.array([0, 2, 3]), np.array([0, 1, 2]), 3)]))
     limited.shard(0)
     unlimited.prefetch([2])
-    assert slow.came.wait(30)
+    assert slow.requested.wait(30)
     limited.prefetch([3])
     deadline = time.monotonic() + 30
-    while not limited._keeper.get().full_until and time.monotonic() < deadline:
+    while not limited._space.get().retry_step and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert fetched(far) == [0], "0 and 2 are all that there is room for"
-    slow.may_go.set()
+    assert fetched(far) == [0], "there is space for 0 and 2 only"
+    slow.released.set()
     limited.reached(1)
     limited.shard(2)
     limited.reached(2)

@@ -1,4 +1,4 @@
-"""The fewest bytes that a row of shards can cost."""
+"""The fewest bytes that an order of shards can cost."""
 
 from functools import cache
 from itertools import combinations
@@ -22,12 +22,12 @@ ONES = [1] * 8
         ([], 4, 0),
     ],
 )
-def test_it_is_what_a_person_counts(needed, limit, fetched):
+def test_least_bytes_of_small_orders_worked_out_by_hand(needed, limit, fetched):
     assert least_bytes(needed, ONES, ONES, limit) == fetched
 
 
 @given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 4))
-def test_nobody_does_better_by_trying_every_choice(needed, limit):
+def test_no_choice_of_evictions_costs_less(needed, limit):
     @cache
     def best(place: int, held: frozenset) -> int:
         if place == len(needed):
@@ -41,10 +41,10 @@ def test_nobody_does_better_by_trying_every_choice(needed, limit):
     assert least_bytes(needed, ONES, ONES, limit) == best(0, frozenset())
 
 
-def test_what_a_shard_takes_here_and_what_it_costs_are_two_things():
+def test_bytes_kept_and_bytes_fetched_may_differ():
     assert least_bytes([0, 1, 0], [100, 60], [7, 5], 160) == 12
     assert least_bytes([0, 1, 0], [100, 60], [7, 5], 159) == 19
 
 
-def test_without_a_limit_each_is_fetched_once():
+def test_without_a_limit_each_shard_is_fetched_once():
     assert least_bytes([3, 1, 3, 1, 2], ONES, [10, 20, 30, 40], None) == 90

@@ -1,4 +1,4 @@
-"""Things that others put into the cache's folders: nothing there stops a reader, and nothing is followed."""
+"""Files that others put into the cache's folders: none of them stops a reader, and no link is followed."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, inspect
-from smalti.cache.leases import Lease, Needs, needed_by_others
+from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
@@ -15,7 +15,7 @@ from tests.cache.conftest import DIGEST, ids
 
 @pytest.fixture
 def limited(fill, tmp_path):
-    """A cache with room for two of its shards, and its folder."""
+    """A cache with space for two of its shards, and its folder."""
     store = MemoryStore()
     infos = fill(store)
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
@@ -31,7 +31,7 @@ def precious(tmp_path):
     return path
 
 
-def placed(kind, path, precious):
+def place(kind, path, precious):
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if kind == "link":
         path.symlink_to(precious)
@@ -52,10 +52,10 @@ def placed(kind, path, precious):
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "socket", "file"])
-def test_what_stands_among_the_leases_stops_nobody_and_goes(limited, precious, kind):
+def test_foreign_files_among_the_leases_are_removed_and_stop_no_reader(limited, precious, kind):
     cache, root = limited
     cache.prefetch([0])
-    placed(kind, root / ".leases" / "1.abc", precious)
+    place(kind, root / ".leases" / "1.abc", precious)
     assert ids(cache) == list(range(40))
     assert not (root / ".leases" / "1.abc").is_symlink()
     assert not (root / ".leases" / "1.abc").exists()
@@ -64,24 +64,24 @@ def test_what_stands_among_the_leases_stops_nobody_and_goes(limited, precious, k
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "socket", "file"])
 @pytest.mark.parametrize("name", [".budget.lock", "train/w/.0shard.00001.mds.lock"])
-def test_what_stands_in_the_place_of_a_lock_stops_nobody_and_is_not_followed(limited, precious, kind, name):
+def test_foreign_files_in_place_of_a_lock_are_not_followed_and_stop_no_reader(limited, precious, kind, name):
     cache, root = limited
     name = name.replace("0shard.00001.mds", os.path.basename(cache._sources[0].shards[1].raw.basename))
     folder = root / os.path.dirname(cache._sources[0].shards[1].raw.basename) if "/" in name else root
-    placed(kind, folder / os.path.basename(name), precious)
+    place(kind, folder / os.path.basename(name), precious)
     assert ids(cache) == list(range(40))
     assert precious.read_text() == "not the cache's"
     assert [each.left for each in inspect.list_copies(root.parent)] == [0]
 
 
-def test_a_folder_in_the_place_of_a_lock_is_said_with_its_path(limited):
+def test_a_folder_in_place_of_a_lock_is_an_error_with_its_path(limited):
     cache, root = limited
     (root / ".budget.lock").mkdir(parents=True, mode=0o700)
     with pytest.raises(StoreError, match=r"budget\.lock is a folder, and stands where a lock belongs; remove it"):
         cache.shard(0)
 
 
-def test_files_of_others_in_the_folder_count_and_go_first(limited):
+def test_foreign_files_in_the_folder_count_and_are_evicted_first(limited):
     cache, root = limited
     cache.shard(0)
     (root / "Thumbs.db").write_bytes(b"x" * 200)
@@ -89,32 +89,32 @@ def test_files_of_others_in_the_folder_count_and_go_first(limited):
     (root / "TRAIN" / "shard.00000.MDS").write_bytes(b"y" * 200)
     assert ids(cache) == list(range(40))
     assert not (root / "Thumbs.db").exists()
-    assert not (root / "TRAIN" / "shard.00000.MDS").exists(), "of another case, it is no shard of ours"
+    assert not (root / "TRAIN" / "shard.00000.MDS").exists(), "a name in another case is not a shard of the set"
 
 
-def test_scrub_takes_links_and_pipes_among_leases_and_keeps_what_they_lead_to(limited, precious):
+def test_scrub_removes_links_and_pipes_among_leases_and_keeps_their_targets(limited, precious):
     cache, root = limited
     cache.shard(0)
     for kind in ("link", "pipe"):
-        placed(kind, root / ".leases" / kind, precious)
+        place(kind, root / ".leases" / kind, precious)
     (root / ".leases" / "folder").mkdir()
-    placed("link", root / ".x.mds.lock", precious)
+    place("link", root / ".x.mds.lock", precious)
     inspect.scrub(root.parent)
     assert [path.name for path in (root / ".leases").iterdir()] == ["folder"]
     assert [each.readers for each in inspect.list_copies(root.parent)] == [0]
     assert precious.read_text() == "not the cache's"
 
 
-def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path):
+def test_a_lease_announces_shards_with_their_steps_until_it_is_released(tmp_path):
     tmp_path.chmod(0o700)
     lease = Lease(tmp_path)
-    lease.renew(Needs("order", 7, {"a.mds": 7, "b.mds": 1234567}))
-    assert needed_by_others(tmp_path) == [Needs("order", 7, {"a.mds": 7, "b.mds": 1234567})]
-    lease.reached(12_345)
-    assert needed_by_others(tmp_path) == [Needs("order", 12_345, {"a.mds": 7, "b.mds": 1234567})]
-    assert needed_by_others(tmp_path, lease.name) == []
-    lease.close()
-    assert needed_by_others(tmp_path) == []
+    lease.renew(LeaseContents("order", 7, {"a.mds": 7, "b.mds": 1234567}))
+    assert read_leases(tmp_path) == [LeaseContents("order", 7, {"a.mds": 7, "b.mds": 1234567})]
+    lease.advance(12_345)
+    assert read_leases(tmp_path) == [LeaseContents("order", 12_345, {"a.mds": 7, "b.mds": 1234567})]
+    assert read_leases(tmp_path, lease.name) == []
+    lease.release()
+    assert read_leases(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_what_a_reader_needs_is_told_with_its_steps_until_they_are_over(tmp_path
      b"7\n" + b"[" * 9999,
      b'7\n{"order": "o", "soon": []}'],
 )  # fmt: skip
-def test_a_lease_that_is_cut_or_of_another_version_needs_nothing(tmp_path, text):
+def test_a_truncated_or_foreign_lease_announces_nothing(tmp_path, text):
     lease = Lease(tmp_path)
-    lease.renew(Needs("order", 7, {}))
+    lease.renew(LeaseContents("order", 7, {}))
     (tmp_path / ".leases" / lease.name).write_bytes(text)
-    assert needed_by_others(tmp_path) == [Needs()]
-    lease.close()
+    assert read_leases(tmp_path) == [LeaseContents()]
+    lease.release()
 
 
-def test_without_a_limit_nothing_is_told_and_a_limited_job_may_take_what_it_holds(fill, tmp_path):
-    """A job without a limit keeps no lease: what it has open stays readable, the rest it fetches again."""
+def test_a_job_without_a_limit_has_no_lease_and_its_copies_may_be_evicted(fill, tmp_path):
+    """Its open shards stay readable, and it fetches the rest again."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
@@ -144,7 +144,7 @@ def test_without_a_limit_nothing_is_told_and_a_limited_job_may_take_what_it_hold
     limited = ShardCache(Source(store, DIGEST, infos, options), limit=limit)
     limited.shard(0)
     (tmp_path / "cache" / DIGEST / infos[1].raw.basename).unlink()
-    limited.shard(1)  # the first fetch under the limit brings all back within it
+    limited.shard(1)  # the first fetch evicts down to the limit
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.mds")) <= limit
     assert held[0]["id"] == 0
     assert ids(free) == list(range(40))

@@ -1,4 +1,4 @@
-"""A state machine over a cache, its folder and its store: whatever happens in between, right bytes or a typed error."""
+"""A state machine over a cache, its folder and its store: every read returns the right bytes or a typed error."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ ROWS = 3
 
 
 def build(compression):
-    """Four shards of three rows, and their stored bytes."""
+    """Build four shards of three rows; return them with their stored bytes."""
     infos, payloads = [], {}
     for number in range(4):
         builder = ShardBuilder(Schema.from_columns(COLUMNS), ShardOptions(compression=compression))
@@ -35,7 +35,7 @@ def build(compression):
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Fetch, damage, repair, restart, lose; never a wrong byte."""
+    """Fetching, damage, repairs, restarts and losses in any order."""
 
     @initialize(compression=st.sampled_from([None, "zstd"]))
     def start(self, compression):
@@ -52,7 +52,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(number=SHARDS)
     def read(self, number):
-        """The right rows, or an error; an error of an earlier prefetch shows once, then the present state counts."""
+        """Read the right rows, or get an error; an error of an earlier prefetch is raised once."""
         shard, error = self.ask(number)
         if error is not None and self.is_good(number):
             shard, error = self.ask(number)
@@ -84,7 +84,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(number=SHARDS, place=st.integers(0, 10_000))
     def rot(self, number, place):
-        """A cached file changes; a run that has it open or verified is not affected: it is another file."""
+        """Replace a copy by a corrupt file; a run that has it open or verified is not affected: it is another file."""
         path = self.folder / DIGEST / self.infos[number].raw.basename
         if path.exists():
             data = bytearray(path.read_bytes())

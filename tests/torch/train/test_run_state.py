@@ -1,9 +1,9 @@
-"""A checkpoint's state is a place to go on from only if every field is there and of its kind."""
+"""A checkpoint's state can be resumed from only if every field is present and of its type."""
 
 import pytest
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.progress import check_state
+from smalti.torch.train.run_state import check_state
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,7 @@ STATE = {
 }
 
 
-def test_a_whole_state_is_accepted():
+def test_a_complete_state_is_accepted():
     check_state(STATE)
     check_state({**STATE, "cursor": {"epoch": 1}})
     check_state({**STATE, "cursor": {"epoch": 2}})
@@ -53,7 +53,7 @@ def test_a_whole_state_is_accepted():
         ("history", [1]),
     ],
 )
-def test_a_field_that_is_missing_or_of_another_kind_is_named(field, value):
+def test_a_field_that_is_missing_or_of_another_type_is_named(field, value):
     state = {name: found for name, found in {**STATE, field: value}.items() if found is not MISSING}
     with pytest.raises(CheckpointError, match=rf"state\.json: `{field}` .* expected"):
         check_state(state)

@@ -1,0 +1,323 @@
+"""Shards by id: the versions that they come from, the bytes that each of them takes, and the paths of its copies.
+
+Shard ids count over all sources, laid end to end. Nothing is fetched or opened here, except that the folder of a
+source's copies is created when its path is first needed.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.cache.files import check_filesystem, folder_name, open_root
+from smalti.cache.options import CacheOptions, detect_cache_folder
+from smalti.catalog.manifest import has_write_id
+from smalti.catalog.table.shard_table import ShardTable, bytes_of
+from smalti.errors import CacheLimitError
+from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
+from smalti.storage import Store
+from smalti.storage.deadline import most_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One version of a shard set, and how its shards are fetched."""
+
+    store: Store
+    """Store of the dataset root."""
+    digest: str
+    """Digest of the manifest; names the folder of the copies."""
+    shards: Sequence[ShardInfo]
+    """Shards of the manifest, or some of them."""
+    options: CacheOptions
+    """Folder of the copies, number of attempts, time limit."""
+    allow_unsafe_types: bool = False
+    """True if columns may be opened whose decoding runs code."""
+    is_own: bool = False
+    """True if Smalti wrote the shards, so that their own headers must agree with the manifest."""
+
+    def open(self, info: ShardInfo, paths: Sequence[Path]) -> AnyShard:
+        """Map the files of one of the shards.
+
+        Raises:
+            FormatError: they are not the shard that the manifest describes.
+            OSError: a file cannot be opened.
+        """
+        unsafe = self.allow_unsafe_types
+        return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+
+    def open_first(self, info: ShardInfo, path: Path, last: int) -> Shard | None:
+        """Map the first bytes of one of the shards; see `Shard.open_first`.
+
+        Returns:
+            A shard that is good for its samples up to `last`, or None if these do not lie in its first bytes.
+        """
+        unsafe = self.allow_unsafe_types
+        return Shard.open_first(path, info, last, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+
+    def max_seconds(self, info: ShardInfo) -> float:
+        """Return the seconds after which fetching a shard fails."""
+        return most_seconds(self.options.download_timeout, sum(file.num_bytes for file in info.stored_files))
+
+    def _is_own(self, info: ShardInfo) -> bool:
+        return self.is_own or has_write_id(info.raw.basename)
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One file of a shard, in the store and in the cache."""
+
+    raw: FileInfo
+    """The uncompressed file, which is read."""
+    stored: FileInfo
+    """The file in the store: `zip`, or `raw` where there is none."""
+    zip: FileInfo | None
+    """The compressed file."""
+    compression: str | None
+    """The compression of `zip`, such as "zstd:3"."""
+    name: str
+    """For messages."""
+
+    def kept_bytes(self, *, keep_zip: bool) -> int:
+        """Return the bytes that its copies take."""
+        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes that it takes while it is fetched: compressed and unpacked."""
+        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None else 0)
+
+
+@dataclass(frozen=True)
+class ShardToFetch:
+    """One shard with its id and its name for messages."""
+
+    shard_id: int
+    info: ShardInfo
+    name: str
+    """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
+
+    def files(self) -> tuple[ShardFile, ...]:
+        """Return its files: one for MDS, data and meta for a text shard."""
+        pairs = zip(self.info.raw_files, self.info.stored_files, (self.info.zip, self.info.zip_meta), strict=False)
+        return tuple(
+            ShardFile(raw, stored, zipped, self.info.compression, self.name if raw is self.info.raw else self._meta())
+            for raw, stored, zipped in pairs
+        )
+
+    def _meta(self) -> str:
+        return f"meta file {self.info.stored_files[-1].basename} of {self.name}"
+
+
+class CopyPaths:
+    """The paths of one source's copies; their folder is created when it is first needed.
+
+    Args:
+        source: the source.
+        limit: bytes that copies may take, None for no limit; only to refuse folders in which no limit can be kept.
+    """
+
+    def __init__(self, source: Source, limit: int | None) -> None:
+        self._source, self._limit = source, limit
+        self._roots: dict[bool, Path] = {}
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders that were needed so far."""
+        return tuple(self._roots.values())
+
+    def root(self, file: ShardFile) -> Path:
+        """Return the folder below which the copy of a file lies.
+
+        Raises:
+            StoreError: it cannot be created, or a limit cannot be kept in it.
+        """
+        has_hash = bool(file.raw.hashes)
+        root = self._roots.get(has_hash)
+        if root is None:
+            chosen = self._source.options.local
+            local = Path(chosen).expanduser() if chosen else detect_cache_folder()
+            root = open_root(local, folder_name(self._source.digest, self._source.store.url, has_hash=has_hash))
+            check_filesystem(root, self._limit)
+            self._roots[has_hash] = root
+        return root
+
+    def target(self, file: ShardFile) -> Path:
+        """Return the path of the uncompressed copy of a file."""
+        return self.root(file) / file.raw.basename
+
+    def copies(self, shard: ShardToFetch) -> tuple[Path, ...]:
+        """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""
+        return () if self.in_place(shard) else tuple(map(self.target, shard.files()))
+
+    def in_place(self, shard: ShardToFetch) -> tuple[Path, ...]:
+        """Return the paths of a shard's uncompressed files in a local store; none if it does not have all of them."""
+        files = shard.files()
+        found = [self._source.store.local_path(file.raw.basename) for file in files]
+        paths = tuple(path for path in found if path is not None)
+        if len(paths) != len(files):
+            return ()
+        # MosaicML's reader unpacks a compressed set into a folder that is a set too, mostly without compressed files.
+        return paths if shard.info.zip is None or all(map(_has_declared_size, files, paths)) else ()
+
+    def are_copied(self) -> NDArray[np.bool_]:
+        """Return by shard whether it is copied, not read where it lies; bool, shape (shards,)."""
+        shards, zipped = self._source.shards, bytes_of(self._source.shards).zipped
+        if not len(shards) or self._source.store.local_path(shards[0].raw.basename) is None:
+            return np.ones(zipped.size, np.bool_)
+        found = np.zeros(zipped.size, np.bool_)
+        for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
+            found[place] = not self.in_place(ShardToFetch(place, shards[place], ""))
+        return found
+
+
+class ShardsByFile:
+    """Shard ids of one source by the names of their uncompressed files.
+
+    Args:
+        shards: shards of the source.
+        first: id of its first one.
+    """
+
+    def __init__(self, shards: Sequence[ShardInfo], first: int) -> None:
+        self._shards, self._first = shards, first
+        self._found: dict[str, list[int]] = {}
+
+    def of(self, name: str) -> list[int]:
+        """Return the ids of the shards that have a file of this name."""
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = [self._first + place for place in self._named(name)]
+        return found
+
+    def _named(self, name: str) -> list[int]:
+        return self._shards.named(name) if isinstance(self._shards, ShardTable) else self._table.get(name, [])
+
+    @cached_property
+    def _table(self) -> dict[str, list[int]]:
+        table: dict[str, list[int]] = {}
+        for place, info in enumerate(self._shards):
+            for file in info.raw_files:
+                table.setdefault(file.basename, []).append(place)
+        return table
+
+
+def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> list[int]:
+    """Return the ids of the shards that a copy belongs to; `tables` come with the folders of their copies."""
+    text, found = str(path), list[int]()
+    for root, table in tables:
+        folder = f"{root}/"
+        if text.startswith(folder):
+            found += table.of(text[len(folder) :])
+    return sorted(set(found))
+
+
+class ShardSources:
+    """The shards of several sources by id.
+
+    Args:
+        sources: the sources; a shard's id is its place in all of them, laid end to end.
+        limit: bytes that the copies of all of them may take; None for no limit.
+    """
+
+    def __init__(self, sources: Sequence[Source], limit: int | None) -> None:
+        self.sources = sources
+        self.paths = [CopyPaths(source, limit) for source in sources]
+        """By source, the paths of its copies."""
+        self._ends = list(accumulate(len(source.shards) for source in sources))
+        self._tables: list[ShardsByFile] | None = None
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def locate(self, shard_id: int) -> tuple[int, int]:
+        """Return the number of a shard's source, and the shard's place in it."""
+        number = bisect_right(self._ends, shard_id)
+        return number, shard_id - (self._ends[number - 1] if number else 0)
+
+    def source_of(self, shard_id: int) -> Source:
+        """Return the source of a shard."""
+        return self.sources[self.locate(shard_id)[0]]
+
+    def info(self, shard_id: int) -> ShardInfo:
+        """Return the manifest's entry of a shard."""
+        number, place = self.locate(shard_id)
+        return self.sources[number].shards[place]
+
+    def shard(self, shard_id: int) -> ShardToFetch:
+        """Return a shard with its name for messages."""
+        number, place = self.locate(shard_id)
+        source = self.sources[number]
+        info = source.shards[place]
+        file = info.stored.basename
+        name = f"shard {place} ({file}) of {source.store.url}, version digest {source.digest[:12]}"
+        return ShardToFetch(shard_id, info, name)
+
+    def copies(self, shard_id: int) -> tuple[Path, ...]:
+        """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""
+        number, place = self.locate(shard_id)
+        return self.paths[number].copies(ShardToFetch(shard_id, self.sources[number].shards[place], ""))
+
+    def kept_bytes(self, shard_id: int) -> int:
+        """Return the bytes that a shard's copies take."""
+        keep_zip = self.source_of(shard_id).options.keep_zip
+        return sum(file.kept_bytes(keep_zip=keep_zip) for file in ShardToFetch(0, self.info(shard_id), "").files())
+
+    def staged_bytes(self, shard_id: int) -> int:
+        """Return the bytes that a shard takes while it is fetched: compressed and unpacked."""
+        return sum(file.staged_bytes for file in ShardToFetch(0, self.info(shard_id), "").files())
+
+    def costs(self) -> tuple[list[int], list[int]]:
+        """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
+        kept, fetched = [], []
+        for paths, source in zip(self.paths, self.sources, strict=True):
+            are_copied = paths.are_copied()
+            kept.append(np.where(are_copied, _kept_bytes(source), 0))
+            fetched.append(np.where(are_copied, bytes_of(source.shards).stored, 0))
+        return np.concatenate(kept).tolist(), np.concatenate(fetched).tolist()
+
+    def check_limit(self, limit: int) -> None:
+        """Return if every single shard fits into so many bytes.
+
+        Raises:
+            CacheLimitError: the largest one does not.
+        """
+        needs = np.concatenate([_kept_bytes(source) for source in self.sources])
+        if needs.size and (need := int(needs.max())) > limit:
+            raise CacheLimitError(
+                f"`cache_limit` is {limit} bytes, and {self.shard(int(needs.argmax())).name} alone takes {need}: give "
+                "at least that; better, what a few batches need and what is fetched at the same time.",
+                limit=limit,
+                needed=need,
+            )
+
+    def roots(self) -> list[Path]:
+        """Return the folders of copies that were needed so far, sorted."""
+        return sorted({root for paths in self.paths for root in paths.roots})
+
+    def tables(self) -> list[tuple[Path, ShardsByFile]]:
+        """Return for each folder of copies the shards by the names of its files, for `shards_of_file`."""
+        if self._tables is None:
+            begins = (end - len(source.shards) for end, source in zip(self._ends, self.sources, strict=True))
+            self._tables = [
+                ShardsByFile(source.shards, begin) for begin, source in zip(begins, self.sources, strict=True)
+            ]
+        return [(root, table) for paths, table in zip(self.paths, self._tables, strict=True) for root in paths.roots]
+
+
+def _kept_bytes(source: Source) -> NDArray[np.int64]:
+    """Return by shard the bytes that its copies take; int64, shape (shards,)."""
+    sizes = bytes_of(source.shards)
+    return sizes.raw + sizes.zipped if source.options.keep_zip else sizes.raw
+
+
+def _has_declared_size(file: ShardFile, path: Path) -> bool:
+    try:
+        return path.stat().st_size == file.raw.num_bytes
+    except OSError:
+        return False  # the compressed file is looked for then, and its absence reported

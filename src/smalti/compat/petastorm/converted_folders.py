@@ -1,0 +1,266 @@
+"""Folders of converted DataFrames: where they are, which folder holds which DataFrame, and when they are removed.
+
+Within a process, equal DataFrames are recognised by Spark's own comparison of plans. With `keep=True`, a note beside
+the folders lets a later program find them by a hash of what the DataFrame was computed from.
+"""
+
+import atexit
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from smalti.compat.petastorm.sources import ArrowSource, StoreSource, open_place
+from smalti.errors import StoreError, StoreNotFound
+from smalti.storage import LocalStore
+
+_log = logging.getLogger(__name__)
+
+PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+OUR_CONF = "smalti.converter.cacheDir"
+
+
+def parent_folder(session: Any) -> str:
+    """Return the folder for converted DataFrames from the session's current settings.
+
+    Raises:
+        ValueError: neither setting is set, or the address has no scheme.
+    """
+    for name in (OUR_CONF, PARENT_CACHE_DIR_URL_CONF):
+        url = session.conf.get(name, None)
+        if url:
+            return _checked(str(url).rstrip("/"), name, session)
+    raise ValueError(
+        f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} or {OUR_CONF} to a folder for converted DataFrames that "
+        f'the driver, the executors and the trainers can read: spark.conf.set("{PARENT_CACHE_DIR_URL_CONF}", '
+        '"file:///dbfs/tmp/converted").'
+    )
+
+
+def databricks_path(url: str) -> str:
+    """Return the address of a user's Parquet files in a form that all machines of a Databricks cluster can read.
+
+    Raises:
+        ValueError: on Databricks, the address is local to one machine.
+    """
+    if not _on_databricks():
+        return url
+    for prefix in ("dbfs:///Volumes/", "dbfs:/Volumes/", "file:///Volumes/", "file:/Volumes/", "/Volumes/"):
+        if url.startswith(prefix):
+            return f"file:/Volumes/{url[len(prefix) :]}"
+    if url.startswith("dbfs:/") and (url.startswith("dbfs:///") or not url.startswith("dbfs://")):
+        return f"file:/dbfs/{url.removeprefix('dbfs:').lstrip('/')}"
+    if url.startswith(("file:/dbfs/", "file:///dbfs/")):
+        return url
+    raise ValueError(
+        f"{url}: on Databricks a path of Parquet files must be readable on all machines: 'file:/dbfs/...', "
+        "'dbfs:/...' or '/Volumes/...'."
+    )
+
+
+def _checked(url: str, name: str, session: Any) -> str:
+    parts = urlsplit(url)
+    if not parts.scheme:
+        raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
+    shared = parts.path.startswith(("/dbfs/", "/Volumes/"))
+    if _on_databricks() and parts.scheme == "file" and not shared and not _is_local(session):
+        _log.warning(
+            "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or '/Volumes/...', "
+            "unless a shared disk is mounted there on all of them.",
+            name,
+            url,
+        )
+    return url
+
+
+def _on_databricks() -> bool:
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def _is_local(session: Any) -> bool:
+    return str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
+
+
+Files = Iterable[tuple[str, int]]
+"""Names and sizes in bytes."""
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Options that must be equal for the files of an earlier conversion to be reused."""
+
+    parent: str
+    row_group_bytes: int
+    codec: str
+    dtype: str | None
+    keep: bool
+
+
+@dataclass(frozen=True)
+class DataFramePlan:
+    """A DataFrame's plan, kept without the DataFrame so that cached input can be freed."""
+
+    session: str
+    """Identifier of the Spark application; plans of different applications cannot be compared."""
+    plan: Any
+    """The analysed plan on a classic session; with Spark Connect, where a plan is only a message, the DataFrame."""
+    is_connect: bool
+    source: Any
+    """Identity of the source files: equal plans over changed files are not equal."""
+
+    @classmethod
+    def of(cls, df: Any, session: str, source: Any) -> "DataFramePlan":
+        """Return the plan of a DataFrame."""
+        is_connect = not hasattr(df, "_jdf")
+        plan = df if is_connect else df._jdf.queryExecution().analyzed()
+        return cls(session, plan, is_connect, source)
+
+    def equals(self, other: "DataFramePlan") -> bool:
+        """Return whether Spark finds that both plans give the same rows."""
+        if (self.session, self.is_connect) != (other.session, other.is_connect) or self.source != other.source:
+            return False
+        same = self.plan.sameSemantics(other.plan) if self.is_connect else self.plan.sameResult(other.plan)
+        return bool(same)
+
+
+@dataclass(frozen=True)
+class _WrittenFolder:
+    options: ConversionOptions
+    plan: DataFramePlan
+    url: str
+    files: frozenset[tuple[str, int]]
+    """Names and sizes in bytes of the written files."""
+
+
+_written_folders: list[_WrittenFolder] = []
+_lock = threading.RLock()
+
+
+def reuse_or_write(
+    options: ConversionOptions, plan: DataFramePlan, write: Callable[[], str], files_of: Callable[[str], Files]
+) -> str:
+    """Return the folder of an equal DataFrame whose files are unchanged, or else the result of `write()`.
+
+    Thread-safe: of several threads that convert equal DataFrames, one writes.
+    """
+    with _lock:
+        for each in list(_written_folders):
+            if each.options == options and each.plan.equals(plan):
+                if frozenset(files_of(each.url)) == each.files:
+                    return each.url
+                _written_folders.remove(each)  # removed or changed since
+        url = write()
+        _written_folders.append(_WrittenFolder(options, plan, url, frozenset(files_of(url))))
+        return url
+
+
+def forget_folder(url: str) -> None:
+    """Forget a folder, so that an equal DataFrame is written again."""
+    with _lock:
+        _written_folders[:] = [each for each in _written_folders if each.url != url]
+
+
+_NOTES_FOLDER = "_kept"
+
+
+def keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[str, Any] | None) -> None:
+    """Write a note beside the folders that this folder holds the DataFrame of `key`.
+
+    Raises:
+        StoreError: the note could not be written.
+    """
+    source = open_place(parent, options).source
+    if not isinstance(source, StoreSource):
+        raise StoreError(
+            f"{parent}: `keep=True` needs a folder that Smalti's stores can write; HDFS is not supported.", url=parent
+        )
+    note = {"folder": url.rpartition("/")[2], "files": sorted(files)}
+    source.store.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
+
+
+def find_kept_folder(
+    parent: str, key: str, options: Mapping[str, Any] | None
+) -> tuple[str, frozenset[tuple[str, int]]] | None:
+    """Return the noted folder of this DataFrame and its files; None without a readable note."""
+    source = open_place(parent, options).source
+    name = f"{_NOTES_FOLDER}/{key}.json"
+    try:
+        data = source.read(name, 0, source.size(name))
+    except StoreNotFound:
+        return None
+    try:
+        note = json.loads(data)
+        folder, files = note["folder"], frozenset((str(name), int(size)) for name, size in note["files"])
+        if not isinstance(folder, str) or "/" in folder or folder in {"", ".", ".."}:
+            raise ValueError(f"not a folder's name: {folder!r}")
+    except (ValueError, TypeError, KeyError) as error:
+        _log.warning("%s is damaged and not used: %s", source.locate(name), error)
+        return None
+    return f"{parent}/{folder}", files
+
+
+_delete_lock = threading.Lock()
+_at_exit: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
+"""Folders to remove at the end of the program, with the id of the process that wrote them and its options."""
+
+
+def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
+    """Use `handler(url)` to remove the folders of converters from now on; None restores the default."""
+    _handlers[:] = [] if handler is None else [handler]
+
+
+def delete_folder(url: str, options: Mapping[str, Any] | None = None) -> None:
+    """Remove a folder and its contents; a no-op if it does not exist.
+
+    Raises:
+        StoreError: the folder could not be removed.
+    """
+    with _delete_lock:
+        _at_exit.pop(url, None)
+    _remove(url, options)
+
+
+def delete_at_exit(url: str, options: Mapping[str, Any] | None = None) -> None:
+    """Remove the folder when this process ends; a failure is then a warning in the log."""
+    with _delete_lock:
+        if not _at_exit:
+            atexit.unregister(_delete_all)
+            atexit.register(_delete_all)
+        _at_exit[url] = (os.getpid(), options)
+
+
+_handlers: list[Callable[[str], None]] = []
+
+
+def _remove(url: str, options: Mapping[str, Any] | None) -> None:
+    if _handlers:
+        _handlers[0](url)
+        return
+    source = open_place(url, options).source
+    if isinstance(source, ArrowSource):
+        source.filesystem.delete_dir(source.root)
+    elif isinstance(source, StoreSource) and isinstance(source.store, LocalStore):
+        if Path(source.store.root).is_dir():
+            shutil.rmtree(source.store.root)
+    elif isinstance(source, StoreSource):
+        for info in source.list():
+            source.store.delete(info.key)
+
+
+def _delete_all() -> None:
+    with _delete_lock:
+        folders = list(_at_exit.items())
+        _at_exit.clear()
+    for url, (pid, options) in folders:
+        if pid != os.getpid():  # inherited by a fork
+            continue
+        try:
+            _remove(url, options)
+        except Exception as error:  # noqa: BLE001 -- best effort at exit; the log names the folder
+            _log.warning("could not remove %s, which a converter wrote: %s", url, error)
