@@ -186,8 +186,8 @@ def test_a_server_that_trickles_or_is_silent_times_out(into, part):
     ],
     ids=["before the answer", "after the content"],
 )
-def test_a_server_that_sends_headers_for_ever_is_left_however_fast_they_come(into, begin, line):
-    """They are no part of the archive, so that no limit on its size ends them."""
+def test_endless_headers_time_out_at_any_speed(into, begin, line):
+    """Headers do not count toward the limit on the size of the archive."""
 
     def flood(write):
         write(begin)
