@@ -2,11 +2,10 @@
 
 import contextlib
 import io
-import ssl
 import tarfile
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 
 FILES = {"photos/daisy/1.jpg": b"one", "photos/roses/2.jpg": b"two" * 1000, "photos/LICENSE.txt": b"CC-BY"}
 
@@ -45,47 +44,30 @@ def assert_clean(into):
     assert not into.exists() or not list(into.iterdir())
 
 
-class RawServer:
+class RawServer(LoopbackServer):
     """A server that answers each request with given bytes, status line included, and records the requested paths.
 
     `answers` are bytes, or functions that write to the connection, by path without query; the connection then ends.
     """
 
     def __init__(self, answers, certificate=None):
-        self.seen = []
-        server = self
+        super().__init__(RawHandler, certificate)
+        self.answers, self.seen = answers, []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                server.seen.append(self.path)
-                answer = answers.get(self.path.split("?")[0], b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-                with contextlib.suppress(ConnectionError):
-                    if callable(answer):
-                        answer(self.wfile.write)
-                    else:
-                        self.wfile.write(answer)
-                self.close_connection = True
 
-            def log_message(self, *args):
-                pass
+class RawHandler(LoopbackHandler):
+    def answer(self):
+        self.server.seen.append(self.path)
+        missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        reply = self.server.answers.get(self.path.split("?")[0], missing)
+        with contextlib.suppress(ConnectionError):
+            if callable(reply):
+                reply(self.wfile.write)
+            else:
+                self.wfile.write(reply)
+        self.close_connection = True
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._httpd.daemon_threads = True
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate.chain, certificate.key)
-            self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True)
-        self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self._httpd.server_port}"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self._httpd.shutdown()
-        self._httpd.server_close()
-        self._thread.join(5)
+    do_GET = answer  # noqa: N815 -- http.server names it so
 
 
 def reply(body, *headers, status="200 OK"):

@@ -34,7 +34,7 @@ BROKEN = {
     "nothing": (b"", StoreError, "without response"),
     "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length .*'many'"),
     "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length .*'-1'"),
-    "fewer bytes than it said": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
+    "fewer bytes than declared": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
     "chunks that break off": (
         reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead"
     ),
@@ -186,8 +186,8 @@ def test_a_server_that_trickles_or_is_silent_times_out(into, part):
     ],
     ids=["before the answer", "after the content"],
 )
-def test_a_server_that_sends_headers_for_ever_is_left_however_fast_they_come(into, begin, line):
-    """They are no part of the archive, so that no limit on its size ends them."""
+def test_endless_headers_time_out_at_any_speed(into, begin, line):
+    """Headers do not count toward the limit on the size of the archive."""
 
     def flood(write):
         write(begin)

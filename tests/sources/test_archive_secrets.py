@@ -18,7 +18,7 @@ SIGNED = {
     "S3": f"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={CANARY}&X-Amz-Date=20990101T000000Z&X-Amz-Expires=60"
     f"&X-Amz-SignedHeaders=host&X-Amz-Signature={CANARY}",
     "a token": f"token={CANARY}",
-    "a name of nobody's": f"whatever={CANARY}",
+    "an unknown name": f"whatever={CANARY}",
     "no name": CANARY,
     "encoded": f"dl=1%26sig%3D{CANARY}",
 }
@@ -53,7 +53,7 @@ ANSWERS = {
     "a redirect to a refusal": redirect(f"/refused.tgz?X-Amz-Signature={CANARY}"),
     "a redirect to a file": redirect(f"file:///x?sig={CANARY}"),
     "half of it": reply(TGZ[:-9]),
-    "less than it said": reply(TGZ, "Content-Length: 99999"),
+    "fewer bytes than declared": reply(TGZ, "Content-Length: 99999"),
 }
 
 

@@ -99,9 +99,9 @@ def test_a_stream_of_databricks_is_never_read_without_a_size():
 
         def read(self, size=-1):
             sizes.append(size)
-            given = min(size, self.left) if size >= 0 else self.left
-            self.left -= given
-            return bytes(given)
+            size_read = min(size, self.left) if size >= 0 else self.left
+            self.left -= size_read
+            return bytes(size_read)
 
         def close(self):
             pass

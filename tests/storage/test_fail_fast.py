@@ -22,7 +22,7 @@ class Silent:
     """A server that accepts and counts connections, and never answers."""
 
     def __enter__(self):
-        self.count, self._kept = 0, []
+        self.count, self._connections = 0, []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,12 +35,12 @@ class Silent:
             except OSError:
                 return
             self.count += 1
-            self._kept.append(connection)
+            self._connections.append(connection)
 
     def __exit__(self, *exc):
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        for connection in self._kept:
+        for connection in self._connections:
             connection.close()
 
 
@@ -57,7 +57,7 @@ class Unreachable:
         import requests
 
         self.timeouts.append(timeout)
-        raise requests.exceptions.ConnectTimeout(f"nobody at {url}")
+        raise requests.exceptions.ConnectTimeout(f"no server at {url}")
 
     def close(self):
         pass
@@ -164,11 +164,11 @@ def test_a_server_with_an_unknown_name_is_tried_twice(clean_environment, code, a
     """Five attempts, as for transient faults, would take pauses of 3 to 4.5 s; one pause takes at most 0.3 s."""
     import aiohttp
 
-    asked = []
+    resolved = []
 
     class Names(aiohttp.abc.AbstractResolver):
         async def resolve(self, host, port=0, family=0):
-            asked.append(host)
+            resolved.append(host)
             raise socket.gaierror(code, "no address")
 
         async def close(self):
@@ -179,7 +179,7 @@ def test_a_server_with_an_unknown_name_is_tried_twice(clean_environment, code, a
 
     with pytest.raises(StoreError, match=r"huggingface\.co"):
         open_store("hf://datasets/owner/name", {"get_client": get_client, "request_attempts": 3}).get("k")
-    assert asked == ["huggingface.co"] * attempts
+    assert resolved == ["huggingface.co"] * attempts
 
 
 # ---------------------------------------------------------------- abfs://
@@ -239,5 +239,5 @@ def test_the_metadata_service_of_amazon_is_waited_for_two_seconds(clean_environm
     import botocore.session
 
     session = botocore.session.Session()
-    asked = [session.get_config_variable(f"metadata_service_{name}") for name in ("timeout", "num_attempts")]
-    assert asked == [1, 1]
+    limits = [session.get_config_variable(f"metadata_service_{name}") for name in ("timeout", "num_attempts")]
+    assert limits == [1, 1]

@@ -160,10 +160,10 @@ def test_only_stores_with_the_same_login_share_a_client(clean_environment, tmp_p
         def client_of(options):
             store = open_store("s3://bucket/a", options)
             store.get_range("k", 0, 1)
-            kept.append(store)
+            stores.append(store)
             return store._reader._client.get()
 
-        kept: list[object] = []
+        stores: list[object] = []
         first = client_of(address)
         assert client_of(address) is first
         assert client_of({**address, "request_timeout": 7}) is not first
@@ -176,7 +176,7 @@ def test_only_stores_with_the_same_login_share_a_client(clean_environment, tmp_p
         second = client_of(address)
         os.utime(config, (1, 1))
         assert client_of(address) is not second, "the file was written anew"
-        kept.pop()._reader.renew()
+        stores.pop()._reader.renew()
         os.utime(config, (2, 2))
         assert len({id(client_of(address)) for _ in range(3)}) == 1
 

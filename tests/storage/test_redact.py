@@ -66,7 +66,7 @@ def test_harmless_text_is_untouched():
         "https://host:8080/p@2x.png", "/data/run:1@2/x", "localhost:8080/a@b",
     ],
 )  # fmt: skip
-def test_a_colon_and_an_at_sign_in_a_path_are_no_login(address):
+def test_a_colon_and_an_at_sign_in_a_path_are_not_a_login(address):
     assert redact_address(address) == address
     assert not has_login(address)
 
@@ -79,7 +79,7 @@ def test_a_colon_and_an_at_sign_in_a_path_are_no_login(address):
         "SYSTEM_ACCESSTOKEN",
     ],
 )  # fmt: skip
-def test_a_secret_that_a_client_takes_from_the_environment_is_masked_wherever_it_is_repeated(monkeypatch, name):
+def test_secrets_in_the_environment_are_masked(monkeypatch, name):
     monkeypatch.setenv(name, "CANARYSECRET")
     assert redact("the server said: CANARYSECRET is over", detect_secrets()) == "the server said: *** is over"
 

@@ -93,7 +93,7 @@ def test_this_test_detects_a_secret(clean_environment):
         with EchoServer(403) as server:
             with pytest.raises(StoreError):
                 store_at(kind, server.url).get("k")
-            assert any(CANARY in told for told in server.seen), kind
+            assert any(CANARY in request for request in server.seen), kind
     error = StoreError("plain")
     error.__context__ = ValueError(f"token {CANARY}")
     with pytest.raises(AssertionError):
@@ -115,7 +115,7 @@ def test_secrets_of_the_environment_are_hidden_too(clean_environment):
             with pytest.raises(StoreError) as caught:
                 open_store(address).get("k")
             assert_hidden(everything_shown(caught.value))
-        assert sum(CANARY in told for told in server.seen) >= 3
+        assert sum(CANARY in request for request in server.seen) >= 3
 
 
 @pytest.mark.parametrize(

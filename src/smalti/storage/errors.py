@@ -125,7 +125,7 @@ def classify(error: BaseException) -> Kind:
 
 
 def is_expired(error: BaseException) -> bool:
-    """Return whether the credentials have expired, so that reading them anew may help. Pure."""
+    """Return whether the credentials have expired, so that reading them again may help. Pure."""
     return any(_code_of(link) in _EXPIRED for link in _chain(error))
 
 

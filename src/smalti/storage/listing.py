@@ -82,18 +82,18 @@ def target_of(name: str) -> str | None:
     return match[1] if match is not None else None
 
 
-def path_beside(path: str, name: str) -> str:
+def temporary_path(path: str, name: str) -> str:
     """Return the path of the temporary file `name` in the folder of `path`.
 
     Raises:
         ValueError: `temporary_name` did not make the name.
     """
     if target_of(name) is None:
-        raise ValueError(f"{name!r} beside {path} is not the name of a temporary file")
+        raise ValueError(f"{name!r} in the folder of {path} is not the name of a temporary file")
     return f"{path.rpartition('/')[0]}/{name}"
 
 
-def unfinished_among(entries: Iterable[Mapping[str, Any]]) -> list[UnfinishedUpload]:
+def unfinished_uploads_in(entries: Iterable[Mapping[str, Any]]) -> list[UnfinishedUpload]:
     """Return the temporary files among entries of an fsspec listing, with whole paths for keys.
 
     A file whose entry has no time is omitted: its writer may still be active.

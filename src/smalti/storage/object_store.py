@@ -265,7 +265,7 @@ class FsspecStore(Store):
                 attempts.failed(error)
 
     def _renew(self, connection: Any) -> None:
-        """Discard the clients, so that the next request reads the credentials anew."""
+        """Discard the clients, so that the next request reads the credentials again."""
         self._connection.renew(connection)
         self._reader.renew()
 

@@ -55,7 +55,7 @@ class Reader(Protocol):
         """Return the object's size, bytes."""
 
     def renew(self) -> None:
-        """Discard the client that was used last, so that the next one reads the credentials anew."""
+        """Discard the client that was used last, so that the next one reads the credentials again."""
 
 
 class FsspecReader:

@@ -30,7 +30,7 @@ _ADDRESS_USER = re.compile(
     r"(?P<keep>^(?:(?!file:///)\W*[A-Za-z][\w+.-]+:/*|//)[^/:@]*?(?::|%3A))(?!\d{1,5}/).+(?=@|%40)",
     re.DOTALL | re.IGNORECASE,
 )
-"""As the first of `_USERS`, for a text that is one address: slashes may be miscounted, and a password hold spaces."""
+"""As the first of `_USERS`, for a text that is one address, with any number of slashes and spaces in the password."""
 _PATTERNS = (
     *_USERS,
     re.compile(

@@ -27,15 +27,15 @@ class RetryOptions:
 
     attempts: int = 5
     """Total attempts, the first included; at least 1."""
-    patience: int = 3
+    throttled_factor: int = 3
     """Factor on the further attempts when the store throttles (429, 503)."""
     timeout: float = 60.0
-    """Seconds for one operation over all its attempts; large transfers get more, by `floor_bytes_per_second`."""
+    """Seconds for one operation over all its attempts; large transfers get more, by `min_bytes_per_second`."""
     pause: float = 0.2
     """Seconds before the second attempt; doubles each time, with up to half as much again at random."""
     max_pause: float = 5.0
     """Longest pause, seconds."""
-    floor_bytes_per_second: float = 1e6
+    min_bytes_per_second: float = 1e6
     """Lowest speed of a transfer that is not stalled: its size at this speed is added to `timeout`."""
 
     def __post_init__(self) -> None:
@@ -44,11 +44,11 @@ class RetryOptions:
 
     def deadline(self, num_bytes: int = 0) -> "Deadline":
         """Return the deadline of an operation that begins now and transfers so many bytes."""
-        return Deadline(self.timeout + num_bytes / self.floor_bytes_per_second)
+        return Deadline(self.timeout + num_bytes / self.min_bytes_per_second)
 
     def attempts_for(self, *, is_throttled: bool) -> int:
         """Return the total number of attempts, the first included."""
-        return 1 + (self.attempts - 1) * (self.patience if is_throttled else 1)
+        return 1 + (self.attempts - 1) * (self.throttled_factor if is_throttled else 1)
 
     def pause_before(self, attempt: int) -> float:
         """Return the seconds to wait before attempt `attempt` (1 is the second)."""

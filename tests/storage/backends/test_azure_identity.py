@@ -141,7 +141,7 @@ def test_a_refused_identity_lists_what_was_tried_and_is_never_anonymous(
         with pytest.raises(StoreAuthError) as caught:
             use()
         counts.append(len(managed.requests))
-        said = str(caught.value)
+        message = str(caught.value)
         for part in (
             f"abfs://{secure_container}/set",
             "Azure identity gave no token",
@@ -151,7 +151,7 @@ def test_a_refused_identity_lists_what_was_tried_and_is_never_anonymous(
             "AZURE_STORAGE_ACCOUNT_KEY",
             "spark.executorEnv",
         ):
-            assert part in said, said
+            assert part in message, message
         assert SECRET not in everything_shown(caught.value)
     assert SECRET not in caplog.text
     assert counts[:3] == [1, 2, 3], "one request for each, and no other way is tried; a listing may make two"

@@ -24,7 +24,7 @@ def store(server):
 
 
 def uploads(server):
-    return [asked.query.get("ifGenerationMatch") for asked in server.log if asked.path == UPLOADS]
+    return [request.query.get("ifGenerationMatch") for request in server.log if request.path == UPLOADS]
 
 
 def test_an_exclusive_put_requires_generation_zero_and_a_plain_one_none(server, store):

@@ -174,10 +174,10 @@ def test_pages_of_unfinished_uploads_are_read_to_the_last(s3_server, s3_bucket):
              "NextKeyMarker": "set/a", "NextUploadIdMarker": "1"},
         ("set/a", "1"): {"Uploads": [{"Key": "set/b", "UploadId": "2", "Initiated": begun}], "IsTruncated": False},
     }  # fmt: skip
-    asked = []
+    requests = []
 
     async def answer(method, *, Bucket, Prefix, **after):  # noqa: N803 -- botocore's names
-        asked.append((method, Bucket, Prefix))
+        requests.append((method, Bucket, Prefix))
         return pages[tuple(after[name] for name in ("KeyMarker", "UploadIdMarker") if name in after)]
 
     filesystem._call_s3 = answer
@@ -186,4 +186,4 @@ def test_pages_of_unfinished_uploads_are_read_to_the_last(s3_server, s3_bucket):
         UnfinishedUpload("bucket/set/a", "1", begun.timestamp()),
         UnfinishedUpload("bucket/set/b", "2", begun.timestamp()),
     ]
-    assert asked == [("list_multipart_uploads", "bucket", "set/")] * 2
+    assert requests == [("list_multipart_uploads", "bucket", "set/")] * 2

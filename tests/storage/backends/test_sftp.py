@@ -39,7 +39,7 @@ def test_a_key_file_opens_the_server_and_another_is_refused(sftp, place, clean_e
         open_store(place).get("k")
 
 
-@pytest.mark.parametrize("known", ["nobody", "another key"])
+@pytest.mark.parametrize("known", ["no key", "another key"])
 def test_a_server_with_an_unknown_key_is_refused(sftp, place, clean_environment, tmp_path, known):
     """sshfs trusts every server by default, and would send it the password."""
     line = b""

@@ -51,7 +51,7 @@ def test_a_login_is_not_sent_to_the_target_of_a_redirect():
 
 
 @pytest.mark.parametrize("place", ["headers", "client_kwargs"])
-def test_no_header_of_the_caller_is_sent_to_another_server_and_all_are_to_the_same(place):
+def test_headers_of_the_caller_are_only_sent_to_the_same_server(place):
     """A login may have any name, such as GitLab's `PRIVATE-TOKEN`."""
     headers = {"PRIVATE-TOKEN": "canary", "X-Api-Key": "canary"}
     options = {"headers": headers} if place == "headers" else {"client_kwargs": {"headers": headers}}
@@ -65,16 +65,16 @@ def test_no_header_of_the_caller_is_sent_to_another_server_and_all_are_to_the_sa
         assert other.headers[-1]["range"] == "bytes=4-5"
 
 
-@pytest.mark.parametrize("told", ["bytes 5-6/10", "bytes 4-4/10", "nonsense"])
-def test_another_part_than_was_asked_for_is_an_error_and_no_wrong_bytes(told):
+@pytest.mark.parametrize("content_range", ["bytes 5-6/10", "bytes 4-4/10", "nonsense"])
+def test_another_part_than_was_requested_is_an_error(content_range):
     class Other(WebServer):
-        """Gives its own part for every range."""
+        """A server that sends its own part for every range."""
 
         def finish_request(self, request, client_address):
             request.recv(65536)
-            body = b"5" if told == "bytes 4-4/10" else b"56"
+            body = b"5" if content_range == "bytes 4-4/10" else b"56"
             request.sendall(
-                f"HTTP/1.1 206 Partial\r\nContent-Range: {told}\r\nContent-Length: {len(body)}\r\n"
+                f"HTTP/1.1 206 Partial\r\nContent-Range: {content_range}\r\nContent-Length: {len(body)}\r\n"
                 "Connection: close\r\n\r\n".encode()
                 + body
             )
@@ -83,11 +83,11 @@ def test_another_part_than_was_asked_for_is_an_error_and_no_wrong_bytes(told):
         open_store(f"{server.url}/set").get_range("k", 4, 6)
 
 
-def test_a_token_is_not_sent_to_a_server_that_the_hub_names_for_the_rest_of_a_listing(clean_environment):
+def test_a_token_is_not_sent_to_another_server_with_the_next_page_of_a_listing(clean_environment):
     files = {f"/datasets/owner/name/resolve/main/{number}": b"1" for number in range(5)}
     with WebServer(files) as other, WebServer({}, token="hf_right") as server:
         clean_environment.setenv("HF_ENDPOINT", server.url)
-        # The other server answers the first page, and tells its own address for the next.
+        # The other server answers the first page, whose link to the next page has its own address.
         server.redirects["/api/datasets/owner/name/tree/main"] = f"{other.url}/api/datasets/owner/name/tree/main"
         store = open_store("hf://datasets/owner/name", {"token": "hf_right"})
         assert [each.key for each in store.list()] == ["0", "1", "2", "3", "4"]

@@ -12,8 +12,8 @@ class DbfsCalls:
     """A mixin for handlers whose server has `dbfs`, `dbfs_folders`, `handles` and `changed`."""
 
     def on_dbfs(self, call, query, body):
-        asked = {name: values[0] for name, values in query.items()} | (json.loads(body) if body else {})
-        getattr(self, "dbfs_" + call.replace("-", "_"))(**asked)
+        arguments = {name: values[0] for name, values in query.items()} | (json.loads(body) if body else {})
+        getattr(self, "dbfs_" + call.replace("-", "_"))(**arguments)
 
     def dbfs_put(self, path, contents, overwrite=False):
         data = base64.b64decode(contents)

@@ -7,10 +7,10 @@ import threading
 import time
 from base64 import b64encode
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.storage.servers.dbfs_calls import DBFS, DbfsCalls
+from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 from tests.storage.servers.part_calls import PARTS, PartCalls
 
 FILES = "/api/2.0/fs/files"
@@ -18,14 +18,11 @@ DIRECTORIES = "/api/2.0/fs/directories"
 PAGE = 3  # small, so that every listing has pages
 
 
-class FilesApiServer(ThreadingHTTPServer):
+class FilesApiServer(LoopbackServer):
     """A server of files below `volume`; requests need `token`."""
 
-    request_queue_size = 256
-    daemon_threads = True
-
     def __init__(self, volume="/Volumes/main/default/vol", token="dapi0123456789abcdef"):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.volume, self.token = volume, token
         self.files: dict[str, bytes] = {}
         self.folders = {volume}
@@ -45,21 +42,9 @@ class FilesApiServer(ThreadingHTTPServer):
         self.handles: dict[int, tuple[str, list[bytes]]] = {}
         self.numbers = itertools.count(1)
         self.changed: dict[str, float] = {}
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self):
-        self.shutdown()
-        self.server_close()
 
 
-class Handler(DbfsCalls, PartCalls, BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *args):
-        pass
-
+class Handler(DbfsCalls, PartCalls, LoopbackHandler):
     def handle_one(self):
         parts = urlsplit(self.path)
         path, query = unquote(parts.path), parse_qs(parts.query)
@@ -201,10 +186,4 @@ class Handler(DbfsCalls, PartCalls, BaseHTTPRequestHandler):
         self.answer(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     def answer(self, status, body=b"", headers=None):
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.send(status, body, headers)

@@ -8,8 +8,9 @@ import json
 import re
 import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 
 PAGE = 5  # small, so that listings have pages
 DATE = "2026-01-02T03:04:05.000Z"
@@ -25,15 +26,13 @@ class RecordedRequest:
     authorization: str
 
 
-class GcsJsonServer(ThreadingHTTPServer):
+class GcsJsonServer(LoopbackServer):
     """A server with one bucket, `bucket`; with `token` it requires a login, `keeps_conditions` may be turned off."""
 
-    daemon_threads = True
-    request_queue_size = 256
     bucket = "bucket"
 
     def __init__(self, *, token=""):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.token, self.keeps_conditions = token, True
         self.objects: dict[str, tuple[bytes, int]] = {}
         self.uploads: dict[str, tuple[str, dict[str, str], bytearray]] = {}
@@ -41,28 +40,15 @@ class GcsJsonServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.log: list[RecordedRequest] = []
         self.lose = 0  # number of next uploads that are executed, but not answered
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def options(self):
         """Storage options for `open_store`."""
         return {"endpoint_url": self.url, "token": "anon"}
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *exc):
-        self.shutdown()
-        self.server_close()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *args):
-        pass
+class Handler(LoopbackHandler):
+    default_headers = (("Content-Type", "application/json"),)
 
     def answer(self):
         server, parts = self.server, urlsplit(self.path)
@@ -109,8 +95,8 @@ class Handler(BaseHTTPRequestHandler):
     def store(self, name, query, data):
         server = self.server
         there = server.objects.get(name, (b"", 0))[1]
-        wanted = query.get("ifGenerationMatch")
-        if wanted is not None and server.keeps_conditions and int(wanted) != there:
+        required = query.get("ifGenerationMatch")
+        if required is not None and server.keeps_conditions and int(required) != there:
             return self.refuse(412, "At least one of the pre-conditions you specified did not hold.")
         server.objects[name] = (data, next(server.generations))
         if server.lose:
@@ -159,11 +145,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def refuse(self, status, message):
         return self.send(status, json.dumps({"error": {"code": status, "message": message}}).encode())
-
-    def send(self, status, body, headers=None):
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)

@@ -2,27 +2,24 @@
 
 import base64
 import json
-import ssl
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 
 STORAGE = "https://storage.azure.com"
 DAY = 86400
 
 
-class IdentityServer(ThreadingHTTPServer):
+class IdentityServer(LoopbackServer):
     """A server of tokens that Azurite accepts; records requests.
 
     `valid_seconds` has the validity of the next tokens, one each, then a day; `declared_seconds` is the validity in
     responses. `refusal` is the status and text of the next `num_refusals` responses; -1 for all.
     """
 
-    daemon_threads = True
-
     def __init__(self, secret, certificate=None):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler, certificate)
         self.secret = secret
         self.valid_seconds: list[float] = []
         self.declared_seconds: float | None = None
@@ -30,21 +27,6 @@ class IdentityServer(ThreadingHTTPServer):
         self.num_refusals = -1
         self.requests: list[str] = []
         self.issued: list[str] = []
-        scheme = "http"
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate.chain, certificate.key)
-            self.socket = context.wrap_socket(self.socket, server_side=True)
-            scheme = "https"
-        self.url = f"{scheme}://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.shutdown()
-        self.server_close()
 
     def token(self):
         """Return a token and its declared expiry, seconds since 1970."""
@@ -62,22 +44,19 @@ class IdentityServer(ThreadingHTTPServer):
         return self.issued[-1], now + (good if self.declared_seconds is None else self.declared_seconds)
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
+class Handler(LoopbackHandler):
+    def get(self):
         query = parse_qs(urlsplit(self.path).query)
         is_known = self.headers.get("X-IDENTITY-HEADER") == self.server.secret and query["resource"] == [STORAGE]
         self.answer(is_known, f"{self.path} {self.headers.get('X-IDENTITY-HEADER')}")
 
-    def do_POST(self):
+    def post(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         form = {name: values[0] for name, values in parse_qs(body).items()}
         is_known = self.server.secret in (form.get("client_secret"), form.get("client_assertion"))
         self.answer(is_known and form["scope"] == f"{STORAGE}/.default", f"{self.path} {body}")
+
+    do_GET, do_POST = get, post  # noqa: N815 -- http.server names them so
 
     def answer(self, is_known, request):
         server = self.server
@@ -85,13 +64,13 @@ class Handler(BaseHTTPRequestHandler):
         if server.refusal and server.num_refusals:
             server.num_refusals -= 1
             status, text = server.refusal
-            return self.send(
+            return self.send_json(
                 status, {"error": "invalid_client", "error_description": f"{text} {request}", "message": request}
             )
         if not is_known:
-            return self.send(401, {"error": "invalid_client", "error_description": f"AADSTS7000215: {request}"})
+            return self.send_json(401, {"error": "invalid_client", "error_description": f"AADSTS7000215: {request}"})
         token, until = server.token()
-        return self.send(
+        return self.send_json(
             200,
             {
                 "access_token": token,
@@ -102,10 +81,5 @@ class Handler(BaseHTTPRequestHandler):
             },
         )
 
-    def send(self, status, answer):
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def send_json(self, status, answer):
+        self.send(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})

@@ -26,14 +26,14 @@ class PartCalls:
             server.files[name] = b"".join(parts[number] for number in numbers)
             server.changed[name] = time.time()
             return self.answer(200)
-        asked = json.loads(body)
+        arguments = json.loads(body)
         if path.endswith("create-upload-part-urls"):
-            first, name = asked["start_part_number"], asked["path"]
-            numbers = range(first, first + asked["count"])
+            first, name = arguments["start_part_number"], arguments["path"]
+            numbers = range(first, first + arguments["count"])
             urls = [{"url": f"{server.url}{PARTS}{n}{name}", "part_number": n, "headers": []} for n in numbers]
             return self.say(upload_part_urls=urls)
         if path.endswith("create-abort-upload-url"):
-            return self.say(abort_upload_url={"url": f"{server.url}{PARTS}0{asked['path']}", "headers": []})
+            return self.say(abort_upload_url={"url": f"{server.url}{PARTS}0{arguments['path']}", "headers": []})
         return self.fault(404, "ENDPOINT_NOT_FOUND")
 
     def on_part(self, path, query, body):

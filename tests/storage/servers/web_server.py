@@ -1,41 +1,25 @@
 """A small web server: files with ranges, and the endpoints of the Hugging Face Hub."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 
-class WebServer(ThreadingHTTPServer):
+
+class WebServer(LoopbackServer):
     """A server of files by path; `ranges` and `heads` turn off what some servers lack, `token` requires a login."""
 
-    daemon_threads = True
-    request_queue_size = 256
-
     def __init__(self, files, *, token=None):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.files, self.token = dict(files), token
         self.ranges = self.heads = True
         self.log: list[tuple[str, str]] = []
         self.redirects: dict[str, str] = {}
         self.headers: list[dict[str, str]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.shutdown()
-        self.server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *args):
-        pass
+class Handler(LoopbackHandler):
+    default_headers = (("ETag", '"1"'),)
 
     def answer(self):
         server, path = self.server, unquote(urlsplit(self.path).path)
@@ -83,12 +67,3 @@ class Handler(BaseHTTPRequestHandler):
             following = f"{self.server.url}{urlsplit(self.path).path}?recursive=true&cursor={begin + 2}"
             headers["Link"] = f'<{following}>; rel="next"'
         return self.send(200, json.dumps(found[begin : begin + 2]).encode(), headers)
-
-    def send(self, status, body, headers=None):
-        self.send_response(status)
-        for name, value in {"ETag": '"1"', **(headers or {})}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)

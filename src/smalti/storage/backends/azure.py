@@ -38,7 +38,7 @@ _MAX_EXPLANATION = 120  # characters per credential in an error message
 
 
 def container_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix; pure."""
+    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix."""
     container, at, account = host.partition("@")
     if at:
         options.setdefault("account_name", account.split(".")[0])
@@ -46,7 +46,7 @@ def container_address(scheme: str, host: str, prefix: str, options: dict[str, An
 
 
 def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix; pure.
+    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix.
 
     The variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME take precedence over the account.
 

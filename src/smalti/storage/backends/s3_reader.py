@@ -77,7 +77,7 @@ class S3Reader:
         return int(self._request("HeadObject", path)["ContentLength"])
 
     def renew(self) -> None:
-        """Discard this process's client, so that the next one reads the credentials anew."""
+        """Discard this process's client, so that the next one reads the credentials again."""
         client = self._client.peek()
         for key in [key for key, known in list(_clients.items()) if known is client]:
             _clients.pop(key, None)

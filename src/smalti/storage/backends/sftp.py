@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
-from smalti.storage.listing import is_temporary, path_beside, temporary_name, unfinished_among
+from smalti.storage.listing import is_temporary, temporary_name, temporary_path, unfinished_uploads_in
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import Address, detect, load_extra
 from smalti.storage.store import UnfinishedUpload
@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 18
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address sftp://user@host:port/absolute/path; pure.
+    """Return the address sftp://user@host:port/absolute/path.
 
     Raises:
         StoreError: the port is not a number.
@@ -89,11 +89,11 @@ def _class() -> Any:
 
         async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
             """Return the temporary files below a folder, with whole paths for keys."""
-            return unfinished_among(await self._files(path))
+            return unfinished_uploads_in(await self._files(path))
 
         async def _abort_upload(self, path: str, upload_id: str) -> None:
             async with self._pool.get() as channel:
-                await channel.remove(path_beside(path, upload_id))
+                await channel.remove(temporary_path(path, upload_id))
 
         async def _files(self, path: str) -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from smalti.storage.schemes import Address, load_extra
 PLAIN = "/:@!$&'()*+,;=-._~"
 """Characters of a path that are not percent-encoded."""
 _OWN_HEADERS = frozenset({"Accept-Encoding", "Range"})
-"""Headers of this module, which contain no login."""
+"""Headers that this module adds; they contain no login."""
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
@@ -37,21 +37,21 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
     trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_leave_logins)
+    trace.on_request_redirect.append(_remove_logins)
     client = dict(options.get("client_kwargs") or {})
     client["trace_configs"] = [*client.get("trace_configs", ()), trace]
     settings = {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
     return settings | {"client_kwargs": client}
 
 
-async def _leave_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
+async def _remove_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
     """Remove the caller's headers from a redirect to another server; aiohttp itself removes `Authorization`."""
     if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
         for name in set(redirect.headers) - _OWN_HEADERS:
             redirect.headers.popall(name)
 
 
-async def _redirected(address: str, request: Any) -> Any:
+async def _response(address: str, request: Any) -> Any:
     """Return the response to a request.
 
     Raises:
@@ -69,7 +69,7 @@ async def _redirected(address: str, request: Any) -> Any:
 
 
 def is_same_server(address: str, target: str) -> bool:
-    """Return whether a target, which may be relative, is of the same scheme, host and port."""
+    """Return whether a target, which may be relative, has the same scheme, host and port. Pure."""
     url = importlib.import_module("yarl").URL
     try:
         return bool(url(address).join(url(target)).origin() == url(address).origin())
@@ -105,7 +105,7 @@ def web_class() -> Any:
                 if ranged and reply.status != 206:
                     return body[begin:end]  # the server ignored the range
                 if ranged and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
-                    raise StoreError(f"{url}: the server gave another part of it than it was asked for", url=url)
+                    raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
                 return body
 
         async def _info(self, url: str, **_: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def web_class() -> Any:
             logins = {**self._login(), **options.pop("headers", {})}
             sent = {"Accept-Encoding": "identity", **(logins if is_own else {}), **headers}
             request = session.request(method, yarl.URL(address, encoded=True), headers=sent, **options)
-            return await _redirected(address, request)
+            return await _response(address, request)
 
         async def _find(self, url: str, **_: Any) -> Any:
             raise StoreError(f"{url}: a web server cannot be listed; name the shard set itself", url=url)
@@ -137,11 +137,11 @@ def web_class() -> Any:
     return WebFileSystem
 
 
-def _is_span(told: str, begin: int, end: int | None, num_bytes: int) -> bool:
-    """Return whether a body of which the server tells `bytes <first>-<last>/<total>` is what was asked for."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told)
+def _is_span(content_range: str, begin: int, end: int | None, num_bytes: int) -> bool:
+    """Return whether a body is the requested span, by its header `bytes <first>-<last>/<total>`. Pure."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", content_range)
     if found is None:
-        return not told  # some do not say
+        return not content_range  # some servers omit the header
     first, total = found.groups()
     if int(first) != begin or total == "*":
         return int(first) == begin

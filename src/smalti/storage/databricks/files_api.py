@@ -27,9 +27,9 @@ class FilesApi:
 
     def stat(self, path: str) -> dict[str, Any]:
         """Return the entry of a file or folder."""
-        wanted = ["content-length", "last-modified"]
+        headers = ["content-length", "last-modified"]
         try:
-            found = self._workspace.request("HEAD", _address(FILES, path), path, headers={}, response_headers=wanted)
+            found = self._workspace.request("HEAD", _address(FILES, path), path, headers={}, response_headers=headers)
         except FileNotFoundError:
             self._workspace.request("HEAD", _address(DIRECTORIES, path), path, headers={})
             return {"name": path, "size": 0, "type": "directory", "last_modified": ""}

@@ -23,7 +23,7 @@ from fsspec.utils import stringify_path
 from smalti.storage.databricks.dbfs_api import DbfsApi
 from smalti.storage.databricks.files_api import FilesApi
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.listing import is_temporary, path_beside, unfinished_among
+from smalti.storage.listing import is_temporary, temporary_path, unfinished_uploads_in
 from smalti.storage.redact import secret_values
 from smalti.storage.schemes import load_extra
 from smalti.storage.store import UnfinishedUpload
@@ -109,11 +109,11 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
         """Return the temporary files below a folder, with whole paths for keys."""
-        return unfinished_among(self._below(self._strip_protocol(path), None))
+        return unfinished_uploads_in(self._below(self._strip_protocol(path), None))
 
     def abort_upload(self, path: str, upload_id: str) -> None:
         """Remove a temporary file in the folder of `path`."""
-        self.rm_file(path_beside(self._strip_protocol(path), upload_id))
+        self.rm_file(temporary_path(self._strip_protocol(path), upload_id))
 
     def modified(self, path: str) -> datetime:
         """Return when a file was last changed."""
