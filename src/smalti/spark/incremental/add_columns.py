@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
-from smalti.catalog.additions.columns import ColumnsEntry, columns_of, store_columns
+from smalti.catalog.additions.columns import columns_of, store_columns
 from smalti.catalog.publishing.check_stored import check_stored
 from smalti.catalog.publishing.publish import check_target
 from smalti.catalog.retention import markers
@@ -53,16 +53,14 @@ class AlignedPlan:
 
     store: Store
     write_id: str
-    schema: Schema | None
-    """Columns of the column shards; None until they are planned by the DataFrame's types."""
+    schema: Schema
+    """Columns of the column shards."""
     options: ShardOptions
     columns: TablePlan | None = None
     """Plan of the DataFrame's columns; None for the output of a function."""
 
     def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
         """Return an uploader of the column shard of the shard in this place."""
-        if self.schema is None:
-            raise SchemaError("the columns to add are not known yet")
         prefix = f"{self.write_id}/{place:08d}-{attempt.attempt}"
         builder = ShardBuilder(self.schema, self.options)
         return ShardUploader(self.store, prefix if split is None else f"{split}/{prefix}", builder, partition=split)
@@ -75,12 +73,10 @@ class Computed:
     store: Store
     columns: Mapping[str, str]
     logical: Mapping[str, Any]
-    function: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+    function: Callable[[dict[str, Any]], Mapping[str, Any]]
 
     def batches(self, info: ShardInfo) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the values for a shard's samples by column, after their number."""
-        if self.function is None:
-            raise SchemaError("there is no function to compute columns with")
         types = parse_logical(self.logical, self.columns)
         with open_checked(self.store, info) as shard:
             for begin in range(0, info.samples, _BATCH_SAMPLES):
@@ -119,7 +115,7 @@ def compute_shards(
 
 def _computed_shard(plan: AlignedPlan, computed: Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
     uploader = plan.uploader(place, info.partition, attempt)
-    names = plan.schema.names if plan.schema is not None else ()
+    names = plan.schema.names
     try:
         for count, values in computed.batches(info):
             _check_values(values, names, count, info)
@@ -145,22 +141,28 @@ def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo
             )
 
 
-def write_keyed(
-    df: "DataFrame", columns: Mapping[str, str | None], plan: AlignedPlan, shards: Sequence[ShardInfo]
-) -> tuple[AlignedPlan, dict[str, Any], ColumnShards]:
-    """Write column shards with the values of a DataFrame; return the completed plan, logical types, and the shards.
+def plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan:
+    """Return how the columns of a DataFrame of values are stored.
 
     Raises:
-        SchemaError: A column cannot be stored, or a sample has no values or has them twice.
+        SchemaError: It has no column of sample ids, or a column cannot be stored.
     """
-    from pyspark.sql import functions
-
     if SAMPLE_ID not in df.columns or df.schema[SAMPLE_ID].dataType.simpleString() not in ("int", "bigint"):
         raise SchemaError(
             f"the DataFrame needs a column {SAMPLE_ID!r} of whole numbers, one for each sample of the set"
         )
-    stored = plan_table(df.drop(SAMPLE_ID).schema, columns)
-    plan = replace(plan, schema=Schema.from_columns(stored.encodings), columns=stored)
+    return plan_table(df.drop(SAMPLE_ID).schema, columns)
+
+
+def write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]) -> ColumnShards:
+    """Write column shards with the values of a DataFrame.
+
+    Raises:
+        SchemaError: A value cannot be stored, or a sample has no values or has them twice.
+    """
+    from pyspark.sql import functions
+
+    stored = _columns_of(plan)
     quoted = ("`" + name.replace("`", "``") + "`" for name in stored.names)
     frame = stored.select(df).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
@@ -171,9 +173,13 @@ def write_keyed(
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
     placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
-    markers.begin(plan.store, plan.write_id)
-    found = _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))
-    return plan, dict(stored.logical), found
+    return _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))
+
+
+def _columns_of(plan: AlignedPlan) -> TablePlan:
+    if plan.columns is None:
+        raise SchemaError("the columns to add are computed by a function, and not of a DataFrame")
+    return plan.columns
 
 
 def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -200,8 +206,7 @@ def write_placed(
     plan: AlignedPlan, ends: Any, splits: Sequence[str | None], batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
     """Write sorted rows to the column shards of their places."""
-    if plan.columns is None:
-        raise SchemaError("the columns to add are not known yet")
+    columns = _columns_of(plan)
     found: list[list[Any]] = []
     uploader: ShardUploader | None = None
     place, following = -1, 0
@@ -213,9 +218,9 @@ def write_placed(
                 uploader = plan.uploader(place, splits[place], attempt)
             ids = batch.column("sample").to_numpy(zero_copy_only=False)
             _check_ids(ids, following)
-            named = pa.RecordBatch.from_arrays(batch.columns[2:], list(plan.columns.names))
+            named = pa.RecordBatch.from_arrays(batch.columns[2:], list(columns.names))
             if uploader is not None:
-                uploader.write_batch(plan.columns.prepare(named, first_row=following))
+                uploader.write_batch(columns.prepare(named, first_row=following))
             following += len(ids)
         _finish(found, place, uploader, following, ends)
     except BaseException:
@@ -306,17 +311,20 @@ def add_columns(
     base = _base(store, columns)
     options = ShardOptions(compression, tuple(hashes), None)
     write_id = new_write_id()
-    computed = Computed(store, base.schema.columns(), base.logical)
+    stored = None if callable(values) else plan_keyed(values, columns)
+    encodings = stored.encodings if stored is not None else _encodings(columns)
+    plan = AlignedPlan(store, write_id, Schema.from_columns(encodings), options, stored)
+    markers.begin(store, write_id)
     if callable(values):
-        plan = AlignedPlan(store, write_id, Schema.from_columns(_encodings(columns)), options)
-        markers.begin(store, write_id)
-        found = write_computed(spark, plan, replace(computed, function=values), base.shards)
-        logical: dict[str, Any] = {}
+        computed = Computed(store, base.schema.columns(), base.logical, values)
+        found = write_computed(spark, plan, computed, base.shards)
     else:
-        plan, logical, found = write_keyed(values, columns, AlignedPlan(store, write_id, None, options), base.shards)
+        found = write_keyed(values, plan, base.shards)
     added = _in_order(found, base.shards)
     check_stored(store, added, write_id)
-    manifest = _publish(store, base, _entry(store, plan, added, logical), write_id)
+    logical = stored.logical if stored is not None else {}
+    entry = store_columns(store, f"{write_id}/columns.arrow", added, plan.schema.columns(), logical)
+    manifest = _publish(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
     markers.end(store, write_id)
     return manifest
 
@@ -356,7 +364,7 @@ def drop_columns(
                 column=rest[0],
             )
     kept = [each for each in base.sidecars if not set(names) & set(each.get("columns", ()))]
-    return _publish_with(store, base, kept, new_write_id(), "drop_columns")
+    return _publish(store, base, kept, new_write_id(), "drop_columns")
 
 
 def _newest(store: Store) -> Manifest:
@@ -402,19 +410,9 @@ def _in_order(found: Mapping[int, ShardInfo], shards: Sequence[ShardInfo]) -> tu
     return tuple(replace(found[place], partition=shard.partition) for place, shard in enumerate(shards))
 
 
-def _entry(store: Store, plan: AlignedPlan, added: Sequence[ShardInfo], logical: Mapping[str, Any]) -> ColumnsEntry:
-    if plan.schema is None:
-        raise SmaltiError("the columns are not known after they were written")
-    return store_columns(store, f"{plan.write_id}/columns.arrow", added, plan.schema.columns(), logical)
-
-
-def _publish(store: Store, base: Manifest, entry: ColumnsEntry, write_id: str) -> Manifest:
-    return _publish_with(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
-
-
-def _publish_with(
+def _publish(
     store: Store, base: Manifest, sidecars: Sequence[Mapping[str, Any]], write_id: str, operation: str
 ) -> Manifest:
-    """The version that shows the same shards, with these things beside them."""
+    """Publish a version with the same shards and these additions."""
     draft = base.redraft(write_id, sidecars=tuple(sidecars))
     return publish_from(store, base, draft, operation=operation)

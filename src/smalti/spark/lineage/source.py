@@ -266,23 +266,17 @@ def check_unchanged(df: "DataFrame", before: FileList | None) -> None:
         CatalogError: A file was replaced or removed, so that rows of two states may have been read.
     """
     if not hasattr(df, "_jdf"):
-        _check_on_connect(df, before or [])
+        if before:
+            try:
+                _check_same(before, list_files(df))
+            except StoreNotFound as error:
+                raise _changed(error.path, "is gone") from error
         return
     for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
         if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
             relation = leaf.relation()
             then, _ = _listed(relation.location().allFiles())
             _check_same(then, _listed(_list_again(df, relation).allFiles())[0])
-
-
-def _check_on_connect(df: "DataFrame", before: FileList) -> None:
-    if not before:
-        return
-    try:
-        now = list_files(df)
-    except StoreNotFound as error:
-        raise _changed(error.path, "is gone") from error
-    _check_same(before, now)
 
 
 def _check_same(before: FileList, now: FileList) -> None:

@@ -25,13 +25,7 @@ from smalti.spark.lineage.source import require_unchanged, source_of, write_id_o
 from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
 from smalti.spark.writing.options import ProgressChoice, WriteOptions
 from smalti.spark.writing.packing import delete_all, make_durable, pack
-from smalti.spark.writing.plan import (
-    check_append,
-    learn_columns,
-    plan_write,
-    select_inputs,
-    stored_columns,
-)
+from smalti.spark.writing.plan import check_append, learn_columns, plan_write, select_inputs, stored_columns
 from smalti.spark.writing.progress import reporting
 from smalti.spark.writing.shuffle import shuffle_rows as shuffled
 from smalti.spark.writing.task import run

@@ -106,6 +106,7 @@ class TransformRun:
     _begin: int = 0
     _end: int = 0
     """End of the rows of the partition that the function got last, for messages; `_begin` is their start."""
+    _input_error: Exception | None = None
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the output of the function over these batches; all batches have the same columns and types.
@@ -122,6 +123,8 @@ class TransformRun:
             except StopIteration:
                 return
             except Exception as error:
+                if error is self._input_error:  # the function did not cause it
+                    raise
                 raise self._failed(error) from error
             for batch in self._as_batches(result):
                 if batch.num_rows:
@@ -138,9 +141,13 @@ class TransformRun:
                 yield function(batch)
 
     def _counted(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in _Upstream(source):
-            self._begin, self._end = self._end, self._end + batch.num_rows
-            yield batch
+        try:
+            for batch in source:
+                self._begin, self._end = self._end, self._end + batch.num_rows
+                yield batch
+        except Exception as error:
+            self._input_error = error
+            raise
 
     def _as_batches(self, result: Any) -> list[pa.RecordBatch]:
         if isinstance(result, pa.RecordBatch):
@@ -193,40 +200,12 @@ class TransformRun:
         return f"; expected {', '.join(f'{f.name} ({f.type})' for f in self.schema)}" if self.schema else ""
 
     def _failed(self, error: Exception) -> Exception:
-        if isinstance(error, _UpstreamError):
-            return error.cause
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         text = error.message if isinstance(error, SmaltiError) else f"{type(error).__name__}: {error}"
         kind = type(error) if isinstance(error, SmaltiError) else SmaltiError
         facts = error.facts if isinstance(error, SmaltiError) else {}
         return kind(f"{self._rows}: `transform` failed: {text}{place}; nothing was published", **facts)
-
-
-class _UpstreamError(Exception):
-    """Carrier of an error of the input through the user's function, which did not cause it."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-class _Upstream:
-    """An iterator that marks errors of its source, to distinguish them from errors of the function that reads it."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = iter(batches)
-
-    def __iter__(self) -> "_Upstream":
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        try:
-            return next(self._batches)
-        except StopIteration:
-            raise
-        except Exception as error:
-            raise _UpstreamError(error) from error
 
 
 def _to_pandas(batch: pa.RecordBatch) -> Any:
