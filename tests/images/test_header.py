@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from smalti.errors import BadImageError
+from smalti.format.encodings.image_checks import check_jpeg
 from smalti.images import probe_image
+from smalti.images.header import exif_orientation
 
 
 def encode(kind: str, size=(40, 30), mode="RGB", **options) -> bytes:
@@ -84,3 +86,13 @@ def test_a_rotated_photo_reports_its_stored_size():
     Image.fromarray(np.zeros((10, 20, 3), np.uint8)).save(out, "JPEG", exif=exif)
     header = probe_image(out.getvalue())
     assert (header.width, header.height) == (20, 10)
+
+
+def test_fill_bytes_and_markers_without_payload_are_skipped():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo = encode("JPEG", exif=exif)
+    for extra in (b"\xff\x01", b"\xff\xd0", b"\xff"):
+        data = photo[:2] + extra + photo[2:]
+        assert exif_orientation(data) == 6
+        assert check_jpeg(data) is None

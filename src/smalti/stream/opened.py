@@ -16,7 +16,8 @@ from smalti.cache import ShardCache, with_descriptors
 from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
-from smalti.format.reading.joining import check_alike, filled, joined
+from smalti.format.reading.batch import filled
+from smalti.format.reading.joining import check_alike, joined
 from smalti.stream.joined import AlignedShards, JoinedCache
 from smalti.stream.shard_set import ConcatenatedShards, ShardSet, find_shard_set
 from smalti.stream.stream import StreamOptions

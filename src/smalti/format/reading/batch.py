@@ -123,12 +123,12 @@ def read_batch(selection: RowSelection, out: Arrays | None = None) -> dict[str, 
 def gather_batch(selection: RowSelection, columns: Sequence[str] | None = None) -> dict[str, Any]:
     """Read the samples by column, undecoded; see `Shard.gather`."""
     known = {column.name: column for column in selection.plan.columns}
-    check_known(columns or (), known)
+    check_column_names(columns or (), known)
     chosen = selection.plan.columns if columns is None else [known[name] for name in columns]
     return _read(selection, chosen, {}, lambda source, _, cells: collect(source, cells))
 
 
-def check_known(names: Iterable[str], known: Collection[str]) -> None:
+def check_column_names(names: Iterable[str], known: Collection[str]) -> None:
     """Return only if every column of `names` exists.
 
     Raises:
@@ -183,3 +183,17 @@ def check_out(array: Array, name: str, shape: tuple[int, ...], dtype: "np.dtype[
             column=name,
         )
     return array
+
+
+def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
+    """Write the columns that are arrays into those of `out` that have their names, and return the batch.
+
+    Raises:
+        SchemaError: An array of `out` has another dtype or shape, or cannot be written.
+    """
+    for name, array in (out or {}).items():
+        found = columns.get(name)
+        if isinstance(found, np.ndarray):
+            check_out(array, name, found.shape, found.dtype)[...] = found
+            columns[name] = array
+    return columns

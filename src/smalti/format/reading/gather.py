@@ -145,7 +145,7 @@ def gather(data: Bytes1d, begin: Int64s, size: int) -> Bytes1d:
 
 
 def _pieces(num_items: int, num_bytes: int) -> int:
-    """Return into how many pieces to cut each item, so that numpy, which needs 500 items for it, releases the lock."""
+    """Return the number of pieces to cut each item into: only from 500 items on does numpy release the lock."""
     pieces = 1
     if num_items * num_bytes >= _STEP_BYTES:
         while num_items * pieces < _UNLOCKED_ITEMS and num_bytes % (2 * pieces) == 0:

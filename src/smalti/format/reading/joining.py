@@ -10,13 +10,14 @@ import numpy as np
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.info import ShardInfo
-from smalti.format.reading.batch import Arrays, RowSelection, check_out, gather_batch, read_batch
+from smalti.format.reading.batch import Arrays, RowSelection, filled, gather_batch, read_batch
 from smalti.format.reading.gather import Ragged
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
 
 AnyShard = Shard | TextShard
+_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: no Python code runs for each of them
 
 
 def open_shard(
@@ -55,9 +56,6 @@ def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = Fa
             alive.append(shard.schema)
 
 
-_PLAN = attrgetter("plan")  # a batch may touch a thousand shards: no Python code runs for each of them
-
-
 def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Arrays | None = None) -> dict[str, Any]:
     """Return samples of several shards by column, in the order of `rows`, as `Shard.batch` does for one.
 
@@ -76,20 +74,6 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
     if selection is not None:
         return read_batch(selection, out)
     return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
-
-
-def filled(columns: dict[str, Any], out: Arrays | None) -> dict[str, Any]:
-    """Write the columns that are arrays into those of `out` that have their names, and return the batch.
-
-    Raises:
-        SchemaError: An array of `out` has another dtype or shape, or cannot be written.
-    """
-    for name, array in (out or {}).items():
-        found = columns.get(name)
-        if isinstance(found, np.ndarray):
-            check_out(array, name, found.shape, found.dtype)[...] = found
-            columns[name] = array
-    return columns
 
 
 def gather_of(

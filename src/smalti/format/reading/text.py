@@ -5,7 +5,7 @@ The meta file: uint32 N | uint32 offset, into the data file, of each line, and o
 
 import mmap
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Array
 from smalti.format.info import FileInfo, ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import check_known, check_out
+from smalti.format.reading.batch import Arrays, check_column_names, filled
 from smalti.format.reading.gather import Ragged
 from smalti.format.reading.selection import check_rows
 from smalti.format.reading.stored import StoredSamples
@@ -95,7 +95,7 @@ class TextShard:
         columns = self._columns([number])
         return {name: values[0] for name, values in columns.items()}
 
-    def batch(self, indices: Array, *, out: Mapping[str, Array] | None = None) -> dict[str, Any]:
+    def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:
         """Return the samples at `indices`, by column, in that order.
 
         Args:
@@ -113,15 +113,8 @@ class TextShard:
             ValueError: The shard is closed.
         """
         found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
-        columns: dict[str, Any] = {}
-        for name, encoding in zip(self._lines.names, self._lines.encodings, strict=True):
-            values = _numbers(encoding, found[name])
-            target = None if out is None else out.get(name)
-            if target is not None and isinstance(values, np.ndarray):
-                check_out(target, name, values.shape, values.dtype)[...] = values
-                values = target
-            columns[name] = values
-        return columns
+        encodings = zip(self._lines.names, self._lines.encodings, strict=True)
+        return filled({name: _numbers(encoding, found[name]) for name, encoding in encodings}, out)
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
@@ -135,7 +128,7 @@ class TextShard:
         """
         encodings = self.info.schema.columns()
         chosen = encodings if columns is None else columns
-        check_known(chosen, encodings)
+        check_column_names(chosen, encodings)
         found = self.batch(indices)
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
 
