@@ -47,7 +47,7 @@ def names(number):
 def test_a_task_on_the_drivers_disk_leaves_syncing_to_the_driver(tmp_path):
     store = logging_store(tmp_path)
     answer = task(store, HERE)
-    # A shard of 512 bytes has room for 28 numbers: its head takes 169 of them.
+    # A shard of 512 bytes holds 28 numbers: its head takes 169 bytes.
     assert sorted(store.keys("put_unsynced")) == names(4)
     assert answer[1]["is_synced"] is False
     assert store.keys("put") == store.keys("sync") == []
