@@ -88,7 +88,7 @@ def test_a4_a_frozen_attempt_that_resumes_after_the_commit_changes_nothing(tmp_p
     made = commit(store, write_id, [write(store, write_id, "bbbbbbbb")])
     before = shards_of(store)
     os.kill(zombie, signal.SIGCONT)
-    assert os.waitstatus_to_exitcode(os.waitpid(zombie, 0)[1]) == 1, "it is told the version that the write has"
+    assert os.waitstatus_to_exitcode(os.waitpid(zombie, 0)[1]) == 1, "it gets the version that the write has"
     timer.cancel()
     assert len(shards_of(store)) > len(before), "it did go on"
     assert load_manifest(store).digest == made.digest

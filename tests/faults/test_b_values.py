@@ -1,7 +1,7 @@
 """B: values and schemas that could change on their way through the writers and back through the readers.
 
-What each encoding takes and refuses is in `tests/format`, Spark's types in `tests/spark`; here it is shown of the doors
-that a refused value is named and publishes nothing, and that an odd one comes back.
+The values that each encoding accepts are tested in `tests/format`, and Spark's types in `tests/spark`. These tests
+check that a refused value is named and nothing is published, and that unusual values come back.
 """
 
 import numpy as np

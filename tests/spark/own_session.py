@@ -1,4 +1,4 @@
-"""The Spark session of the tests: one per process as long as all want the same master, because a new one is expensive.
+"""The Spark session of the tests: one per process while all tests use the same master, because a new one is expensive.
 
 Each file has it as if it were new: with the settings that it had at first, and without views and cached tables.
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import BadImageError, MissingDependency, SchemaError, SmaltiError, StoreNotFound
-from smalti.spark.tasks import CarriedError, carried, surfaced, unpack
+from smalti.spark.tasks import EncodedError, decode_error, decode_errors, encode_errors
 
 
 def fail_with(error):
@@ -11,48 +11,48 @@ def fail_with(error):
         yield from batches
         raise error
 
-    return carried(task)
+    return encode_errors(task)
 
 
 def test_an_error_keeps_type_message_and_plain_facts():
     original = StoreNotFound("no such key: 'ä' \"b\"", key="x/ä.jpg", size=3, extra=object())
-    with pytest.raises(CarriedError) as caught:
+    with pytest.raises(EncodedError) as caught:
         list(fail_with(original)(iter([1])))
     wrapped = f"org.apache.spark.SparkException: Job aborted\nTraceback ...\n{caught.value}\n\tat java.base/..."
-    found = unpack(wrapped)
+    found = decode_error(wrapped)
     assert type(found) is StoreNotFound
     assert str(found) == "no such key: 'ä' \"b\""
     assert (found.key, found.size) == ("x/ä.jpg", 3)
 
 
 def test_the_driver_raises_the_original_error_with_sparks_as_its_cause():
-    with pytest.raises(SchemaError, match="column 'x'") as caught, surfaced():
+    with pytest.raises(SchemaError, match="column 'x'") as caught, decode_errors():
         list(fail_with(SchemaError("column 'x': null", column="x"))(iter([])))
-    assert isinstance(caught.value.__cause__, CarriedError)
+    assert isinstance(caught.value.__cause__, EncodedError)
 
 
 def test_other_errors_pass_unchanged():
-    with pytest.raises(ZeroDivisionError), surfaced():
+    with pytest.raises(ZeroDivisionError), decode_errors():
         list(fail_with(ZeroDivisionError("theirs"))(iter([])))
 
 
 def test_text_without_a_mark_has_no_error():
-    assert unpack("py4j.protocol.Py4JJavaError: something") is None
+    assert decode_error("py4j.protocol.Py4JJavaError: something") is None
 
 
 def test_an_unknown_type_becomes_the_base_class():
     class NewerError(BadImageError):
         pass
 
-    with pytest.raises(CarriedError) as caught:
+    with pytest.raises(EncodedError) as caught:
         list(fail_with(NewerError("from a newer release"))(iter([])))
-    assert type(unpack(str(caught.value))) is SmaltiError
+    assert type(decode_error(str(caught.value))) is SmaltiError
 
 
 def test_a_very_long_message_is_truncated_and_can_be_decoded():
-    with pytest.raises(CarriedError) as caught:
+    with pytest.raises(EncodedError) as caught:
         list(fail_with(BadImageError("x" * 100_000))(iter([])))
-    assert len(str(unpack(str(caught.value)))) == 16_000
+    assert len(str(decode_error(str(caught.value)))) == 16_000
 
 
 WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File ...\n"
@@ -97,11 +97,11 @@ WORKER = "An exception was thrown from the Python worker:\nTraceback (most recen
     ],
 )
 def test_a_python_that_cannot_run_tasks_is_reported_with_advice(text, message):
-    with pytest.raises(MissingDependency, match=message), surfaced():
+    with pytest.raises(MissingDependency, match=message), decode_errors():
         raise RuntimeError(WORKER + text)
 
 
 def test_a_package_that_the_driver_lacks_is_not_blamed_on_the_executors():
     text = "[PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found."
-    with pytest.raises(ImportError, match="PACKAGE_NOT_INSTALLED"), surfaced():
+    with pytest.raises(ImportError, match="PACKAGE_NOT_INSTALLED"), decode_errors():
         raise ImportError(text)

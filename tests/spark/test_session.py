@@ -92,14 +92,14 @@ def test_after_a_task_a_workers_modules_are_excluded_from_garbage_collection(spa
     """Spark's daemon collects garbage after every task, which takes 80 ms if modules are included."""
     frame = spark.range(0, 2, 1, 2)
 
-    def hidden(batches, attempt):
-        return {"rows": sum(batch.num_rows for batch in batches), "hidden": gc.get_freeze_count()}
+    def count_frozen(batches, attempt):
+        return {"rows": sum(batch.num_rows for batch in batches), "frozen": gc.get_freeze_count()}
 
-    run_tasks(frame, hidden)
-    run_tasks(frame, hidden)
-    answers = [answer for _, answer in run_tasks(frame, hidden)]
+    run_tasks(frame, count_frozen)
+    run_tasks(frame, count_frozen)
+    answers = [answer for _, answer in run_tasks(frame, count_frozen)]
     assert sum(answer["rows"] for answer in answers) == 2
-    assert max(answer["hidden"] for answer in answers) > 10_000
+    assert max(answer["frozen"] for answer in answers) > 10_000
 
 
 def test_two_answers_for_one_task_are_refused():

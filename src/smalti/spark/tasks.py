@@ -53,11 +53,11 @@ Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 
-class CarriedError(RuntimeError):
-    """A task's error, encoded for its way through Spark; `surfaced` decodes it."""
+class EncodedError(RuntimeError):
+    """A task's error, encoded for its way through Spark; `decode_errors` decodes it."""
 
 
-def carried(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[Iterator[Batch]], Iterator[Result]]:
+def encode_errors(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[Iterator[Batch]], Iterator[Result]]:
     """Return the task with every `SmaltiError` that it raises encoded for its way to the driver."""
 
     @functools.wraps(task)
@@ -65,19 +65,19 @@ def carried(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[It
         try:
             yield from task(batches)
         except SmaltiError as error:
-            raise CarriedError(f"{error} {_pack(error)}") from error
+            raise EncodedError(f"{error} {_encode(error)}") from error
 
     return run
 
 
-def _pack(error: SmaltiError) -> str:
+def _encode(error: SmaltiError) -> str:
     facts = {name: value for name, value in error.facts.items() if isinstance(value, str | int | float | bool | None)}
     text = json.dumps([type(error).__name__, error.message[:_MAX_MESSAGE], facts])
     return f"<smalti-error:{base64.b64encode(text.encode()).decode()}>"
 
 
 @contextlib.contextmanager
-def surfaced() -> Iterator[None]:
+def decode_errors() -> Iterator[None]:
     """Run Spark actions inside: raise an executor's `SmaltiError` with its type, and other errors unchanged.
 
     Errors of an unusable Python on the executors become `MissingDependency`, with advice.
@@ -86,7 +86,7 @@ def surfaced() -> Iterator[None]:
         yield
     except Exception as error:
         text = str(error)
-        original = unpack(text)
+        original = decode_error(text)
         if original is None and not isinstance(error, ImportError):  # an ImportError is of this process
             original = _explain(text)
         if original is None:
@@ -128,7 +128,7 @@ def _explain(text: str) -> SmaltiError | None:
     return None
 
 
-def unpack(text: str) -> SmaltiError | None:
+def decode_error(text: str) -> SmaltiError | None:
     """Return the error that a task encoded in this text; None if there is none."""
     match = _MARK.search(text)
     if match is None:
@@ -198,8 +198,8 @@ def run_on_rows(
 
 
 def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
-    task = carried(task_of(work, as_pandas=as_pandas))
-    with surfaced(), _small_batches(df.sparkSession):
+    task = encode_errors(task_of(work, as_pandas=as_pandas))
+    with decode_errors(), _small_batches(df.sparkSession):
         mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
         rows = mapped.collect()
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
@@ -219,7 +219,7 @@ def map_in_arrow(
     On a local master the workers run this process's interpreter; see `use_driver_python`.
     """
     use_driver_python(df.sparkSession)
-    return df.mapInArrow(carried(task), schema)
+    return df.mapInArrow(encode_errors(task), schema)
 
 
 def task_of(work: TaskFunction, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:

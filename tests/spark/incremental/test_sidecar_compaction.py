@@ -44,7 +44,7 @@ def joined(tmp_path):
     return root
 
 
-def beside(store, manifest):
+def column_shards(store, manifest):
     return [list(aligned_shards(store, entry, manifest.shards)) for entry in columns_of(manifest.sidecars)]
 
 
@@ -68,7 +68,7 @@ def test_the_joined_samples_are_the_same_and_in_the_same_order(joined):
 def test_shards_and_column_shards_are_cut_at_the_same_samples(joined):
     made = compact(joined, below=1300, size_limit=1300)
     assert 1 < len(made.shards) < len(load_manifest(joined, version=3).shards)
-    rows = beside(open_store(joined), made)
+    rows = column_shards(open_store(joined), made)
     assert [[shard.samples for shard in row] for row in rows] == [[shard.samples for shard in made.shards]] * 2
     assert all(shard.raw.num_bytes <= 1300 for row in (made.shards, *rows) for shard in row)
     dataset = open_dataset(str(joined))
@@ -115,7 +115,9 @@ def test_splits_stay_apart_and_are_read_joined(tmp_path):
     add_columns(tmp_path, {"square": "int"}, lambda batch: {"square": batch["id"] ** 2})
     made = compact(tmp_path, size_limit="1mb")
     assert [(shard.partition, shard.samples) for shard in made.shards] == [("test", 4), ("train", 4)]
-    assert all(shard.raw.basename.startswith(f"{shard.partition}/") for shard in beside(open_store(tmp_path), made)[0])
+    assert all(
+        shard.raw.basename.startswith(f"{shard.partition}/") for shard in column_shards(open_store(tmp_path), made)[0]
+    )
     dataset = open_dataset(str(tmp_path), split="train")
     assert [(dataset[number]["id"], dataset[number]["square"]) for number in range(4)] == [
         (4, 16), (5, 25), (6, 36), (7, 49),
@@ -131,27 +133,27 @@ def shards_in(store):
     return {key for key in store.objects if "/shard." in key}
 
 
-@pytest.mark.parametrize("meanwhile", ["added", "dropped"])
-def test_columns_added_or_dropped_during_a_compaction_win_and_nothing_is_left(meanwhile):
+@pytest.mark.parametrize("change", ["added", "dropped"])
+def test_columns_added_or_dropped_during_a_compaction_win_and_nothing_is_left(change):
     store = InterferingStore()
     in_memory(store)
     acts = {
         "added": lambda: add_columns(store, {"x": "int"}, lambda batch: {"x": batch["id"]}),
         "dropped": lambda: drop_columns(store, ["square"]),
     }
-    store.interfere = acts[meanwhile]
+    store.interfere = acts[change]
     with pytest.raises(CommitConflict):
         compact(store, size_limit="1mb")
     left = columns_of(load_manifest(store).sidecars)
-    assert [list(entry.columns) for entry in left] == ([["square"], ["x"]] if meanwhile == "added" else [])
-    assert len(shards_in(store)) == 8 + (4 if meanwhile == "added" else 0)
+    assert [list(entry.columns) for entry in left] == ([["square"], ["x"]] if change == "added" else [])
+    assert len(shards_in(store)) == 8 + (4 if change == "added" else 0)
     assert verify(store).ok
 
 
 def test_a_damaged_column_shard_fails_the_compaction_and_nothing_is_left():
     store = MemoryStore()
     in_memory(store)
-    key = beside(store, load_manifest(store))[0][3].stored.basename
+    key = column_shards(store, load_manifest(store))[0][3].stored.basename
     store.objects[key] = store.objects[key][:-1] + b"!"
     before = dict(store.objects)
     with pytest.raises(ChecksumMismatch):
@@ -176,7 +178,7 @@ def test_killed_after_any_write_the_old_or_the_new_version_is_whole_and_vacuum_r
             break
         store.heal()
         newest = load_manifest(store)
-        named = {shard.stored.basename for row in (newest.shards, *beside(store, newest)) for shard in row}
+        named = {shard.stored.basename for row in (newest.shards, *column_shards(store, newest)) for shard in row}
         now[0] += 20 * 86400
         vacuum(store, dry_run=False)
         assert verify(store).ok, f"killed after {count} writes"

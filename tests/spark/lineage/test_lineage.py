@@ -180,8 +180,8 @@ def delta_leaf(text):
 
 
 def test_the_source_of_a_delta_table_has_the_version_of_its_file_index():
-    told = source_of(frame_of(delta_leaf("Delta[version=17, s3://lake/t]")))
-    assert told == {"sources": [{"format": "delta", "paths": ["s3://***@lake/t"], "version": 17}]}
+    found = source_of(frame_of(delta_leaf("Delta[version=17, s3://lake/t]")))
+    assert found == {"sources": [{"format": "delta", "paths": ["s3://***@lake/t"], "version": 17}]}
     assert "version" not in source_of(frame_of(delta_leaf("TahoeLogFileIndex(...)")))["sources"][0]
 
 
@@ -239,11 +239,11 @@ def test_spark_connect_has_the_names_of_files_and_no_plan(tmp_path):
     put(table / "_delta_log" / f"{10:020}.checkpoint.parquet", b"")
     put(table / "_delta_log" / f"{12:020}.json.tmp", b"")
     files = [f"file://{table}/day=1/part-1.parquet", f"file://{table}/day=2/part-0.parquet"]
-    told = source_of(type("Frame", (), {"inputFiles": lambda _: files})())
-    (source,) = told["sources"]
+    found = source_of(type("Frame", (), {"inputFiles": lambda _: files})())
+    (source,) = found["sources"]
     assert (source["files"], source["delta_version"], source["format"]) == (2, 11, "files")
     assert "iceberg" not in source
-    assert write_id_of(told, {}) is None
+    assert write_id_of(found, {}) is None
     assert source_of(type("Frame", (), {"inputFiles": lambda _: []})()) == {}
     far = source_of(type("Frame", (), {"inputFiles": lambda _: ["s3://b/x.parquet"]})())
     assert far["sources"][0].keys() == {"format", "files", "names_digest"}

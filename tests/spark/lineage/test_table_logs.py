@@ -21,7 +21,7 @@ def ids(*values):
     return pa.table({"id": list(values)}, schema=IDS)
 
 
-def told(files):
+def source_on_connect(files):
     """Return the source of these files in the manifest of a job on Spark Connect."""
     (source,) = source_of(type("Frame", (), {"inputFiles": lambda _: list(files)})())["sources"]
     return source
@@ -47,7 +47,7 @@ def test_the_version_of_a_delta_table_is_what_delta_says_after_every_kind_of_com
         step(table)
         now = delta.DeltaTable(root)
         assert now.version() == before + 1, "the step is a commit"
-        source = told(now.file_uris())
+        source = source_on_connect(now.file_uris())
         assert (source["delta_version"], source["paths"]) == (now.version(), [root])
         assert "iceberg" not in source
 
@@ -106,7 +106,7 @@ def test_the_snapshot_of_an_iceberg_table_is_what_iceberg_says_after_every_kind_
         step()
         table.refresh()
         assert snapshot_in(table) == str(table.current_snapshot().snapshot_id)
-        source = told(data_files(table))
+        source = source_on_connect(data_files(table))
         assert source["iceberg"] == snapshot_in(table)
         assert source["paths"] == [table.location().removeprefix("file://")]
         assert "delta_version" not in source
@@ -135,7 +135,7 @@ def test_data_below_folders_of_hashes_belongs_to_its_table(catalog):
     table.append(ids(1, 2))
     (file,) = data_files(table)
     assert len(Path(file).relative_to(Path(table.location())).parts) == 6
-    assert told([file])["iceberg"] == str(table.current_snapshot().snapshot_id)
+    assert source_on_connect([file])["iceberg"] == str(table.current_snapshot().snapshot_id)
 
 
 def test_two_tables_in_one_folder_have_no_snapshot(catalog):
@@ -148,7 +148,7 @@ def test_two_tables_in_one_folder_have_no_snapshot(catalog):
     assert other.location() == table.location()
     other.append(ids(7))
     assert snapshot_in(other) is None
-    assert "iceberg" not in told(data_files(other))
+    assert "iceberg" not in source_on_connect(data_files(other))
 
 
 def test_metadata_missing_from_the_log_is_still_of_the_same_table(catalog):
@@ -169,7 +169,7 @@ def test_two_metadata_files_of_one_number_have_no_snapshot(catalog):
     put(loser, newest.read_bytes().replace(str(table.current_snapshot().snapshot_id).encode(), b"4711"))
     assert snapshot_in(table) is None
     table.append(ids(2))
-    assert snapshot_in(table) == str(table.current_snapshot().snapshot_id), "whoever lost then has lost"
+    assert snapshot_in(table) == str(table.current_snapshot().snapshot_id), "the other metadata lost"
 
 
 @pytest.mark.parametrize("name", ["00002-{}.gz.metadata.json", "00002-{}.metadata.json.gz"], ids=["new", "old"])
@@ -192,7 +192,7 @@ def test_damaged_metadata_has_no_snapshot_and_fails_no_job(tmp_path, damage):
     put(tmp_path / "t" / "metadata" / "v3.gz.metadata.json", damage)
     put(tmp_path / "t" / "data" / "x.parquet", b"")
     assert iceberg_snapshot(open_store(tmp_path / "t")) is None
-    assert "iceberg" not in told([f"file://{tmp_path}/t/data/x.parquet"])
+    assert "iceberg" not in source_on_connect([f"file://{tmp_path}/t/data/x.parquet"])
 
 
 def test_a_hint_that_lags_does_not_hide_what_was_committed_since(tmp_path):
@@ -210,6 +210,6 @@ def test_a_hint_that_lags_does_not_hide_what_was_committed_since(tmp_path):
     put(tmp_path / "t" / "metadata" / "version-hint.text", b"2")
     assert iceberg_snapshot(table) == "30"
     metadata(5, 50)
-    assert iceberg_snapshot(table) == "30", "version 4 is not there, so that 5 is nobody's"
+    assert iceberg_snapshot(table) == "30", "without version 4, version 5 is not a successor"
     put(tmp_path / "t" / "metadata" / "version-hint.text", b"5")
     assert iceberg_snapshot(table) == "50"

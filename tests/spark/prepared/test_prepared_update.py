@@ -128,7 +128,7 @@ def test_a_new_bad_image_fails_the_update_and_leaves_the_table_unchanged(prepare
     with pytest.raises(BadImageError, match="1 of 14 files are not usable images"):
         preparer.update()
     [note] = set(preparer.store.objects) - there
-    assert note.startswith("_writes/"), "a task that nobody waits for may put a part yet: whose it is stays known"
+    assert note.startswith("_writes/"), "an orphaned task may still put a part, so the marker stays"
     assert newest_table(preparer.store, recipe_of(list_images(str(preparer.source)), OPTIONS)).name == before.name
     (preparer.source / "roses" / "9.jpg").unlink()
     assert preparer.update().prepared == 1

@@ -30,11 +30,11 @@ DAY = 86400.0
 
 
 class Aging(MemoryStore):
-    """A store whose clock the test sets, with a hook before each call."""
+    """A store whose clock the test sets, and that calls `on_write` after puts of matching objects."""
 
     def __init__(self):
         self.now = 1000 * DAY
-        self.meanwhile = {}
+        self.on_write = {}
         super().__init__(clock=lambda: self.now)
 
     def pass_days(self, days):
@@ -45,8 +45,8 @@ class Aging(MemoryStore):
 
     def put(self, key, data):
         super().put(key, data)
-        for part in [part for part in self.meanwhile if part in key.encode() + b" " + bytes(data)]:
-            self.meanwhile.pop(part)()
+        for part in [part for part in self.on_write if part in key.encode() + b" " + bytes(data)]:
+            self.on_write.pop(part)()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def preparer(tmp_path):
     return Preparer(tmp_path / "photos", Aging())
 
 
-def kill_one(preparer, *, writes=2):
+def killed_update(preparer, *, writes=2):
     """Run an update of one new photo that dies after some writes (a marker and a part), and return its write id."""
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
     before = set(preparer.store.objects)
@@ -72,7 +72,7 @@ def kill_one(preparer, *, writes=2):
 
 def test_a_dry_run_reports_leftovers_of_a_killed_preparation_and_removes_nothing(preparer):
     preparer.update()
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     preparer.store.pass_days(8)
     before = dict(preparer.store.objects)
     [part] = preparer.store.below(f"{dead}/")
@@ -85,7 +85,7 @@ def test_a_dry_run_reports_leftovers_of_a_killed_preparation_and_removes_nothing
 
 def test_old_leftovers_of_a_killed_preparation_are_removed_and_tables_stay_whole(preparer):
     table = preparer.update().table
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     preparer.store.pass_days(6)
     assert vacuum_prepared(preparer.store, dry_run=False).removed == ()
     preparer.store.pass_days(2)
@@ -100,7 +100,7 @@ def test_old_leftovers_of_a_killed_preparation_are_removed_and_tables_stay_whole
 
 def test_the_next_update_removes_old_leftovers_and_ignores_failures_of_that(preparer):
     preparer.update()
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     preparer.store.pass_days(8)
     preparer.store.plant("list", error=StoreError("503"))
     assert preparer.update(name="first").prepared == 1
@@ -139,7 +139,7 @@ def test_parts_of_a_failed_attempt_are_removed_and_named_parts_stay(preparer):
 
 def test_a_running_preparation_loses_nothing_however_long_it_takes(preparer):
     preparer.update()
-    dead = kill_one(preparer)  # stands for one that goes on: its first part is old, its last is not
+    dead = killed_update(preparer)  # stands for a running one: its first part is old, its last is not
     preparer.store.pass_days(30)
     preparer.store.put(f"{dead}/part-00001-0123abcd.parquet", b"of today")
     report = vacuum_prepared(preparer.store, dry_run=False)
@@ -161,17 +161,17 @@ def test_parts_of_a_table_without_a_pointer_stay(preparer):
 
 def test_objects_that_smalti_did_not_write_stay(preparer):
     preparer.update()
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     foreign = [
         "notes.txt",
-        "aaaa/part-00000-0123abcd.parquet",  # below no write of ours
+        "aaaa/part-00000-0123abcd.parquet",  # below no write of Smalti
         f"{dead}/part-00000-5f0c-c000.snappy.parquet",  # Spark's own name
         f"{dead}/deeper/part-00000-0123abcd.parquet",
         f"deeper/{dead}/part-00000-0123abcd.parquet",
         "_writes/README.md",
     ]
     for key in foreign:
-        preparer.store.put(key, b"somebody's")
+        preparer.store.put(key, b"another program's")
     preparer.store.pass_days(30)
     report = vacuum_prepared(preparer.store, dry_run=False)
     assert len(report.removed) == 2
@@ -181,7 +181,7 @@ def test_objects_that_smalti_did_not_write_stay(preparer):
 
 def test_old_uploads_of_dead_executors_are_aborted(preparer):
     preparer.update()
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     ours = preparer.store.begin_upload(f"{dead}/part-00001-0123abcd.parquet")
     theirs = preparer.store.begin_upload("elsewhere/part-00001-0123abcd.parquet")
     preparer.store.pass_days(8)
@@ -194,7 +194,7 @@ def test_old_uploads_of_dead_executors_are_aborted(preparer):
 
 def test_a_marker_stays_while_its_write_has_a_young_upload(preparer):
     preparer.update()
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     preparer.store.pass_days(5)
     preparer.store.begin_upload(f"{dead}/part-00001-0123abcd.parquet")
     preparer.store.pass_days(5)
@@ -223,18 +223,18 @@ def test_a_temporary_file_of_a_killed_preparation_is_removed_by_a_later_update(p
     assert not left.exists()
 
 
-# ---------------------------------------------------------------------- who was asleep and wakes up
+# ---------------------------------------------------------------------- paused updates
 
 
-def asleep(preparer, wake):
-    """Run an update that pauses for eight days after its part is stored; `wake` is called before it resumes."""
+def paused_update(preparer, before_resuming):
+    """Run an update that pauses for eight days once its part is stored, calling `before_resuming` before it resumes."""
 
     def prepare(paths, store):
         attempt = Attempt.new(0)
         rows = [{"image": photo("daisy", 8), "path": path, "label": 0, "split": "x"} for path in paths]
         answer = recording_writer(store)(iter([pa.RecordBatch.from_pylist(rows, PREPARED)]), attempt)
         preparer.store.pass_days(8)
-        wake()
+        before_resuming()
         return [(attempt, answer)]
 
     return prepare
@@ -247,7 +247,7 @@ def update_by(preparer, prepare, name):
 def test_an_update_that_resumes_after_its_parts_were_removed_publishes_nothing_and_reports_why(preparer):
     before = preparer.update(name="before").table
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
-    prepare = asleep(preparer, lambda: vacuum_prepared(preparer.store, dry_run=False))
+    prepare = paused_update(preparer, lambda: vacuum_prepared(preparer.store, dry_run=False))
     with pytest.raises(
         CommitConflict, match=r"considered it dead and removed its parts; no table was published\. Prepare"
     ):
@@ -257,7 +257,7 @@ def test_an_update_that_resumes_after_its_parts_were_removed_publishes_nothing_a
     assert preparer.update().prepared == 1
 
 
-def hidden(preparer):
+def unpublished_table(preparer):
     """Return a table with a part of its own, before its paused writer stores it, and the write id."""
     preparer.update(name="before")
     put(preparer.source / "daisy" / "8.jpg", photo("daisy", 8))
@@ -273,22 +273,22 @@ def hidden(preparer):
 
 def test_a_table_stored_while_its_write_is_marked_dead_keeps_its_parts(preparer):
     """Vacuum reads the tables again after it has marked the write as dead."""
-    table, write_id = hidden(preparer)
-    preparer.store.meanwhile[b'"given_up": true'] = lambda: put_table(preparer.store, table)
+    table, write_id = unpublished_table(preparer)
+    preparer.store.on_write[b'"given_up": true'] = lambda: put_table(preparer.store, table)
     assert vacuum_prepared(preparer.store, dry_run=False).removed == ()
     assert len(rows_of(preparer.store, load_table(preparer.store, "late"))) == 7
     assert not is_given_up(preparer.store, write_id), "nor is it taken for dead any more"
 
 
 def test_storing_a_table_after_its_write_was_marked_dead_is_a_conflict(preparer):
-    table, write_id = hidden(preparer)
+    table, write_id = unpublished_table(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
 
-    def wake_up():
+    def resume():
         with pytest.raises(CommitConflict, match="considered it dead"):
             show_own(preparer.store, table, recipe, write_id)
 
-    preparer.store.meanwhile[b'"given_up": true'] = wake_up
+    preparer.store.on_write[b'"given_up": true'] = resume
     report = vacuum_prepared(preparer.store, dry_run=False)
     assert len(report.removed) == 2
     assert load_table(preparer.store, "late") is None
@@ -296,18 +296,18 @@ def test_storing_a_table_after_its_write_was_marked_dead_is_a_conflict(preparer)
 
 
 def test_a_vacuum_that_begins_right_after_the_table_was_stored_removes_nothing_of_it(preparer):
-    table, write_id = hidden(preparer)
+    table, write_id = unpublished_table(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
-    preparer.store.meanwhile[b"_tables/late.arrow"] = lambda: vacuum_prepared(preparer.store, dry_run=False)
+    preparer.store.on_write[b"_tables/late.arrow"] = lambda: vacuum_prepared(preparer.store, dry_run=False)
     show_own(preparer.store, table, recipe, write_id)
     assert newest_table(preparer.store, recipe).name == "late"
     assert len(rows_of(preparer.store, table)) == 7
 
 
 def test_a_table_that_was_stored_when_its_write_was_marked_dead_is_deleted_again(preparer):
-    table, write_id = hidden(preparer)
+    table, write_id = unpublished_table(preparer)
     recipe = recipe_of(list_images(str(preparer.source)), OPTIONS)
-    preparer.store.meanwhile[b"_tables/late.arrow"] = lambda: give_up(preparer.store, write_id)
+    preparer.store.on_write[b"_tables/late.arrow"] = lambda: give_up(preparer.store, write_id)
     with pytest.raises(CommitConflict, match="considered it dead"):
         show_own(preparer.store, table, recipe, write_id)
     assert load_table(preparer.store, "late") is None
@@ -316,7 +316,7 @@ def test_a_table_that_was_stored_when_its_write_was_marked_dead_is_deleted_again
 
 def test_a_vacuum_that_dies_at_any_write_is_continued_by_the_next(preparer):
     table = preparer.update().table
-    dead = kill_one(preparer)
+    dead = killed_update(preparer)
     preparer.store.pass_days(8)
     for writes in range(20):
         preparer.store.die_after_writes(writes)
@@ -333,7 +333,7 @@ def test_a_vacuum_that_dies_at_any_write_is_continued_by_the_next(preparer):
         vacuum_prepared(preparer.store, dry_run=False)
         assert not any(dead in key for key in preparer.store.objects), "a note by itself goes in its time"
         (preparer.source / "daisy" / "8.jpg").unlink()
-        dead = kill_one(preparer)
+        dead = killed_update(preparer)
         preparer.store.pass_days(8)
     assert writes == 5  # the time and that away, the note, the part and the note away
 
@@ -343,7 +343,7 @@ def test_a_vacuum_that_dies_at_any_write_is_continued_by_the_next(preparer):
 
 def test_less_than_a_week_needs_unsafe_ttl(preparer):
     preparer.update()
-    kill_one(preparer)
+    killed_update(preparer)
     preparer.store.pass_days(1)
     with pytest.raises(CatalogError, match="Say `unsafe_ttl` if no preparation is running"):
         vacuum_prepared(preparer.store, older_than="1h", dry_run=False)
@@ -352,7 +352,7 @@ def test_less_than_a_week_needs_unsafe_ttl(preparer):
 
 def test_an_unreadable_table_stops_the_vacuum(preparer):
     preparer.update()
-    kill_one(preparer)
+    killed_update(preparer)
     preparer.store.put("_tables/other.arrow", b"no table")
     preparer.store.pass_days(8)
     before = dict(preparer.store.objects)
@@ -384,7 +384,7 @@ def test_after_a_real_sigkill_the_parts_stay_until_they_are_old(tmp_path):
     assert vacuum_prepared(path, dry_run=False).removed == ()
     preparer = Preparer(tmp_path / "photos", LocalStore(path))
     table = preparer.update().table
-    assert set(left) < set(files_of(path)), "what is young may be of somebody who is at work"
+    assert set(left) < set(files_of(path)), "young objects may be of a running preparation"
     long_ago = time.time() - 8 * DAY
     for name in left:
         os.utime(path / name, (long_ago, long_ago))

@@ -1,4 +1,4 @@
-"""The whole way on every kind of session: executors of their own, Spark Connect, and a cluster of PySpark's scripts."""
+"""From images to shards on Spark Connect, and on a standalone cluster of PySpark's scripts."""
 
 import contextlib
 import json
@@ -36,10 +36,10 @@ sys.meta_path.insert(0, Refuse())
 '''
 
 
-def whole_way(master, flowers, out, *, conf=None, env=None):
+def run_end_to_end(master, flowers, out, *, conf=None, env=None):
     arguments = [master, str(flowers), str(out), json.dumps(QUICK | (conf or {}))]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.writing.whole_way", *arguments],
+        [sys.executable, "-m", "tests.spark.writing.end_to_end", *arguments],
         capture_output=True,
         text=True,
         timeout=WAY_SECONDS,
@@ -55,10 +55,10 @@ BATCHES = "batches are cut by bytes: True"
 REFUSED = "SchemaError: Spark partition 0: column 'x'"
 
 
-def test_the_whole_way_works_on_spark_connect(flowers, tmp_path):
+def test_images_become_shards_on_spark_connect(flowers, tmp_path):
     """A server runs the jobs; an error of a task arrives with its type."""
     with connect_turn():
-        lines, errors = whole_way("connect", flowers, tmp_path / "out")
+        lines, errors = run_end_to_end("connect", flowers, tmp_path / "out")
     assert lines[-5:-1] == [IMAGES, *OPTIONS, BATCHES], errors
     assert lines[-1].startswith(REFUSED), errors
 
@@ -87,7 +87,7 @@ def cluster(folder):
             processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True))
         return log
 
-    def told(log, pattern):
+    def wait_for(log, pattern):
         end = time.monotonic() + DEADLINE
         while not (match := re.search(pattern, log.read_text())):
             assert time.monotonic() < end, log.read_text()[-3000:]
@@ -96,10 +96,10 @@ def cluster(folder):
 
     try:
         log = start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        address = told(log, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
+        address = wait_for(log, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
         start("Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "2", "--memory", "2g",
               "--work-dir", str(folder / "work"), address)  # fmt: skip
-        told(log, r"Registering worker")
+        wait_for(log, r"Registering worker")
         yield address
     finally:
         for process in processes:
@@ -117,7 +117,7 @@ def end(process):
         process.wait(30)
 
 
-def test_the_whole_way_works_on_a_standalone_cluster_whose_executors_have_no_torch(flowers, tmp_path):
+def test_images_become_shards_on_a_standalone_cluster_whose_executors_have_no_torch(flowers, tmp_path):
     """Executors have JVMs of their own, in a cluster of PySpark's own script; errors of tasks keep their type."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_TORCH)
@@ -129,7 +129,9 @@ def test_the_whole_way_works_on_a_standalone_cluster_whose_executors_have_no_tor
         "spark.executor.cores": "1",
     }
     with cluster(tmp_path) as master:
-        lines, errors = whole_way(master, flowers, tmp_path / "out", conf=conf, env={"SPARK_LOCAL_IP": "127.0.0.1"})
+        lines, errors = run_end_to_end(
+            master, flowers, tmp_path / "out", conf=conf, env={"SPARK_LOCAL_IP": "127.0.0.1"}
+        )
         port = int(master.rpartition(":")[2])
     assert lines[-6:-1] == ["torch on executors: {False}", IMAGES, *OPTIONS, BATCHES], errors
     assert lines[-1].startswith(REFUSED), errors

@@ -65,7 +65,7 @@ def test_large_tails_are_joined_by_a_second_pass_of_tasks(spark, tmp_path, monke
     monkeypatch.setattr("smalti.spark.writing.packing._MAX_DRIVER_BYTES", 0)
     manifest = dataframe_to_mds(spark.range(0, 50, 1, 5), tmp_path, compression=None, size_limit=512, hashes=())
     assert numbers(tmp_path) == list(range(50))
-    assert [shard.samples for shard in manifest.shards] == [20, 20, 10]  # 343 bytes of room, 12 for a sample
+    assert [shard.samples for shard in manifest.shards] == [20, 20, 10]  # 343 bytes for samples of 12 bytes each
     assert verify(open_store(tmp_path), deep=True).problems == ()
 
 

@@ -153,7 +153,7 @@ def test_shards_joined_by_a_task_equal_those_joined_by_the_driver(tmp_path):
 
 
 def test_a_second_attempt_can_read_everything_that_the_first_one_read(tmp_path):
-    """Nothing is deleted before the version is published, so a joining task can be tried again."""
+    """Joined shards are deleted after publishing, so that a joining task can be tried again."""
     made, parts = written(LocalStore(tmp_path), [4, 4])
     infos = [part.tail for part in parts]
     first, second = (join_shards(made, infos, 0, Attempt.new(0)) for _ in range(2))

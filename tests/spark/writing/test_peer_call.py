@@ -209,10 +209,10 @@ def test_places_are_parsed_as_local_and_remote(out, places):
 @pytest.mark.slow
 def test_mosaicml_itself_makes_the_same_shards_by_the_same_calls(tmp_path):
     """Both functions run in one process over the same frame, with and without a function of the user."""
-    beside = Path(sys.prefix) / "peer"
-    if not beside.is_dir():
+    peer = Path(sys.prefix) / "peer"
+    if not peer.is_dir():
         pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")
-    paths = [str(HERE.parents[2]), str(HERE.parents[1] / "golden" / "peer_stubs"), str(beside)]
+    paths = [str(HERE.parents[2]), str(HERE.parents[1] / "golden" / "peer_stubs"), str(peer)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
-    told = run_alone([sys.executable, "-W", "ignore", HERE / "beside_peer.py", tmp_path], env, seconds=150)
-    assert told.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"]
+    output = run_alone([sys.executable, "-W", "ignore", HERE / "both_writers.py", tmp_path], env, seconds=150)
+    assert output.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"]

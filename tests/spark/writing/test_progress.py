@@ -30,14 +30,14 @@ class Stream(io.StringIO):
 
 
 @pytest.fixture
-def at_once(monkeypatch):
+def without_delays(monkeypatch):
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
     for name in ("TERMINAL_SECONDS", "LOG_SECONDS"):
         monkeypatch.setattr(display, name, 0.0)
 
 
-def watched(stream, counts):
-    """Return a reporter that has shown these counts one after the other."""
+def run_line(stream, counts):
+    """Run a progress line over these counts, one after the other, and return it."""
     left = iter(counts)
 
     def count():
@@ -52,9 +52,9 @@ def watched(stream, counts):
     return reporter
 
 
-def test_a_log_gets_a_line_for_each_state(at_once):
+def test_a_log_gets_a_line_for_each_state(without_delays):
     stream = Stream(is_terminal=False)
-    watched(stream, [TaskCount(), TaskCount(0, 4), TaskCount(3, 4)])
+    run_line(stream, [TaskCount(), TaskCount(0, 4), TaskCount(3, 4)])
     assert stream.text().splitlines()[:3] == [
         "s3://b/set: 0 s",
         "s3://b/set: 0 of 4 tasks done, 0 s",
@@ -62,15 +62,15 @@ def test_a_log_gets_a_line_for_each_state(at_once):
     ]
 
 
-def test_a_terminal_gets_one_line_that_is_updated_and_ended(at_once):
+def test_a_terminal_gets_one_line_that_is_updated_and_ended(without_delays):
     stream = Stream(is_terminal=True)
-    reporter = watched(stream, [TaskCount(10, 400), TaskCount(1, 4)])
+    reporter = run_line(stream, [TaskCount(10, 400), TaskCount(1, 4)])
     reporter.close()
     text = stream.text()
     assert text == "\rs3://b/set: 10 of 400 tasks done, 0 s\rs3://b/set: 1 of 4 tasks done, 0 s   \n"
 
 
-def test_the_last_line_reports_what_was_published(at_once):
+def test_the_last_line_reports_what_was_published(without_delays):
     stream = Stream(is_terminal=False)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))
     Reporter("s3://b/set", TaskCount, stream).finish(manifest, [])
@@ -87,7 +87,7 @@ def test_a_write_of_less_than_three_seconds_shows_nothing():
     assert stream.getvalue() == ""
 
 
-def test_nothing_is_shown_after_the_last_line(at_once):
+def test_nothing_is_shown_after_the_last_line(without_delays):
     """The write ends while its tasks are being counted."""
     stream = Stream(is_terminal=False)
     manifest = publish(MemoryStore(), Draft("20260101-abcd", Schema.from_columns({"x": "int"}), []))

@@ -16,15 +16,15 @@ from smalti.spark.writing.plan import WritePlan
 from smalti.spark.writing.task import write_shards
 from smalti.storage.store import Disk
 from smalti.testing import MemoryStore
-from tests.spark.writing.noting_store import HERE, NotingStore
+from tests.spark.writing.logging_store import HERE, LoggingStore
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 
 
-def noting(tmp_path, **options):
-    return NotingStore(tmp_path / "set", tmp_path / "log", **options)
+def logging_store(tmp_path, **options):
+    return LoggingStore(tmp_path / "set", tmp_path / "log", **options)
 
 
 def task(store, disk, attempt="aaaaaaaa"):
@@ -45,9 +45,9 @@ def names(number):
 
 
 def test_a_task_on_the_drivers_disk_leaves_syncing_to_the_driver(tmp_path):
-    store = noting(tmp_path)
+    store = logging_store(tmp_path)
     answer = task(store, HERE)
-    # A shard of 512 bytes has room for 28 numbers: its head takes 169 of them.
+    # A shard of 512 bytes holds 28 numbers: its head takes 169 bytes.
     assert sorted(store.keys("put_unsynced")) == names(4)
     assert answer[1]["is_synced"] is False
     assert store.keys("put") == store.keys("sync") == []
@@ -58,7 +58,7 @@ def test_a_task_on_the_drivers_disk_leaves_syncing_to_the_driver(tmp_path):
 )
 def test_a_task_that_does_not_see_the_drivers_disk_syncs_its_shards(tmp_path, disk):
     """None is a driver with no known disk; the others are another machine, or another disk of this one."""
-    store = noting(tmp_path)
+    store = logging_store(tmp_path)
     answer = task(store, disk)
     assert sorted(store.keys("put")) == names(4)
     assert store.keys("put_unsynced") == []
@@ -71,14 +71,14 @@ def test_a_task_whose_store_is_no_disk_leaves_nothing_to_sync():
 
 
 def test_only_successful_attempts_are_synced_and_answers_without_a_flag_count_as_synced(tmp_path):
-    store = noting(tmp_path)
+    store = logging_store(tmp_path)
     first, second = task(store, HERE, "aaaaaaaa"), task(store, HERE, "bbbbbbbb")
     assert unsynced_keys(second) == [name.replace("a" * 8, "b" * 8) for name in names(4)]
     assert unsynced_keys((first[0], {"shards": first[1]["shards"]})) == []
 
 
 def test_a_version_is_published_after_all_its_shards_are_on_disk(spark, tmp_path):
-    store = noting(tmp_path)
+    store = logging_store(tmp_path)
     made = dataframe_to_mds(spark.range(0, 200, 1, 2), store, compression=None, size_limit=512)
     calls = store.lines()
     (commit,) = [place for place, (_, key, _) in enumerate(calls) if key == "_versions/00000001.json"]
@@ -93,7 +93,7 @@ def test_a_version_is_published_after_all_its_shards_are_on_disk(spark, tmp_path
 
 def test_shards_that_were_joined_into_others_are_not_synced(spark, tmp_path):
     """Four tasks with three rows each make one shard, which the driver puts and syncs."""
-    store = noting(tmp_path)
+    store = logging_store(tmp_path)
     made = dataframe_to_mds(spark.range(0, 12, 1, 4), store, compression=None)
     assert len(store.keys("put_unsynced")) == 4
     assert store.keys("sync") == []
@@ -101,7 +101,7 @@ def test_shards_that_were_joined_into_others_are_not_synced(spark, tmp_path):
 
 
 def test_shards_of_a_killed_attempt_are_not_synced(spark, tmp_path):
-    store = noting(tmp_path, killed=tmp_path / "killed")
+    store = logging_store(tmp_path, killed=tmp_path / "killed")
     made = dataframe_to_mds(spark.range(0, 100, 1, 1), store, compression=None, size_limit=512)
     assert store.killed.exists()
     assert sorted(store.keys("sync")) == sorted(shard.raw.basename for shard in made.shards)
@@ -110,7 +110,7 @@ def test_shards_of_a_killed_attempt_are_not_synced(spark, tmp_path):
 
 
 def test_a_failed_sync_publishes_nothing_and_leaves_no_shard(spark, tmp_path):
-    store = noting(tmp_path, fails=True)
+    store = logging_store(tmp_path, fails=True)
     with pytest.raises(StoreError, match="Input/output error"):
         dataframe_to_mds(spark.range(0, 200, 1, 2), store, compression=None, size_limit=512)
     assert len(store.keys("put_unsynced")) == 8

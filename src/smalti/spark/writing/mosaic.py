@@ -71,28 +71,28 @@ def parse_call(
     Raises:
         ValueError: MosaicML's writer has no such argument, one has an unusable value, or a required one is missing.
     """
-    given = dict(mds_kwargs or {})
-    unknown = sorted(set(given) - set(_KWARGS))
+    kwargs = dict(mds_kwargs or {})
+    unknown = sorted(set(kwargs) - set(_KWARGS))
     if unknown:
         raise ValueError(f"`mds_kwargs` has {', '.join(unknown)}; its writer takes {', '.join(_KWARGS)}")
-    local, remote = _places(given.get("out"))
-    if udf_iterable is not None and not given.get("columns"):
+    local, remote = _places(kwargs.get("out"))
+    if udf_iterable is not None and not kwargs.get("columns"):
         raise ValueError("`udf_iterable` makes columns of its own: name them, with their encodings, in `columns`")
     if udf_kwargs is not None and udf_iterable is None:
         raise ValueError("`udf_kwargs` are for `udf_iterable`, which was not given")
-    hashes = given.get("hashes")
+    hashes = kwargs.get("hashes")
     options = WriteOptions(
-        columns=given.get("columns"),
-        compression=given.get("compression", "zstd"),
+        columns=kwargs.get("columns"),
+        compression=kwargs.get("compression", "zstd"),
         hashes=("xxh3_64",) if hashes is None else tuple(hashes),
-        size_limit=given.get("size_limit", 1 << 26) or None,
-        mode=WriterOptions("", exist_ok=bool(given.get("exist_ok")), mode=given.get("mode")).chosen_mode(),
-        progress="always" if given.get("progress_bar") else False,
+        size_limit=kwargs.get("size_limit", 1 << 26) or None,
+        mode=WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode(),
+        progress="always" if kwargs.get("progress_bar") else False,
         # Nothing identifies the output of a function, so every call is a write of its own.
         write_id=None if udf_iterable is None else new_write_id(),
     )
     samples = None if udf_iterable is None else SampleFunction(udf_iterable, dict(udf_kwargs or {}))
-    return MosaicCall(local, remote, options, _uploads(given), samples, merges, bool(given.get("keep_local")))
+    return MosaicCall(local, remote, options, _uploads(kwargs), samples, merges, bool(kwargs.get("keep_local")))
 
 
 def _places(out: Any) -> tuple[str, str]:
@@ -103,9 +103,9 @@ def _places(out: Any) -> tuple[str, str]:
     raise ValueError(f"`out` in `mds_kwargs`: expected a path, a URL, or (local, remote), found {out!r}")
 
 
-def _uploads(given: dict[str, Any]) -> UploadOptions:
+def _uploads(kwargs: dict[str, Any]) -> UploadOptions:
     default = UploadOptions()
-    workers, attempts = given.get("max_workers"), given.get("retry", default.attempts)
+    workers, attempts = kwargs.get("max_workers"), kwargs.get("retry", default.attempts)
     if (workers is not None and workers < 1) or attempts < 1:
         raise ValueError(f"`max_workers` and `retry` are at least 1, found {workers} and {attempts}")
     return UploadOptions(workers or default.max_workers, attempts=attempts, hash_rows=True)

@@ -16,7 +16,7 @@ from smalti.catalog.header import Header
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.prepare import ERROR, PATH, default_columns, policy_of, without_bad_images
-from smalti.spark.tasks import Answers, Attempt, run_on_rows, surfaced
+from smalti.spark.tasks import Answers, Attempt, decode_errors, run_on_rows
 from smalti.spark.types.columns import TablePlan, plan_table
 from smalti.spark.writing.options import WriteOptions
 from smalti.spark.writing.transform import Transform, TransformRun, as_transform
@@ -212,7 +212,7 @@ def learn_columns(frame: "DataFrame", plan: WritePlan) -> WritePlan:
     is_requested = plan.requested is not None and None not in plan.requested.values()
     if plan.transform is None or is_requested:
         return plan
-    with surfaced():
+    with decode_errors():
         rows = frame.take(_NUM_TRIAL_ROWS)
     if not rows:
         raise SchemaError("the DataFrame has no rows; nothing was published")

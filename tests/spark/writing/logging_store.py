@@ -10,7 +10,7 @@ from smalti.storage.store import Disk
 HERE = Disk("this kernel", 1, 2)
 
 
-class NotingStore(LocalStore):
+class LoggingStore(LocalStore):
     """A log line `op key pid` when a call has returned; `fails` makes every `sync` fail as a broken disk does.
 
     The first process that puts a second shard is killed, if there is to be the file `killed` then.
