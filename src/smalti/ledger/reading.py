@@ -29,7 +29,7 @@ from smalti.ledger.records import (
     MAX_LINE_BYTES,
     MOSAIC_ORDERS,
     PassStart,
-    Step,
+    RecordedStep,
     parse_end,
     parse_head,
     parse_pass,
@@ -257,7 +257,7 @@ class _PendingSteps:
     """Steps that were read and not yet yielded."""
 
     def __init__(self) -> None:
-        self._steps: list[Step] = []
+        self._steps: list[RecordedStep] = []
         self._damage: list[str] = []
         self._size = 0  # samples and lines
 

@@ -48,7 +48,7 @@ class PassStart:
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     """The samples that one rank took at one step of a pass."""
 
     step: int
@@ -174,7 +174,7 @@ def parse_sum(line: bytes) -> tuple[int, Sum]:
     return _whole(fields, "steps", low=1), total
 
 
-def parse_step(line: bytes) -> Step:
+def parse_step(line: bytes) -> RecordedStep:
     """Return the step of a line.
 
     Raises:
@@ -185,7 +185,7 @@ def parse_step(line: bytes) -> Step:
         ids = np.fromstring(plain[5], dtype=np.int64, sep=",")
         if ids.max() < _MAX_NUMBER:  # numbers that do not fit were replaced by the greatest int64
             positions = _progression(int(plain[3]), int(plain[4]), ids.size)
-            return Step(int(plain[1]), int(plain[2]), positions, ids, 0)
+            return RecordedStep(int(plain[1]), int(plain[2]), positions, ids, 0)
     fields = _parse(line)
     ids = _numbers(fields, "ids")
     if "at" in fields:
@@ -198,7 +198,7 @@ def parse_step(line: bytes) -> Step:
     if positions.size != ids.size:
         raise FormatError(f"a step of {positions.size} positions and {ids.size} ids.")
     repeats = _numbers(fields, "repeats").size if "repeats" in fields else 0
-    return Step(_whole(fields, "step", low=0), _whole(fields, "epoch", low=0), positions, ids, repeats)
+    return RecordedStep(_whole(fields, "step", low=0), _whole(fields, "epoch", low=0), positions, ids, repeats)
 
 
 def _progression(first: int, stride: int, count: int) -> Ids:

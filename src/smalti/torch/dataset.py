@@ -35,7 +35,7 @@ _SPARE_BYTES = 1 << 14  # for cursors that are longer than the first, after chan
 class LoaderState:
     """The settings and the current pass that a loader shares with its view of a dataset, and so with the workers."""
 
-    columns: bool
+    by_column: bool
     """True if batches are read as columns, False if as lists of samples."""
     workers_persist: bool = False
     """True if worker processes outlive a pass."""
@@ -123,7 +123,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
             end_with_program()
         if reader.loader is None:
             return SampleIterator(reader, self.__getitem__)
-        return reader.batches(reader.loader.current(), self.__getitem__, columns=reader.loader.columns)
+        return reader.batches(reader.loader.current(), self.__getitem__, columns=reader.loader.by_column)
 
 
 def view_for_loader(
@@ -143,7 +143,7 @@ def view_for_loader(
         )
     reader = dataset._smalti.for_loader(batch_size, drop_last=drop_last)
     columns = reads_columns(dataset) and not per_sample
-    reader.loader = LoaderState(columns=columns, workers_persist=workers_persist)
+    reader.loader = LoaderState(by_column=columns, workers_persist=workers_persist)
     return view_of(dataset, reader)
 
 

@@ -94,7 +94,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._pass: Pass | None = None
         self._taken = 0
         collate: Callable[[Any], Any] = collate_fn or collate_samples
-        if self._loader_state.columns:
+        if self._loader_state.by_column:
             collate = columns_to_tensors
         super().__init__(
             view,
@@ -129,7 +129,7 @@ class StreamingDataLoader(DataLoader[Any]):
         this_pass = self._streaming_dataset._smalti.begin_pass(self._view.batch_size)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
-        if self._loader_state.columns:
+        if self._loader_state.by_column:
             check_batches(self._view.reading(this_pass), self._view.stream.sets)
         self._loader_state.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
@@ -238,7 +238,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Return a function that reads and collates one planned batch; thread-safe."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
-        get = None if self._loader_state.columns else self.dataset.__getitem__
+        get = None if self._loader_state.by_column else self.dataset.__getitem__
 
         def read(planned: tuple[StepBatch, Any]) -> Any:
             batch = collate(view.read(*planned, get))
@@ -287,7 +287,7 @@ def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]
     if choice != "auto":
         return choice
     transform = view._smalti.transform
-    is_thread_safe = _state_of(view).columns and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    is_thread_safe = _state_of(view).by_column and (transform is None or bool(getattr(transform, "thread_safe", False)))
     return "thread" if is_thread_safe and not for_processes else "process"
 
 
