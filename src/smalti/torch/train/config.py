@@ -110,7 +110,9 @@ class TrainConfig:
     log_every: int = 10
     """Steps between two `step` events."""
     log_samples: bool = False
-    """Record every sample id that is trained on in a ledger, `samples` in `run_dir`: see `read_sample_order`."""
+    """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
+
+    `read_sample_order` reads it, and `smalti ledger check` proves that every sample was read once."""
     launcher: str = "inline"
     """Processes that train; a key of `LAUNCHERS`."""
     num_processes: int = 1

@@ -82,6 +82,7 @@ def read_sample_order(run_dir: str | Path) -> dict[int, list[int]]:
 
     Raises:
         TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
+        StoreError: the ledger cannot be read.
     """
     try:
         return ledger.read_sample_order(Path(run_dir) / SAMPLES_FOLDER)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingError, WorldMismatch
+from smalti.ledger import check_ledger
 from smalti.storage import open_store
 from smalti.torch.train import read_sample_order, train
 from smalti.torch.train.data import RunData
@@ -53,6 +54,7 @@ def test_every_sample_is_trained_on_and_evaluated_once_padding_left_out(config):
     order = read_sample_order(config.run_dir)
     assert [sorted(order[epoch]) for epoch in (0, 1)] == [list(range(TRAIN))] * 2
     assert order[0] != order[1]
+    assert check_ledger(Path(config.run_dir) / "samples").ok
     for summary in result.history:
         assert summary["train_samples"] == TRAIN
         assert summary["eval_samples"] == EVAL
