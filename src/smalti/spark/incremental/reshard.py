@@ -315,8 +315,8 @@ class _Resharding:
         base = self.base.manifest if self.base.sources is not None else None
         if base is not None and (base.schema, dict(base.logical)) != (plan.schema, dict(plan.logical)):
             raise SchemaError(
-                f"`prepare` returned other columns than those of version {base.version}, {base.schema.columns()}, by the "
-                f"same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
+                f"`prepare` returned other columns than those of version {base.version}, {base.schema.columns()}, by "
+                f"the same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
                 expected=base.schema.columns(),
                 found=plan.schema.columns(),
             )
@@ -404,7 +404,8 @@ def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
         for run in chain.from_iterable(unpack_runs(text) for _, text in answer["runs"]):
             if run.path not in known:
                 raise SchemaError(
-                    f"`prepare` gave rows of {run.path!r}, which is not one of the requested files; nothing was published",
+                    f"`prepare` gave rows of {run.path!r}, which is not one of the requested files; nothing was "
+                    "published",
                     path=run.path,
                 )
 

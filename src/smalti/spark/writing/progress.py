@@ -100,22 +100,12 @@ class Reporter:
             self._stream.flush()
 
 
-class _Silent(Reporter):
-    """A progress line that is never shown."""
-
-    def __init__(self) -> None:
-        super().__init__("", TaskCount, sys.stderr)
-
-    def finish(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
-        """Show nothing."""
-
-
 @contextlib.contextmanager
-def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter]:
-    """Yield a progress line of the Spark jobs of this block; a silent one if `choice` or the stream rules it out."""
+def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter | None]:
+    """Yield a progress line of the Spark jobs of this block; None if `choice` or the error stream rules it out."""
     stream = sys.stderr
     if choice is False or (choice is True and not stream.isatty()):
-        yield _Silent()
+        yield None
         return
     with counting(spark) as count:
         reporter = Reporter(place, count, stream)
