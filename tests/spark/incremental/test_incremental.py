@@ -245,7 +245,7 @@ def test_a_set_without_a_list_of_its_files_is_converted_whole_and_then_has_one(t
 def test_no_row_at_all_publishes_nothing():
     store, converter, _ = small_set(2)
     converter.content.clear()
-    with pytest.raises(SchemaError, match="no file gives a row"):
+    with pytest.raises(SchemaError, match="no file has a row"):
         converter.run(store)
     assert load_manifest(store).version == 1
 
@@ -270,7 +270,7 @@ def test_rows_of_files_that_were_not_asked_for_are_refused():
     store, converter, _ = small_set(3)
     converter.content["a/50"] = 10
     converter.prepare = lambda *_: Frame([rows_of("a/51", 10)])
-    with pytest.raises(SchemaError, match="gave rows of 'a/51', which it was not asked for"):
+    with pytest.raises(SchemaError, match="gave rows of 'a/51', which is not one of the requested files"):
         converter.run(store)
 
 

@@ -383,7 +383,7 @@ def _base(store: Store, columns: Mapping[str, str | None]) -> Manifest:
         what = f"{store.url} has a column {taken[0]!r} already" if taken else "`columns` names no column"
         raise SchemaError(f"{what}; the columns of version {base.version} are {', '.join(sorted(existing))}")
     if any(shard.samples == 0 for shard in base.shards):
-        raise SchemaError(f"version {base.version} of {store.url} has an empty shard, beside which nothing can lie")
+        raise SchemaError(f"version {base.version} of {store.url} has an empty shard, to which columns cannot be added")
     return base
 
 

@@ -315,8 +315,8 @@ class _Resharding:
         base = self.base.manifest if self.base.sources is not None else None
         if base is not None and (base.schema, dict(base.logical)) != (plan.schema, dict(plan.logical)):
             raise SchemaError(
-                f"`prepare` gives other columns than those of version {base.version}, {base.schema.columns()}, by the "
-                f"same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
+                f"`prepare` returned other columns than those of version {base.version}, {base.schema.columns()}, by "
+                f"the same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
                 expected=base.schema.columns(),
                 found=plan.schema.columns(),
             )
@@ -325,7 +325,7 @@ class _Resharding:
     def _schema(self, plan: WritePlan, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
         """Return the columns of the version; kept shards have the same, because the recipe has not changed."""
         if not parts and not kept:
-            raise SchemaError("no file gives a row; nothing was published")
+            raise SchemaError("no file has a row; nothing was published")
         if plan.schema is not None:
             return plan.schema
         return kept[0].schema if kept else parts[0].tail.schema
@@ -404,7 +404,8 @@ def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
         for run in chain.from_iterable(unpack_runs(text) for _, text in answer["runs"]):
             if run.path not in known:
                 raise SchemaError(
-                    f"`prepare` gave rows of {run.path!r}, which it was not asked for; nothing was published",
+                    f"`prepare` gave rows of {run.path!r}, which is not one of the requested files; nothing was "
+                    "published",
                     path=run.path,
                 )
 

@@ -291,7 +291,7 @@ def _check_same(before: FileList, now: FileList) -> None:
 def _changed(path: str, what: str) -> CatalogError:
     return CatalogError(
         f"source file {redact(path)} {what} since the DataFrame was made: rows of before and after may have been read, "
-        "and nothing was published. Make the DataFrame anew and write again, while nobody changes its files",
+        "and nothing was published. Make the DataFrame again, and write it while no program changes its files",
         path=redact(path),
     )
 

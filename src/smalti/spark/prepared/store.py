@@ -74,7 +74,7 @@ def write_prepared(
         if bad and (policy == "fail" or rows == 0):
             raise bad_images(bad, of=rows + len(bad))
         if rows == 0:
-            raise BadImageError("there is not one image to prepare: the frame is empty")
+            raise BadImageError("there is no image to prepare: the frame is empty")
     except BaseException:
         delete_folder(store, write_id)
         raise

@@ -175,7 +175,7 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         _check_mosaic(out, merge_index, options)
         merges = (out if isinstance(out, bool) else merge_index) is not False
         call = parse_call(mds_kwargs, udf_iterable, udf_kwargs, merges=merges)
-        out, options = call.root, call.options
+        out, options = call.remote or call.local, call.options
     if out is None:
         raise ValueError("`out`: expected a path or URL to write to; none was given")
     store = open_store(out, storage_options)
@@ -251,7 +251,8 @@ def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCal
                 row_hash=packed.row_hash,
             )
             manifest = publish(store, draft, mode=options.mode)
-        report.finish(manifest, packed.shards)
+        if report is not None:
+            report.finish(manifest, packed.shards)
     delete_all(store, packed.unused_keys())
     markers.end(store, write.write_id)
     return manifest

@@ -49,11 +49,6 @@ class MosaicCall:
     """True if the local path is to have a copy of a remote set."""
 
     @property
-    def root(self) -> str:
-        """The place that is written to."""
-        return self.remote or self.local
-
-    @property
     def copy_to(self) -> str | None:
         """The place of a local copy; None if none is made."""
         return self.local if self.remote and self.keeps_local else None

@@ -38,18 +38,18 @@ class Reporter:
     Args:
         place: URL of the store that is written to.
         count: returns the tasks of the write at the time of the call.
-        stream: stream that the display is written to; None shows nothing.
+        stream: stream that the display is written to.
     """
 
-    def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO | None) -> None:
+    def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO) -> None:
         self._place = place
         self._count = count
-        self._line = None if stream is None else ProgressLine(stream, silent_seconds=_SILENT_SECONDS)
+        self._line = ProgressLine(stream, silent_seconds=_SILENT_SECONDS)
         self._stop = threading.Event()
 
     def watch(self) -> None:
         """Show the tasks again and again until `stop` is called. Blocks."""
-        while self._line is not None and not self._stop.wait(self._line.wait_seconds):
+        while not self._stop.wait(self._line.wait_seconds):
             tasks = self._count()
             of = f"{tasks.done} of {tasks.total} tasks done, " if tasks.total else ""
             if not self._stop.is_set():  # counting takes time: the write may have ended since
@@ -62,29 +62,27 @@ class Reporter:
     def finish(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
         """Show what was published, and nothing after it."""
         self.stop()
-        if self._line is not None:
-            rows = sum(info.samples for info in shards)
-            size = sum(file.num_bytes for info in shards for file in info.stored_files)
-            self._line.close(
-                f"{self._place}: version {manifest.version}, {rows:,} rows in {len(shards):,} shards of "
-                f"{size / 1e6:,.1f} MB, {self._line.elapsed_seconds:.0f} s"
-            )
+        rows = sum(info.samples for info in shards)
+        size = sum(file.num_bytes for info in shards for file in info.stored_files)
+        self._line.close(
+            f"{self._place}: version {manifest.version}, {rows:,} rows in {len(shards):,} shards of "
+            f"{size / 1e6:,.1f} MB, {self._line.elapsed_seconds:.0f} s"
+        )
 
     def close(self) -> None:
         """End the line of a write that may have failed. Idempotent."""
-        if self._line is not None:
-            self._line.close()
+        self._line.close()
 
 
 @contextlib.contextmanager
-def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter]:
+def reporting(spark: "SparkSession", place: str, choice: ProgressChoice) -> Iterator[Reporter | None]:
     """Yield a reporter that shows the Spark tasks of this block.
 
-    It shows nothing if `choice` is False, or if it is True and the error stream is no terminal.
+    None if `choice` is False, or if it is True and the error stream is not a terminal.
     """
     stream = sys.stderr
     if choice is False or (choice is True and not stream.isatty()):
-        yield Reporter(place, TaskCount, stream=None)
+        yield None
         return
     with counting(spark) as count:
         reporter = Reporter(place, count, stream)
