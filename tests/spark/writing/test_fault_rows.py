@@ -123,8 +123,8 @@ def test_a13_files_added_while_the_job_runs_are_not_in_the_version_and_its_linea
     made = dataframe_to_mds(frame.mapInArrow(add, frame.schema), out, compression=None)
     assert len(list(source.glob("late-*.parquet"))) > 0
     assert sorted(int(sample["id"]) for sample in read(out)) == list(range(200))
-    [source] = made.lineage["sources"]
-    assert source["files"] == 2
+    [recorded] = made.lineage["sources"]
+    assert recorded["files"] == 2
     again = dataframe_to_mds(spark.read.parquet(str(source)), out, compression=None, mode="overwrite")
     assert again.rows > 200
     assert again.lineage["sources"] != made.lineage["sources"]
