@@ -1,8 +1,15 @@
 """Fetching one shard: found and verified, or transferred, verified, unpacked, and published by rename.
 
-An MDS shard is one file; a text shard is two, fetched under one lock and each of them verified by itself. A wrong hash
-is raised as `ChecksumMismatch` by `CheckedFile` (`transfer.py`) while a file arrives, and by `verify_file`
-(`smalti.format`) for an existing one. After the last attempt `Fetcher._final_error` adds shard, key and version.
+An MDS shard is one file; a text shard is two, fetched under one lock and each of them verified by itself.
+
+A wrong hash reaches the user in these steps:
+
+1. `compare_digests` (`format/hashing.py`) raises `ChecksumMismatch`: called by `verify_file` for a file read in place
+   or a copy that exists already, and by `CheckedFile` (`transfer.py`) while a file arrives.
+2. Of a file that is fetched, the fetch is repeated; after the last attempt `Fetcher._final_error` adds shard, key and
+   number of attempts. Of a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
+3. `FetchQueue` (`prefetch.py`) keeps the error for the reader of the shard, and `ShardCache` (`cache.py`) raises a copy
+   in every thread that reads it. Nothing above wraps it.
 """
 
 import errno
@@ -50,6 +57,8 @@ FIRST_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 2.0
 NOT_FOUND_SHARE = 10
 """The share of `download_timeout`, a tenth, in which "not found" is retried: stores and mounts may be late."""
+FULL_DISK_SHARE = 10
+"""The share of `download_timeout`, a tenth, in which a full disk is retried: other processes may free space."""
 MAX_REMOVED_FOLDERS = 2
 """Times that others may remove the cache's folder while one shard is fetched."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -279,7 +288,7 @@ class Fetcher:
         not_found_seconds = self._options.download_timeout / NOT_FOUND_SHARE
         not_found_deadline = Deadline(0.0 if is_local else not_found_seconds - waited)
         fetch.transfer.restart()  # another process may have been fetching until now
-        full_disk = _FullDisk(shard.shard_id, fetch, not_found_seconds)
+        full_disk = _FullDisk(shard.shard_id, fetch, self._options.download_timeout / FULL_DISK_SHARE)
         with _Staging() as staging:
             while True:
                 attempt += 1
@@ -400,7 +409,8 @@ class Fetcher:
         facts = self._facts(file)
         if isinstance(error, StoreNotFound):
             return self._not_found(file)
-        text = f"{file.name}: {error.message} ({attempts} attempts)"
+        message = error.message.removeprefix(f"{file.name}: ")  # a verified file names itself already
+        text = f"{file.name}: {message} ({attempts} attempts)"
         if isinstance(error, StoreTimeout):
             return StoreTimeout(text, **facts)
         if isinstance(error, ChecksumMismatch):

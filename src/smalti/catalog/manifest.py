@@ -2,7 +2,8 @@
 
 A new field belongs in `VersionFacts` if the history shows it (and in `Draft` too if writers fill it in), else in
 `Annotations`. Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these
-classes by name. The only other place to change is the table of the JSON codec in `smalti.catalog.header`.
+classes by name. The other place to change is the table of the JSON codec in `smalti.catalog.header`; a value that the
+publisher itself sets, such as `created`, is also set in `next_header` (`publishing/next_version.py`).
 """
 
 import json

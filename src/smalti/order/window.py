@@ -34,7 +34,8 @@ Ids = NDArray[np.int64]
 
 # The default shuffle block; see `default_block_size`.
 _MIXED_SAMPLES = 1 << 20  # samples in one window of every run together
-_MIN_BLOCK = 4096  # samples in a window; smaller ones mix too little for the cost of a key
+# Samples in a window; smaller ones mix too little for the cost of a key. Runs of the default number are not shorter.
+_MIN_BLOCK = 4096
 
 _MAX_CANONICAL_NODES = 64
 

@@ -31,7 +31,7 @@ class VersionCase:
 
     header: Header
     num_newer: int
-    """Number of versions after it."""
+    """Number of versions after it, including those that vacuums publish."""
     is_tagged: bool
     is_expired: bool
     """True if an earlier vacuum has removed it."""

@@ -1,8 +1,9 @@
 """The table of Spark types: what a column of each type is stored as by default, and what else it can be stored as.
 
-A further Spark type of single values is one entry in `_SCALARS`; `docs/types.md` shows the table to users. Values keep
-their meaning: where the stored value alone does not determine it, a logical type in the manifest does. A number
-encoding that the caller names stores plain numbers. How values are converted is in `spark.types.values`.
+A further Spark type of single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have
+a meaning of their own; `docs/types.md` shows the table to users. Values keep their meaning: where the stored value alone
+does not determine it, a logical type in the manifest does. A number encoding that the caller names stores plain numbers.
+How values are converted is in `spark.types.values`.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
+from smalti.format.logical import number_type
 from smalti.spark.types.values import IMAGE_FIELDS, Convert, ImageBytes, JsonText, as_numbers, dense_vectors
 
 _INTEGER_CHOICES = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "str_int")
@@ -50,15 +52,15 @@ def _float(arrow: pa.DataType, encoding: str) -> _Scalar:
     return _Scalar(arrow, encoding, _FLOAT_CHOICES, {"type": "float"})
 
 
-def _as_integer(arrow: pa.DataType, encoding: str, logical: Mapping[str, Any]) -> _Scalar:
-    """Return the entry of a type that is stored as an integer with a logical type."""
-    return _Scalar(arrow, encoding, _INTEGER_CHOICES, logical, logical, as_numbers)
+def _as_integer(arrow: pa.DataType, logical: Mapping[str, Any]) -> _Scalar:
+    """Return the entry of a type that is stored as an integer with a logical type, which decides the encoding."""
+    return _Scalar(arrow, number_type(logical).encoding, _INTEGER_CHOICES, logical, logical, as_numbers)
 
 
 _TEXT = _Scalar(pa.string(), "str", ("str", "json"), {"type": "text"})
 _MONTHS = "yearmonthinterval"
 _SCALARS = {
-    "boolean": _as_integer(pa.bool_(), "uint8", {"type": "bool"}),
+    "boolean": _as_integer(pa.bool_(), {"type": "bool"}),
     "byte": _integer(pa.int8()),
     "tinyint": _integer(pa.int8()),
     "short": _integer(pa.int16()),
@@ -73,12 +75,12 @@ _SCALARS = {
     "char": _TEXT,
     "varchar": _TEXT,
     "binary": _Scalar(pa.binary(), "bytes", ("bytes", "jpeg", "png"), {"type": "binary"}),
-    "date": _as_integer(pa.date32(), "int32", {"type": "date"}),
-    "timestamp": _as_integer(pa.timestamp("us", "UTC"), "int64", {"type": "timestamp", "unit": "us", "zone": "UTC"}),
-    "timestamp_ntz": _as_integer(pa.timestamp("us"), "int64", {"type": "timestamp", "unit": "us", "zone": None}),
-    "time": _as_integer(pa.time64("ns"), "int64", {"type": "time", "unit": "ns"}),
-    "daytimeinterval": _as_integer(pa.duration("us"), "int64", {"type": "duration", "unit": "us"}),
-    _MONTHS: _Scalar(pa.int32(), "int32", _INTEGER_CHOICES, None, {"type": "duration", "unit": "M"}),
+    "date": _as_integer(pa.date32(), {"type": "date"}),
+    "timestamp": _as_integer(pa.timestamp("us", "UTC"), {"type": "timestamp", "unit": "us", "zone": "UTC"}),
+    "timestamp_ntz": _as_integer(pa.timestamp("us"), {"type": "timestamp", "unit": "us", "zone": None}),
+    "time": _as_integer(pa.time64("ns"), {"type": "time", "unit": "ns"}),
+    "daytimeinterval": _as_integer(pa.duration("us"), {"type": "duration", "unit": "us"}),
+    _MONTHS: replace(_as_integer(pa.int32(), {"type": "duration", "unit": "M"}), in_json=None, convert=None),
 }
 """By family: the type name of Spark without parameters, or, of intervals, the name of the class."""
 
