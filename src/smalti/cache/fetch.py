@@ -4,8 +4,8 @@ An MDS shard is one file; a text shard is two, fetched under one lock and each o
 
 A wrong hash reaches the user in these steps:
 
-1. `compare_digests` (`format/hashing.py`) raises `ChecksumMismatch`: called by `verify_file` for a file read in place
-   or a copy that exists already, and by `CheckedFile` (`transfer.py`) while a file arrives.
+1. `compare_digests` (`format/hashing.py`) raises `ChecksumMismatch` for a file read in place or a copy that exists
+   already, and `CheckedFile` (`transfer.py`) raises it while a file arrives.
 2. Of a file that is fetched, the fetch is repeated; after the last attempt `Fetcher._final_error` adds shard, key and
    number of attempts. Of a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
 3. `FetchQueue` (`prefetch.py`) keeps the error for the reader of the shard, and `ShardCache` (`cache.py`) raises a copy

@@ -1,9 +1,9 @@
 """The table of Spark types: what a column of each type is stored as by default, and what else it can be stored as.
 
 A further Spark type of single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have
-a meaning of their own; `docs/types.md` shows the table to users. Values keep their meaning: where the stored value alone
-does not determine it, a logical type in the manifest does. A number encoding that the caller names stores plain numbers.
-How values are converted is in `spark.types.values`.
+a meaning of their own; `docs/types.md` shows the table to users. Values keep their meaning: where the stored value
+alone does not determine it, a logical type in the manifest does. A number encoding that the caller names stores plain
+numbers. How values are converted is in `spark.types.values`.
 """
 
 from collections.abc import Mapping
