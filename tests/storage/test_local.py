@@ -42,7 +42,7 @@ class KilledBeforeRename(LocalStore):
     def _rename(self, temp, *_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    _link = _held = _rename
+    _link = _locked = _rename
 
 
 PUTS = {

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from smalti.cache import fetch
 from smalti.errors import ChecksumMismatch, ShardNotFound, SmaltiError
+from smalti.format.reading.verification import verify_file
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
 
@@ -305,17 +307,31 @@ def test_a_loader_and_its_dataset_open_the_set_once(root, workers):
 
 
 @pytest.mark.process
-def test_worker_processes_verify_a_shard_once_in_all_epochs(tmp_path):
-    """A verified file that is changed in place, with equal size and time, is trusted by this run only."""
+def test_worker_processes_verify_a_shard_once_in_all_epochs(tmp_path, monkeypatch):
+    verified = tmp_path / "verified"
+
+    def verify_and_record(path, *args, **kwargs):
+        with verified.open("a") as file:
+            file.write(f"{path}\n")
+        return verify_file(path, *args, **kwargs)
+
+    monkeypatch.setattr(fetch, "verify_file", verify_and_record)  # forked workers inherit it
+    loader = loader_of(str(write_set(tmp_path / "set", SIZE)), 2, "process")
+    first = ids(loader)
+    in_first_epoch = verified.read_text()
+    loader.streaming_dataset.set_epoch(0)
+    assert ids(loader) == first
+    assert verified.read_text() == in_first_epoch != ""
+
+
+def test_a_verified_file_that_is_changed_with_equal_size_and_time_is_noticed_in_the_next_epoch(tmp_path):
     root = write_set(tmp_path / "set", SIZE)
     loader = loader_of(str(root), 2, "process")
-    first = ids(loader)
+    ids(loader)
     for shard in Path(root).rglob("*.mds"):
         before, content = shard.stat(), bytearray(shard.read_bytes())
         content[-1] ^= 1
         shard.write_bytes(content)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    loader.streaming_dataset.set_epoch(0)
-    assert ids(loader) == first
     with pytest.raises(ChecksumMismatch):
-        ids(loader_of(str(root), 2, "process"))
+        ids(loader)

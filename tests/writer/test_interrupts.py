@@ -145,7 +145,7 @@ for call in (builder.finish, lambda: builder.add(row)):
     try:
         call()
     except ValueError as error:
-        print("make a new one" in str(error))
+        print("make a new builder" in str(error))
 """
 
 

@@ -27,7 +27,6 @@ from smalti.format.sizes import MAX_FILE_BYTES, check_stored
 
 StoredColumn: TypeAlias = "Array | pa.LargeBinaryArray"
 """The stored values of a column: uint8, shape (rows, size), or a large_binary array."""
-_EMPTY = pa.scalar(b"", pa.large_binary())  # separator of joined values
 _STRIP_BYTES = 1 << 20  # stays in a core's cache from being assembled to being copied into the shard
 
 
@@ -109,7 +108,7 @@ def _join(columns: list[StoredColumn]) -> memoryview:
     if len(parts) == 1 and isinstance(parts[0], np.ndarray):
         return memoryview(np.ascontiguousarray(parts[0]).reshape(-1))
     arrays = [_as_binary(part) if isinstance(part, np.ndarray) else part for part in parts]
-    return _content(pc.binary_join_element_wise(*arrays, _EMPTY))
+    return _content(pc.binary_join_element_wise(*arrays, _no_separator()))
 
 
 def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
@@ -125,6 +124,11 @@ def _side_by_side(columns: list[StoredColumn]) -> list[StoredColumn]:
         if column is not None:
             parts.append(column)
     return parts
+
+
+def _no_separator() -> pa.LargeBinaryScalar:
+    """Return the separator of joined values, b"". Not a constant: the first scalar imports pandas."""
+    return pa.scalar(b"", pa.large_binary())
 
 
 def _offsets(column: pa.LargeBinaryArray) -> Array:
@@ -352,7 +356,7 @@ def _encode_any_shapes(codec: NdArray, array: pa.Array) -> pa.LargeBinaryArray:
     head_ends = np.concatenate([[0], np.cumsum(np.array([len(head) for head in heads])[which])])
     head = _from_parts(np.frombuffer(b"".join([heads[kind] for kind in which]), np.uint8), head_ends)
     body = _from_parts(np.ascontiguousarray(numbers).view(np.uint8), ends * width)
-    return pc.binary_join_element_wise(head, body, _EMPTY)
+    return pc.binary_join_element_wise(head, body, _no_separator())
 
 
 def _flatten(array: pa.Array) -> tuple[Array, Array]:
