@@ -1,7 +1,12 @@
 """Secrets are masked anywhere in a message."""
 
+import gc
+import weakref
+
 import pytest
 
+from smalti.errors import StoreNotFound
+from smalti.storage import open_store
 from smalti.storage.redact import (
     address_secrets,
     detect_secrets,
@@ -120,3 +125,17 @@ def test_a_cause_that_contains_a_secret_is_replaced():
     assert safe_cause(outer) is not outer
     harmless = OSError("plain")
     assert safe_cause(harmless) is harmless
+
+
+def test_an_error_of_a_store_is_freed_without_a_collection_once_it_is_handled():
+    """In a cycle with its traceback it would keep the frames of all callers, and what these hold, such as loaders."""
+    store = open_store("memory://freed-errors/set")
+    gc.disable()
+    try:
+        try:
+            store.get("missing")
+        except StoreNotFound as error:
+            handled = weakref.ref(error)
+        assert handled() is None
+    finally:
+        gc.enable()

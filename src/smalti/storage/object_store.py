@@ -327,6 +327,10 @@ class Attempts:
         if is_unknown_host(error):
             attempts = min(attempts, UNKNOWN_HOST_ATTEMPTS)
         if kind not in RETRYABLE or self._faults >= attempts or self.deadline.left() <= pause:
-            translated = self._store._translate(error, self._action, self._key, self.deadline)
-            raise_clean(translated, error, self._store._known_secrets())
+            # Not in a variable: the error's traceback holds this frame, and would be in a cycle with it.
+            raise_clean(
+                self._store._translate(error, self._action, self._key, self.deadline),
+                error,
+                self._store._known_secrets(),
+            )
         time.sleep(pause)

@@ -189,6 +189,7 @@ def raise_clean(error: BaseException, cause: BaseException, secrets: Iterable[st
         raise error from safe_cause(cause, secrets)
     finally:
         error.__context__ = None
+        del error, cause  # the traceback holds this frame: a cycle would keep all callers' frames until a collection
 
 
 class HideSecrets(logging.Filter):
