@@ -1,1 +1,5 @@
-"""The asset graph, one module per stage with its checks beside it; what an asset does lies in the library."""
+"""The assets of a declared data set: a builder for each stage, and one for the checks of each.
+
+Read `declaration` first, then `raw`, `prepared`, `shards` and `model`. What an asset does lies in the library; jobs,
+schedules and sensors are in `pipelines`.
+"""

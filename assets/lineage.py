@@ -1,4 +1,4 @@
-"""What one asset tells the next: the facts of a materialisation, written and read under fixed names.
+"""Facts that one asset hands to the next: those of a materialisation, written and read under fixed names.
 
 Stages hand over addresses, versions and digests, never data: a DataFrame or tensor does not go through Dagster.
 """
@@ -8,6 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+
+from assets.declaration import Declaration
+
+DATA_SET_TAG = "smalti/data_set"
+"""Tag of every run of a data set: its name."""
+
+DECLARATION_TAG = "smalti/declaration"
+"""Tag of every run of a data set: the digest of its declaration."""
+
+SOURCE_TAG = "smalti/source"
+"""Tag of a run that reads a source: the digest of what it read."""
+
+VERSION_TAG = "smalti/version"
+"""Tag of a run that publishes a version or trains on one: its number."""
+
+DIGEST_TAG = "smalti/digest"
+"""Tag of a run that publishes a version: its digest."""
 
 TRAINS_TAG = "smalti/trains"
 """Tag of every run that trains: the whole digest of the shard set version that it trains on."""
@@ -28,22 +45,33 @@ def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:
     return {name: value.value for name, value in materialization.metadata.items()}
 
 
-def entered_config(run: dg.DagsterRun, asset: str) -> Mapping[str, Any]:
+def run_tags(declared: Declaration) -> dict[str, str]:
+    """Return the tags that every run of a data set has."""
+    return {DATA_SET_TAG: declared.name, DECLARATION_TAG: declared.digest()}
+
+
+def tag_run(context: dg.AssetExecutionContext, declared: Declaration, **facts: object) -> None:
+    """Tag the run of a step with its data set and with facts, by the last part of their tags' names."""
+    tags = {f"smalti/{name}": str(value) for name, value in facts.items()}
+    context.instance.add_run_tags(context.run.run_id, {**run_tags(declared), **tags})
+
+
+def entered_config(run: dg.DagsterRun, asset: dg.AssetKey) -> Mapping[str, Any]:
     """Return the configuration that was entered for an asset when a run was launched; defaults are not in it."""
     entered: dict[str, Any] = dict(run.run_config).get("ops") or {}  # type: ignore[assignment]
-    return entered.get(asset, {}).get("config") or {}
+    return entered.get(asset.to_python_identifier(), {}).get("config") or {}
 
 
-def latest(instance: dg.DagsterInstance, asset: str) -> dg.EventLogEntry | None:
+def latest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dg.EventLogEntry | None:
     """Return the newest materialisation of an asset, by whatever run; None if there is none."""
     return next(materialisations(instance, asset), None)
 
 
 def materialisations(
-    instance: dg.DagsterInstance, asset: str, *, before: float | None = None, oldest_first: bool = False
+    instance: dg.DagsterInstance, asset: dg.AssetKey, *, before: float | None = None, oldest_first: bool = False
 ) -> Iterator[dg.EventLogEntry]:
     """Iterate over the materialisations of an asset, newest first; only those before a time, if one is given."""
-    wanted, cursor = dg.AssetRecordsFilter(dg.AssetKey(asset), before_timestamp=before), None
+    wanted, cursor = dg.AssetRecordsFilter(asset, before_timestamp=before), None
     while True:
         page = instance.fetch_materializations(wanted, limit=_PAGE, cursor=cursor, ascending=oldest_first)
         yield from (record.event_log_entry for record in page.records)
@@ -52,16 +80,16 @@ def materialisations(
         cursor = page.cursor
 
 
-def made_in(instance: dg.DagsterInstance, asset: str, run_id: str) -> dg.EventLogEntry | None:
+def made_in(instance: dg.DagsterInstance, asset: dg.AssetKey, run_id: str) -> dg.EventLogEntry | None:
     """Return the materialisation of an asset by a run, the newest of several; None if it made none."""
     return next(iter(_all_made_in(instance, asset, run_id)), None)
 
 
-def _all_made_in(instance: dg.DagsterInstance, asset: str, run_id: str) -> list[dg.EventLogEntry]:
+def _all_made_in(instance: dg.DagsterInstance, asset: dg.AssetKey, run_id: str) -> list[dg.EventLogEntry]:
     """Return the materialisations of an asset by a run, newest first."""
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
     made = [(event, event.asset_materialization) for event in reversed(events)]
-    return [event for event, each in made if each is not None and each.asset_key == dg.AssetKey(asset)]
+    return [event for event, each in made if each is not None and each.asset_key == asset]
 
 
 @dataclass(frozen=True)
@@ -82,7 +110,7 @@ class Passes:
 
     @property
     def last_made(self) -> Mapping[str, Any] | None:
-        """What the check said the last time that it was made, and did not point to an earlier run; None if never."""
+        """Metadata of the last time that the check was made, and did not point to an earlier run; None if never."""
         return next((metadata for _, metadata in self.found if CHECKED_IN not in metadata), None)
 
 
@@ -92,7 +120,7 @@ def passes_of(context: dg.AssetCheckExecutionContext) -> Passes:
     There are none for a check that a person executes by itself, without the asset: it is made again.
     """
     [spec] = context.check_specs
-    if made_in(context.instance, spec.asset_key.to_user_string(), context.run.run_id) is None:
+    if made_in(context.instance, spec.asset_key, context.run.run_id) is None:
         return Passes(())
     passed = ((run, said) for run, said in evaluations(context.instance, spec.key) if said.passed)
     return Passes(tuple((run, {name: value.value for name, value in said.metadata.items()}) for run, said in passed))
@@ -106,19 +134,21 @@ def evaluations(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterat
             yield record.run_id, made.asset_check_evaluation_data
 
 
-def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: str) -> Mapping[str, Any]:
+def upstream(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: dg.AssetKey
+) -> Mapping[str, Any]:
     """Return the facts of the materialisation that this step builds on.
 
     1. The one of its own run comes first, then that of the run that it re-executes, and so on to the first of them, or
        to one that was deleted.
     2. Then the one that the run, or one that it re-executes, took from another run before.
     3. A re-execution that finds none is refused: what its data was is not known.
-    4. Any other run takes the newest, whoever made it, and notes in its tags which that was.
+    4. Any other run takes the newest of any run, and notes in its tags which that was.
 
     Raises:
         dg.Failure: the asset was never materialised, or it is not known which materialisation a run has used.
     """
-    instance = context.instance
+    instance, name = context.instance, asset.to_user_string()
     runs = _run_and_those_before(instance, context.run.run_id)
     for run in runs:
         if (event := made_in(instance, asset, run.run_id)) is not None:
@@ -130,27 +160,27 @@ def upstream(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, 
         deleted = f" (run {runs[-1].parent_run_id} was deleted)" if runs and runs[-1].parent_run_id else ""
         raise dg.Failure(
             f"run {context.run.run_id} is a re-execution of run {context.run.parent_run_id}, and neither that one nor "
-            f"one before it made asset {asset} or noted which materialisation of it was used{deleted}: re-execute it "
-            f"with {asset} as well, or launch a new run, which takes the newest",
+            f"one before it made asset {name} or noted which materialisation of it was used{deleted}: re-execute it "
+            f"with {name} as well, or launch a new run, which takes the newest",
             allow_retries=False,
         )
     newest = latest(instance, asset)
     if newest is None:
-        raise dg.Failure(f"asset {asset} has never been materialised: materialise it first", allow_retries=False)
+        raise dg.Failure(f"asset {name} has never been materialised: materialise it first", allow_retries=False)
     facts = facts_of(newest)
     tags = {_taken_from(asset): newest.run_id or _NO_RUN, _taken_digest(asset): str(facts.get("digest", ""))}
     instance.add_run_tags(context.run.run_id, tags)
     return facts
 
 
-def _taken_from(asset: str) -> str:
+def _taken_from(asset: dg.AssetKey) -> str:
     """Return the tag that holds the run whose materialisation of an asset was used."""
-    return f"smalti/{asset}.run"
+    return f"smalti/{'.'.join(asset.path)}.run"
 
 
-def _taken_digest(asset: str) -> str:
+def _taken_digest(asset: dg.AssetKey) -> str:
     """Return the tag that holds the digest of the materialisation that was used."""
-    return f"smalti/{asset}.digest"
+    return f"smalti/{'.'.join(asset.path)}.digest"
 
 
 def _run_and_those_before(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterRun]:
@@ -168,7 +198,9 @@ def _run_and_those_before(instance: dg.DagsterInstance, run_id: str) -> list[dg.
     return list(runs.values())
 
 
-def _taken_before(instance: dg.DagsterInstance, asset: str, run: dg.DagsterRun, taken: str) -> Mapping[str, Any]:
+def _taken_before(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, run: dg.DagsterRun, taken: str
+) -> Mapping[str, Any]:
     """Return the facts of the materialisation that a run took from another one, as its tags say.
 
     Raises:
@@ -180,7 +212,7 @@ def _taken_before(instance: dg.DagsterInstance, asset: str, run: dg.DagsterRun, 
         if str(facts.get("digest", "")) == digest:
             return facts
     raise dg.Failure(
-        f"run {run.run_id} has used the materialisation of asset {asset} by run {taken} (digest {digest[:12]}), which "
-        f"is gone: launch a new run, which takes the newest",
+        f"run {run.run_id} has used the materialisation of asset {asset.to_user_string()} by run {taken} (digest "
+        f"{digest[:12]}), which is gone: launch a new run, which takes the newest",
         allow_retries=False,
     )

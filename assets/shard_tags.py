@@ -13,22 +13,23 @@ from typing import Any
 
 import dagster as dg
 
+from assets.declaration import Declaration
 from assets.lineage import evaluations
-from resources.storage import StorageResource
+from assets.places import Place
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.tags import tag_bytes, tag_key, version_of_tag
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
 
-SHARDS = "shards"
-"""The shard set, below the storage root."""
-
 CHECKED = "checked"
 """The tag of the newest version whose blocking checks passed."""
 
-BLOCKING = ("every_row_is_in_the_shards", "hashes_verify", "no_class_vanished")
-"""The checks of a version that have to pass before `checked` names it."""
+BLOCKING = {
+    "images": ("every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"),
+    "rows": ("hashes_verify", "few_rows_vanished"),
+}
+"""The checks of a version that have to pass before `checked` names it, by the kind of the data set's source."""
 
 _TRAINING = "training-"  # and the run's id
 _MOVES = 5  # attempts to move the tag while others do, too
@@ -48,18 +49,22 @@ def checked_version(store: Store) -> Header | None:
 
 
 def conclude(
-    context: dg.AssetCheckExecutionContext, storage: StorageResource, manifest: Manifest, result: dg.AssetCheckResult
+    context: dg.AssetCheckExecutionContext,
+    declared: Declaration,
+    place: Place,
+    manifest: Manifest,
+    result: dg.AssetCheckResult,
 ) -> dg.AssetCheckResult:
     """Return the result of a blocking check, and move `checked` if no other check of this version is missing."""
     [spec] = context.check_specs
-    about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": storage.url(SHARDS)}
-    others = [dg.AssetCheckKey(spec.asset_key, name) for name in BLOCKING if name != spec.name]
+    about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": place.url}
+    others = [dg.AssetCheckKey(spec.asset_key, name) for name in BLOCKING[declared.source.kind] if name != spec.name]
     if not _lets_pass(result.passed, result.severity):
         state = f"not moved: {spec.name} failed"
     elif missing := [key.name for key in others if not _has_passed(context.instance, key, about)]:
         state = f"not moved before {' and '.join(missing)} passed for version {manifest.version}"
     else:
-        state = f"version {advance(storage.store(SHARDS), manifest.version)}"
+        state = f"version {advance(place.store(), manifest.version)}"
     return dg.AssetCheckResult(
         passed=result.passed,
         severity=result.severity,
@@ -68,8 +73,8 @@ def conclude(
     )
 
 
-def _lets_pass(passed: bool, severity: dg.AssetCheckSeverity) -> bool:  # noqa: FBT001  as Dagster tells it
-    """Return whether a blocking check lets Dagster go on: a warning does."""
+def _lets_pass(passed: bool, severity: dg.AssetCheckSeverity) -> bool:  # noqa: FBT001  as Dagster gives it
+    """Return whether a blocking check lets Dagster continue: a warning does."""
     return passed or severity is dg.AssetCheckSeverity.WARN
 
 

@@ -1,1 +1,4 @@
-"""Jobs, schedules, sensors and deployments of the code location, and its entry in `pipelines.definitions`."""
+"""The code location: declared data sets below `defs/`, the component that builds their definitions, and deployments.
+
+Read `definitions` first, then `data_set`. What an asset does is in `assets`; credentials and places are in `resources`.
+"""

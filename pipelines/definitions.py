@@ -1,22 +1,24 @@
-"""The entry of the code location: assets, checks, jobs, schedule, sensors and this deployment's resources."""
+"""The entry of the code location: every declared data set below `defs/`, and the resources of this deployment."""
+
+import warnings
+from pathlib import Path
 
 import dagster as dg
 
-from assets import mds_shards, preprocessed_images, raw_images, trained_model
 from pipelines.deployments import detect_resources
-from pipelines.jobs import everything_job, reshard_job, train_job
-from pipelines.schedules import nightly_reshard_schedule
-from pipelines.sensors import reshard_on_new_images_sensor, train_on_new_version_sensor
 
-_STAGES = [raw_images, preprocessed_images, mds_shards, trained_model]
+# Dagster's own, about the checks of every component.
+warnings.filterwarnings("ignore", message="Parameter `execution_type` of function `AssetsDefinition.__init__`")
 
-defs = dg.Definitions(
-    assets=dg.load_assets_from_modules(_STAGES),
-    asset_checks=dg.load_asset_checks_from_modules(_STAGES),
-    jobs=[reshard_job, train_job, everything_job],
-    schedules=[nightly_reshard_schedule],
-    sensors=[train_on_new_version_sensor, reshard_on_new_images_sensor],
-    resources=detect_resources(),
-    # One step at a time, each in a fresh process: two Spark drivers or trainers at once would fight for the machine.
-    executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
-)
+
+def deployment() -> dg.Definitions:
+    """Return what all data sets share."""
+    return dg.Definitions(
+        resources=detect_resources(),
+        # One step at a time, each in a fresh process: two Spark drivers or trainers at once would fight for the
+        # machine.
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
+    )
+
+
+defs = dg.Definitions.merge(dg.load_from_defs_folder(path_within_project=Path(__file__)), deployment())

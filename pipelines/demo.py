@@ -1,6 +1,6 @@
 """`python -m pipelines.demo`: the whole job once, from images to a trained model, with progress and a summary.
 
-The run is an ordinary one of `everything_job`, executed in this process and recorded where `make ui` looks.
+The run is an ordinary one of `flowers_everything_job`, executed in this process and recorded where `make ui` looks.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from typing import Any
 from pipelines.deployments import REPOSITORY
 from pipelines.home import detect_home
 
-STAGES = ("raw_images", "preprocessed_images", "mds_shards", "trained_model")
+STAGES = ("flowers/raw", "flowers/prepared", "flowers/shards", "flowers/model")
+"""The assets of the demo: the data set `flowers`, with what the command line overrides for this run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--source",
         default=os.environ.get("SOURCE", ""),
         help="folder with one sub-folder per class (path, s3://, gs://, abfs://, dbfs:/Volumes/...), or an archive of "
-        "one (path or URL); flowers are drawn when it is left out. Default: $SOURCE",
+        "one (path or URL); by default what `flowers` declares: $FLOWERS_URL, else drawn ones. Default: $SOURCE",
     )
     parser.add_argument("--data", default="", help="where everything is written. Default: $SMALTI_ROOT, or data/")
     parser.add_argument("--images-per-class", type=int, default=160, help="of drawn flowers. Default: %(default)s")
@@ -78,18 +79,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def run_config(options: argparse.Namespace) -> dict[str, Any]:
     """The configuration of the run, as the Launchpad would show it."""
     configs: dict[str, dict[str, Any]] = {
-        "raw_images": {"source": options.source, "images_per_class": options.images_per_class},
-        "preprocessed_images": {
+        "raw": {"images_per_class": options.images_per_class},
+        "prepared": {
             "image_size": options.image_size,
             "on_bad_image": "skip" if options.skip_bad_images else "fail",
         },
         # Who names a source means to have it in place of the last one.
-        "mds_shards": {"accept_removed": ["*"]} if options.source or options.replace else {},
-        "trained_model": {"epochs": options.epochs},
+        "shards": {"accept_removed": ["*"]} if options.source or options.replace else {},
+        "model": {"epochs": options.epochs},
     }
+    if options.source:
+        configs["raw"] |= {"source": options.source}
     if options.processes > 1:
-        configs["trained_model"] |= {"launcher": "processes", "num_processes": options.processes}
-    return {"ops": {name: {"config": config} for name, config in configs.items()}, "loggers": {"progress": {}}}
+        configs["model"] |= {"launcher": "processes", "num_processes": options.processes}
+    return {
+        "ops": {f"flowers__{name}": {"config": config} for name, config in configs.items()},
+        "loggers": {"progress": {}},
+    }
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -105,7 +111,7 @@ def _run(options: argparse.Namespace) -> None:
 
     begin = time.monotonic()
     logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
-    job = logged.resolve_job_def("everything_job")
+    job = logged.resolve_job_def("flowers_everything_job")
     with dg.DagsterInstance.from_config(str(home)) as instance:
         end_leftovers(instance)
         result = job.execute_in_process(run_config=run_config(options), instance=instance, tags=process_tags())
@@ -113,11 +119,13 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _summary(instance: Any, run_id: str, *, seconds: float) -> str:
+    import dagster as dg
+
     from assets.lineage import facts_of, made_in
 
     facts = {}
     for name in STAGES:
-        event = made_in(instance, name, run_id)
+        event = made_in(instance, dg.AssetKey(name.split("/")), run_id)
         facts[name] = facts_of(event) if event is not None else {}
     raw, rows, shards, model = (facts[name] for name in STAGES)
     left_out = f", {rows['bad_images']} left out as bad" if rows["bad_images"] else ""

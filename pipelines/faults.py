@@ -6,7 +6,7 @@ from smalti.errors import SmaltiError
 
 
 def describe_fault(error: BaseException) -> str:
-    """What went wrong in a sentence or two; the deepest error that speaks to a person, else the innermost of all."""
+    """Return what went wrong in a few words; the deepest error that speaks to a person, else the innermost of all."""
     chain = list(_chain(error))
     spoken = [one for one in chain if isinstance(one, SmaltiError | dg.Failure)]
     if spoken:

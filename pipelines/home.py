@@ -1,4 +1,4 @@
-"""Where Dagster keeps its own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it."""
+"""The home of Dagster's own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ def detect_home() -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Makes the folder, and gives it the settings of `dagster.yaml.example` unless it has its own."""
+    """Make the folder, and give it the settings of `dagster.yaml.example` unless it has its own."""
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
         shutil.copyfile(SETTINGS, home / "dagster.yaml")

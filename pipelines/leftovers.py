@@ -1,4 +1,4 @@
-"""Runs whose process was killed: Dagster goes on to call them started, and keeps their places in the pools.
+"""Runs whose process was killed: Dagster continues to call them started, and keeps their places in the pools.
 
 A daemon finds them by run monitoring; a demo has no daemon, and would wait for a place for ever.
 """
@@ -8,7 +8,7 @@ import socket
 
 import dagster as dg
 
-from pipelines.schedules import UNFINISHED
+from pipelines.automation.states import UNFINISHED
 
 HOST_TAG = "smalti/host"
 PROCESS_TAG = "smalti/process"

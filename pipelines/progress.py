@@ -1,4 +1,4 @@
-"""What a run says on a terminal: a Dagster logger that turns the run's events into short lines as they happen."""
+"""Progress of a run on a terminal: a Dagster logger that turns the run's events into short lines as they happen."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ class ProgressHandler(logging.Handler):
             self._write(f"      {facts.get('orig_message', record.getMessage())}")
 
     def _show(self, event: dg.DagsterEvent) -> None:
-        step = event.step_key or ""
+        step = (event.step_key or "").replace("__", "/")  # the asset's key
         kind = event.event_type
         if kind is dg.DagsterEventType.STEP_START and step in self._stages:
             self._begun[step] = self._clock()

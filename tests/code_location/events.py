@@ -5,48 +5,35 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.events import StepMaterializationData
-from dagster._core.remote_origin import (
-    ManagedGrpcPythonEnvCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    InstigatorType,
-    ScheduleInstigatorData,
-    SensorInstigatorData,
-)
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from pipelines.definitions import defs
 
 
 def new_run(
     instance: dg.DagsterInstance,
-    job: str = "reshard_job",
+    job: str = "reshard",
     *,
     parent: dg.DagsterRun | None = None,
     status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> dg.DagsterRun:
-    """A run with configurations by asset; a re-execution of another one, if that is given."""
+    """A run of a job of the flowers, with configurations by stage; a re-execution of another one, if that is given."""
     return instance.create_run_for_job(
-        defs.resolve_job_def(job),
+        defs.resolve_job_def(f"flowers_{job}_job"),
         status=status,
         tags=tags,
-        run_config={"ops": {asset: {"config": dict(each)} for asset, each in (config or {}).items()}},
+        run_config={"ops": {f"flowers__{stage}": {"config": dict(each)} for stage, each in (config or {}).items()}},
         parent_run_id=parent.run_id if parent is not None else None,
         root_run_id=(parent.root_run_id or parent.run_id) if parent is not None else None,
     )
 
 
 def materialise(
-    instance: dg.DagsterInstance, asset: str, facts: Mapping[str, Any], run: dg.DagsterRun | None = None
+    instance: dg.DagsterInstance, stage: str, facts: Mapping[str, Any], run: dg.DagsterRun | None = None
 ) -> None:
-    """Record a materialisation with these facts, by a run if one is given."""
-    event = dg.AssetMaterialization(asset, metadata=facts)
+    """Record a materialisation of a stage of the flowers with these facts, by a run if one is given."""
+    event = dg.AssetMaterialization(["flowers", stage], metadata=facts)
     if run is None:
         instance.report_runless_asset_event(event)
         return
@@ -63,17 +50,3 @@ def end(instance: dg.DagsterInstance, run: dg.DagsterRun, status: dg.DagsterRunS
         dg.DagsterRunStatus.CANCELED: dg.DagsterEventType.RUN_CANCELED,
     }[status]
     instance.report_dagster_event(dg.DagsterEvent(kind.value, run.job_name), run.run_id)
-
-
-def switch_on(instance: dg.DagsterInstance, name: str, at: float) -> None:
-    """Switch a schedule or sensor on, as the UI does at this time; needs an instance that is stored."""
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(
-        LoadableTargetOrigin(module_name="pipelines.definitions"), "smalti"
-    )
-    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), name)
-    is_schedule = name.endswith("_schedule")
-    kind = InstigatorType.SCHEDULE if is_schedule else InstigatorType.SENSOR
-    schedule = ScheduleInstigatorData("0 3 * * *", start_timestamp=at)
-    sensor = SensorInstigatorData(last_sensor_start_timestamp=at)
-    data = schedule if is_schedule else sensor
-    instance.add_instigator_state(InstigatorState(origin, kind, InstigatorStatus.RUNNING, data))

@@ -1,4 +1,4 @@
-"""The three stages up to the shard set, run on a folder of photos as `reshard_job`, and what they said."""
+"""The three stages up to the shard set, run on a declared folder of photos, and what they said."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,15 +9,17 @@ from typing import Any
 import dagster as dg
 import numpy as np
 
+from assets.declaration import Declaration, Image, Prepare, Shards, Source, Split
 from assets.flowers import draw_flower
 from assets.lineage import CHECKED_IN, facts_of, latest
-from pipelines.definitions import defs
 from resources.backends import LocalBackend
 from resources.spark import SparkResource
 from resources.storage import StorageResource
+from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.verify import open_checked
 from smalti.storage import open_store
+from tests.code_location.declared import declare, define
 
 CLASSES = ("daisy", "roses")
 
@@ -38,7 +40,7 @@ def draw_all(photos: Path, *, per_class: int) -> None:
 
 @dataclass
 class Graph:
-    """A data root, a folder of photos and an instance that remembers."""
+    """A data root, a folder of photos that is declared as a data set, and an instance that remembers."""
 
     instance: dg.DagsterInstance
     photos: Path
@@ -52,49 +54,62 @@ class Graph:
     def storage(self) -> StorageResource:
         return StorageResource(backend=LocalBackend(root=str(self.data)))
 
-    def config(self, **shards: Any) -> dict[str, Any]:
-        """Small images and shards of a few of them."""
-        return {
-            "ops": {
-                "raw_images": {"config": {"source": str(self.photos)}},
-                "preprocessed_images": {"config": {"image_size": 16, "validation_fraction": 0.25}},
-                "mds_shards": {"config": {"size_limit": "3kb", **shards}},
-            }
-        }
+    @property
+    def declared(self) -> Declaration:
+        """Small images, and shards of a few of them."""
+        return declare(
+            source=Source(folder=str(self.photos)),
+            prepare=Prepare(image=Image(size=16)),
+            split=Split(validation=0.25),
+            shards=Shards(size_limit="3kb"),
+        )
+
+    def defs(self, spark: SparkResource | None = None) -> dg.Definitions:
+        return define(
+            self.declared,
+            storage=self.storage,
+            spark=spark or SparkResource(master="local[2]"),
+            trainer=TrainerResource(run_root=str(self.data / "runs")),
+        )
 
     def run(
         self,
         *,
-        run_config: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
         spark: SparkResource | None = None,
+        **shards: Any,
     ) -> dict[str, dict[str, Any]]:
-        """One run of `reshard_job`; what each stage then says of itself."""
-        done = defs.resolve_job_def("reshard_job").execute_in_process(
-            instance=self.instance,
-            run_config=run_config or self.config(),
-            tags=tags,
-            resources={"storage": self.storage, "spark": spark or SparkResource(master="local[2]")},
+        """One run of `flowers_reshard_job`, with overrides of the shards' configuration; what each stage then says."""
+        done = (
+            self.defs(spark)
+            .resolve_job_def("flowers_reshard_job")
+            .execute_in_process(
+                instance=self.instance, run_config={"ops": {"flowers__shards": {"config": shards}}}, tags=tags
+            )
         )
         checks = done.get_asset_check_evaluations()
         assert all(check.passed for check in checks)
         self.checks_made = {check.check_name for check in checks if CHECKED_IN not in check.metadata}
         decoded = [check.metadata["decoded"].value for check in checks if "decoded" in check.metadata]
         self.decoded = sum(map(int, decoded)) if decoded else None
-        return {name: self.facts(name) for name in ("raw_images", "preprocessed_images", "mds_shards")}
+        return {name: self.facts(name) for name in ("raw", "prepared", "shards")}
 
-    def facts(self, asset: str) -> dict[str, Any]:
-        event = latest(self.instance, asset)
+    def facts(self, stage: str) -> dict[str, Any]:
+        event = latest(self.instance, dg.AssetKey(["flowers", stage]))
         assert event is not None
         return facts_of(event)
 
     @property
+    def place(self) -> Path:
+        return self.data / "flowers" / "shards"
+
+    @property
     def manifest(self) -> Manifest:
-        return load_manifest(open_store(self.data / "shards"))
+        return load_manifest(open_store(self.place))
 
     def rows(self) -> dict[str, tuple[str | None, int, str]]:
         """What the newest version holds: path to split, label and digest of the image."""
-        store, found = open_store(self.data / "shards"), {}
+        store, found = open_store(self.place), {}
         for info in self.manifest.shards:
             with open_checked(store, info) as shard:
                 batch = shard.batch(np.arange(len(shard)))

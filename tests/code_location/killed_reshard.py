@@ -1,4 +1,4 @@
-"""A run of `reshard_job` that is killed right before it publishes; run as a program by test_incremental.
+"""A run of `flowers_reshard_job` that is killed right before it publishes; run as a program by test_incremental.
 
 killed_reshard <instance's folder> <photos> <data> <version that it dies before>
 """

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.trained_model import trained_model
+from assets.model import build_model
 from pipelines.deployments import detect_resources
 from resources.spark import SparkResource
+from tests.code_location.declared import FLOWERS
 
 
 class Marker(dg.Config):
@@ -32,8 +33,9 @@ def endless_rows(config: Marker, spark: SparkResource) -> None:
 
 def endless_job() -> dg.JobDefinition:
     """Both steps at the same time, each in a process of its own, on the deployment's resources."""
+    assert FLOWERS.train is not None
     return dg.Definitions(
-        assets=[trained_model, endless_rows],
+        assets=[build_model(FLOWERS, FLOWERS.train), endless_rows],
         jobs=[dg.define_asset_job("endless_job")],
         resources=detect_resources(),
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),

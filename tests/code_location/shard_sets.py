@@ -9,9 +9,9 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 
-from assets.mds_shards import COLUMNS, every_row_is_in_the_shards, hashes_verify, no_class_vanished
-from assets.preprocessed_images import PLACE
-from assets.shard_tags import SHARDS
+from assets.checks.shards import build_shard_checks
+from assets.places import shards_of
+from assets.prepared import prepared_of
 from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
@@ -20,10 +20,19 @@ from smalti.spark.prepared.newest import put_table
 from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
 from smalti.storage import Store
 from smalti.writer import ShardUploader
+from tests.code_location.declared import FLOWERS
 from tests.code_location.events import materialise
 
 Rows = Sequence[Mapping[str, Any]]
 CLASSES = ["daisy", "roses"]
+COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
+ALL_CHECKS = tuple(build_shard_checks(FLOWERS))
+every_row_is_in_the_shards, hashes_verify, no_class_vanished = ALL_CHECKS
+
+
+def shards(storage: StorageResource) -> Store:
+    """The shard set of the flowers."""
+    return shards_of(FLOWERS, storage).store()
 
 
 def picture(number: int) -> bytes:
@@ -51,22 +60,24 @@ def publish_set(
     source: str = "",
 ) -> Manifest:
     """A version with these rows, below the storage root."""
-    return publish_rows(storage.store(SHARDS), splits, classes=classes, source=source)
+    return publish_rows(shards(storage), splits, classes=classes, source=source)
 
 
 def publish_rows(
     store: Store, splits: Mapping[str, Rows], *, classes: Sequence[str] = CLASSES, source: str = ""
 ) -> Manifest:
     """A version with these rows."""
-    schema, shards, write_id = Schema.from_columns(COLUMNS), [], new_write_id()
+    schema, written, write_id = Schema.from_columns(COLUMNS), [], new_write_id()
     for split, rows in splits.items():
         uploader = ShardUploader(store, f"{split}/{write_id}", ShardBuilder(schema, ShardOptions()), partition=split)
         for sample in rows:
             uploader.write(sample)
-        shards += uploader.finish()
+        written += uploader.finish()
     counts = {split: Counter(classes[row["label"]] for row in rows) for split, rows in splits.items()}
     facts = {"classes": list(classes), "counts": counts, "image_size": 8}
-    return publish(store, Draft(write_id, schema, shards, metadata=facts, lineage={"source": source}), mode="overwrite")
+    return publish(
+        store, Draft(write_id, schema, written, metadata=facts, lineage={"source": source}), mode="overwrite"
+    )
 
 
 def table_of(storage: StorageResource, splits: Mapping[str, Rows], name: str = "table") -> PreparedTable:
@@ -94,15 +105,12 @@ def make_version(
     run: dg.DagsterRun | None = None,
     **facts: Any,
 ) -> Manifest:
-    """What the asset mds_shards leaves: a version of prepared rows, and its materialisation."""
+    """What the asset of the shards leaves: a version of prepared rows, and its materialisation."""
     manifest = publish_set(storage, splits, classes=classes, source=facts.get("source", ""))
-    put_table(storage.store(PLACE), table_of(storage, splits, f"table{manifest.version}"))
+    put_table(prepared_of(FLOWERS, storage).store(), table_of(storage, splits, f"table{manifest.version}"))
     known = {"version": manifest.version, "digest": manifest.digest, "table": f"table{manifest.version}"}
-    materialise(instance, "mds_shards", {**known, **facts}, run)
+    materialise(instance, "shards", {**known, **facts}, run)
     return manifest
-
-
-ALL_CHECKS = (every_row_is_in_the_shards, hashes_verify, no_class_vanished)
 
 
 def execute_checks(

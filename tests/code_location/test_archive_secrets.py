@@ -8,8 +8,9 @@ import pytest
 
 from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
-from assets.raw_images import raw_images
+from assets.raw import build_raw
 from resources.storage import StorageResource
+from tests.code_location.declared import FLOWERS
 from tests.sources.archives import RawServer, reply, tar_bytes, whole
 
 CANARY = "CANARYcanary"
@@ -38,10 +39,10 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
     ):
         monkeypatch.setenv("IMAGES_URL", f"{server.url}/x.tgz?whatever={CANARY}&sv=2024&sig={CANARY}")
         done = dg.materialize(
-            [raw_images],
+            [build_raw(FLOWERS)],
             instance=instance,
             resources={"storage": storage},
-            run_config={"ops": {"raw_images": {"config": {"source": {"env": "IMAGES_URL"}}}}},
+            run_config={"ops": {"flowers__raw": {"config": {"source": {"env": "IMAGES_URL"}}}}},
             raise_on_error=False,
         )
         assert done.success is not is_refused
@@ -50,7 +51,7 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
         if is_refused:
             assert f"{server.url}/x.tgz?***" in repr(events)
         else:
-            event = latest(instance, "raw_images")
+            event = latest(instance, FLOWERS.key("raw"))
             assert event is not None
             assert facts_of(event)["source"].startswith(f"{server.url}/x.tgz?*** (")
         assert CANARY not in repr(events)

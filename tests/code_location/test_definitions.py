@@ -1,108 +1,119 @@
 """The code location as Dagster sees it."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
-from assets.preprocessed_images import OnBadImage, PreprocessConfig, name_of
+from assets.prepared import OnBadImage, PreparedConfig, name_of
 from pipelines.definitions import defs
 from pipelines.deployments import REPOSITORY
 
-GRAPH = {
-    "raw_images": set(),
-    "preprocessed_images": {"raw_images"},
-    "mds_shards": {"preprocessed_images"},
-    "trained_model": {"mds_shards"},
-}
-CHECKS = {
-    "raw_images": {"every_class_can_be_split"},
-    "preprocessed_images": {"few_images_were_left_out"},
-    "mds_shards": {"every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"},
-    "trained_model": {"accuracy_is_above_chance"},
-}
+SNAPSHOT = Path(__file__).with_name("definitions.json")
+FIELDS = {
+    "flowers__raw": {"source", "images_per_class", "seed"},
+    "flowers__prepared": {"image_size", "quality", "validation_fraction", "on_bad_image", "seed"},
+    "flowers__shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
+    "flowers__model": {
+        "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
+        "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
+        "num_processes",
+    },
+}  # fmt: skip
+
+
+def describe(found: dg.Definitions) -> dict[str, Any]:
+    """Everything about definitions that a change should not alter unnoticed, as JSON."""
+    graph, repository = found.resolve_asset_graph(), found.get_repository_def()
+    return {
+        "assets": {
+            node.key.to_user_string(): {
+                "after": sorted(key.to_user_string() for key in node.parent_keys),
+                "group": node.group_name,
+                "kinds": sorted(node.kinds),
+                "pools": sorted(node.pools or []),
+                "tags": {name: value for name, value in sorted(node.tags.items()) if "/" not in name},
+                "owners": sorted(node.owners),
+                "code version": node.code_version,
+                "checks": {
+                    key.name: "blocking" if graph.get_check_spec(key).blocking else "warning"
+                    for key in sorted(node.check_keys, key=lambda key: key.name)
+                },
+            }
+            for node in sorted((graph.get(key) for key in graph.get_all_asset_keys()), key=lambda node: node.key)
+        },
+        "jobs": {
+            job.name: {
+                "assets": sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys),
+                "tags": {name: value for name, value in sorted(job.tags.items()) if name.startswith("smalti/")},
+            }
+            for job in sorted(repository.get_all_jobs(), key=lambda job: job.name)
+            if not job.name.startswith("__")
+        },
+        "schedules": {
+            each.name: {"cron": each.cron_schedule, "job": each.job_name, "status": each.default_status.value}
+            for each in sorted(repository.schedule_defs, key=lambda each: each.name)
+        },
+        "sensors": {
+            each.name: {
+                "seconds": each.minimum_interval_seconds,
+                "job": each.job_name,
+                "status": each.default_status.value,
+            }
+            for each in sorted(repository.sensor_defs, key=lambda each: each.name)
+            if not each.name.startswith("default_automation")
+        },
+        "resources": sorted(repository.get_top_level_resources()),
+    }
+
+
+def test_the_definitions_are_those_of_the_snapshot() -> None:
+    """After a change that is meant: SMALTI_UPDATE_SNAPSHOT=1."""
+    text = json.dumps(describe(defs), indent=1) + "\n"
+    if os.environ.get("SMALTI_UPDATE_SNAPSHOT"):
+        SNAPSHOT.write_text(text)
+    assert json.loads(text) == json.loads(SNAPSHOT.read_text())
 
 
 def test_everything_that_is_defined_can_be_loaded() -> None:
     dg.Definitions.validate_loadable(defs)
 
 
-def test_the_assets_stand_in_the_order_of_the_design() -> None:
-    graph = defs.resolve_asset_graph()
-    found = {
-        key.to_user_string(): {p.to_user_string() for p in graph.get(key).parent_keys}
-        for key in graph.get_all_asset_keys()
-    }
-    assert found == GRAPH
-
-
-def test_the_checks_stand_beside_their_assets() -> None:
-    found: dict[str, set[str]] = {}
-    for key in defs.resolve_asset_graph().asset_check_keys:
-        found.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
-    assert found == CHECKS
-
-
-def test_a_failed_check_of_the_shards_stops_the_training() -> None:
-    graph = defs.resolve_asset_graph()
-    blocking = {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
-    assert blocking == {"every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"}
-
-
-def test_the_jobs_run_the_assets_that_their_names_say() -> None:
-    assert {
-        job: {key.to_user_string() for key in defs.resolve_job_def(job).asset_layer.executable_asset_keys}
-        for job in ("reshard_job", "train_job", "everything_job")
-    } == {
-        "reshard_job": {"raw_images", "preprocessed_images", "mds_shards"},
-        "train_job": {"trained_model"},
-        "everything_job": set(GRAPH),
-    }
-
-
-def test_the_schedule_and_the_sensors_are_off_until_switched_on() -> None:
-    assert defs.resolve_schedule_def("nightly_reshard_schedule").default_status is dg.DefaultScheduleStatus.STOPPED
-    for name in ("train_on_new_version_sensor", "reshard_on_new_images_sensor"):
-        assert defs.resolve_sensor_def(name).default_status is dg.DefaultSensorStatus.STOPPED
-
-
-@pytest.mark.parametrize(
-    ("asset", "fields"),
-    [
-        ("raw_images", {"source", "images_per_class", "seed"}),
-        ("preprocessed_images", {"image_size", "quality", "validation_fraction", "on_bad_image", "seed"}),
-        ("mds_shards", {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"}),
-        (
-            "trained_model",
-            {
-                "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
-                "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
-                "num_processes",
-            },
-        ),
-    ],
-)  # fmt: skip
-def test_the_launchpad_shows_every_choice_and_needs_none(asset: str, fields: set[str]) -> None:
-    schema = defs.resolve_job_def("everything_job").run_config_schema.config_type.fields["ops"]  # type: ignore[attr-defined]
-    config = schema.config_type.fields[asset].config_type.fields["config"]
-    assert set(config.config_type.fields) == fields
+@pytest.mark.parametrize("op", FIELDS)
+def test_the_launchpad_shows_every_choice_and_needs_none(op: str) -> None:
+    config = config_of("flowers_everything_job", op)
+    assert set(config.config_type.fields) == FIELDS[op]
     assert not config.is_required
 
 
+def config_of(job: str, op: str) -> Any:
+    schema = defs.resolve_job_def(job).run_config_schema.config_type.fields["ops"]  # type: ignore[attr-defined]
+    return schema.config_type.fields[op].config_type.fields["config"]
+
+
+def test_the_launchpad_s_defaults_are_those_of_the_declaration() -> None:
+    fields = config_of("flowers_everything_job", "flowers__model").config_type.fields
+    assert (fields["epochs"].default_value, fields["model"].default_value) == (30, "mobilenet_v2")
+    fields = config_of("tokens_reshard_job", "tokens__shards").config_type.fields
+    assert fields["compression"].default_value == "zstd"
+
+
 def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
-    job = defs.resolve_job_def("everything_job")
-    wrong = {"ops": {"preprocessed_images": {"config": {"on_bad_image": "ignore"}}}}
+    job = defs.resolve_job_def("flowers_everything_job")
+    wrong = {"ops": {"flowers__prepared": {"config": {"on_bad_image": "ignore"}}}}
     with pytest.raises(dg.DagsterInvalidConfigError, match="on_bad_image"):
         dg.validate_run_config(job, wrong)
 
 
 def test_the_policy_for_bad_images_is_no_part_of_the_name_of_prepared_rows() -> None:
-    strict, lenient = PreprocessConfig(on_bad_image=OnBadImage.fail), PreprocessConfig(on_bad_image=OnBadImage.skip)
+    strict, lenient = PreparedConfig(on_bad_image=OnBadImage.fail), PreparedConfig(on_bad_image=OnBadImage.skip)
     assert name_of("digest", strict) == name_of("digest", lenient)
-    assert name_of("digest", strict) != name_of("digest", PreprocessConfig(quality=50))
+    assert name_of("digest", strict) != name_of("digest", PreparedConfig(quality=50))
 
 
 def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -138,10 +149,75 @@ def test_dg_finds_the_code_location_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_loading_the_code_location_imports_neither_torch_nor_pyspark() -> None:
+def test_dg_validates_the_declarations_and_knows_their_component(tmp_path: Path) -> None:
+    done = run_tool("dg", "check", "yaml", home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_tool("dg", "list", "components", "--json", home=tmp_path)
+    assert "pipelines.data_set.DataSet" in done.stdout, done.stdout + done.stderr
+
+
+LOAD = """
+import json, sys, time
+from pathlib import Path
+import dagster as dg
+from pipelines import data_set
+from pipelines.definitions import deployment  # which loads the shipped sets: what each location imports once
+begin = time.monotonic()
+if sys.argv[1] == "twenty":
+    found = [dg.load_from_defs_folder(path_within_project=Path(sys.argv[2]))]
+else:
+    found = []
+defs = dg.Definitions.merge(*found, deployment())
+dg.Definitions.validate_loadable(defs)
+heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.cloud.storage", "azure.storage.blob",
+                           "databricks.sdk", "pandas", "transformers") if name in sys.modules]
+print(json.dumps({"seconds": time.monotonic() - begin, "heavy": heavy,
+                  "assets": len(defs.resolve_asset_graph().get_all_asset_keys())}))
+"""
+ROWS = """type: pipelines.data_set.DataSet
+attributes:
+  name: set{number}
+  source: {{table: lake.table{number}}}
+"""
+IMAGES = """type: pipelines.data_set.DataSet
+attributes:
+  name: set{number}
+  source: {{manifest: s3://bucket/set{number}/labels.csv}}
+  train: {{epochs: {number}}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_twenty_declared_sets_load_in_three_seconds_more_than_none_and_import_nothing_heavy(tmp_path: Path) -> None:
     """Every step process, the daemon and the webserver's code server pay for what is imported here."""
-    code = "import sys, pipelines.definitions; print([m for m in ('torch', 'pyspark') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
+    root = tmp_path / "project"
+    (root / "twenty" / "defs").mkdir(parents=True)
+    for module in ("twenty", "twenty/defs"):
+        (root / module / "__init__.py").touch()
+    (root / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "twenty"\n'
+        'defs_module = "twenty.defs"\nregistry_modules = ["pipelines.data_set"]\n'
     )
-    assert done.stdout.strip() == "[]"
+    for number in range(1, 21):
+        folder = root / "twenty" / "defs" / f"set{number}"
+        folder.mkdir()
+        (folder / "defs.yaml").write_text((ROWS if number % 2 else IMAGES).format(number=number))
+    none, twenty = (load(kind, root / "twenty") for kind in ("none", "twenty"))
+    assert (none["assets"], twenty["assets"]) == (0, 10 * 2 + 10 * 4)
+    assert none["heavy"] == twenty["heavy"] == []
+    assert twenty["seconds"] - none["seconds"] < 3
+
+
+def load(kind: str, project: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, kind, str(project)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]

@@ -97,17 +97,17 @@ def test_the_run_of_the_demo_is_one_that_the_job_accepts(processes: int) -> None
         replace=False,
     )  # fmt: skip
     config = run_config(options)
-    job = defs.resolve_job_def("everything_job")
+    job = defs.resolve_job_def("flowers_everything_job")
     dg.validate_run_config(job, {"ops": config["ops"]})
-    assert config["ops"]["raw_images"]["config"]["source"] == "photos"
-    assert config["ops"]["preprocessed_images"]["config"]["on_bad_image"] == "skip"
-    assert config["ops"]["mds_shards"]["config"] == {"accept_removed": ["*"]}
+    assert config["ops"]["flowers__raw"]["config"]["source"] == "photos"
+    assert config["ops"]["flowers__prepared"]["config"]["on_bad_image"] == "skip"
+    assert config["ops"]["flowers__shards"]["config"] == {"accept_removed": ["*"]}
 
 
 def test_flowers_that_nobody_asked_for_replace_nothing_unless_told_to() -> None:
     plain, replacing = (run_config(parse(["--source", "", *more])) for more in ([], ["--replace"]))
-    assert plain["ops"]["mds_shards"] == {"config": {}}
-    assert replacing["ops"]["mds_shards"] == {"config": {"accept_removed": ["*"]}}
+    assert plain["ops"]["flowers__shards"] == {"config": {}}
+    assert replacing["ops"]["flowers__shards"] == {"config": {"accept_removed": ["*"]}}
 
 
 def test_an_unknown_option_is_a_matter_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_home_gets_settings_once_and_keeps_those_of_its_owner(tmp_path: Path) ->
 
 
 def started_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.DagsterRun:
-    job = defs.resolve_job_def("train_job")
+    job = defs.resolve_job_def("flowers_train_job")
     return instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
 
 
@@ -145,10 +145,10 @@ def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> 
         alive = started_run(instance, process_tags())
         other_host = started_run(instance, {"smalti/host": "elsewhere", "smalti/process": str(child.pid)})
         instance.event_log_storage.initialize_concurrency_limit_to_default("spark")
-        claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "mds_shards")
+        claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "flowers__shards")
         assert claim.is_claimed
         assert end_leftovers(instance) == [dead.run_id]
-        assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "mds_shards").is_claimed
+        assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "flowers__shards").is_claimed
         statuses = {run.run_id: run.status for run in instance.get_runs()}
     assert statuses[dead.run_id] is dg.DagsterRunStatus.CANCELED
     assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED

@@ -11,13 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.lineage import TRAINS_TAG, facts_of, latest
-from assets.rendering import INLINE_LIMIT
+from assets.configuration import OVERRIDDEN
+from assets.lineage import DATA_SET_TAG, TRAINS_TAG, facts_of, latest
+from assets.reports.gallery import INLINE_LIMIT
 from assets.shard_tags import CHECKED
 from pipelines.definitions import defs
 from pipelines.deployments import REPOSITORY
-from pipelines.repeat import last_config
-from pipelines.sensors import train_on_new_version_sensor
 from resources.backends import LocalBackend
 from resources.storage import StorageResource
 from smalti.catalog import load_manifest, tags
@@ -59,6 +58,7 @@ def run(home: Path, data: Path, *arguments: str) -> str:
             "SMALTI_ROOT": str(data),
             "SMALTI_DEPLOYMENT": "local",
             "SOURCE": "",
+            "FLOWERS_URL": "",
         },
         capture_output=True,
         text=True,
@@ -83,15 +83,15 @@ def opened(demo: Demo) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def facts(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
-    event = latest(instance, asset)
+def facts(instance: dg.DagsterInstance, stage: str) -> dict[str, Any]:
+    event = latest(instance, dg.AssetKey(["flowers", stage]))
     assert event is not None
     return facts_of(event)
 
 
 def test_it_shows_progress_and_ends_with_the_summary(demo: Demo) -> None:
     lines = demo.output.splitlines()
-    for stage in ("[1/4] raw_images", "[2/4] preprocessed_images", "[3/4] mds_shards", "[4/4] trained_model"):
+    for stage in ("[1/4] flowers/raw", "[2/4] flowers/prepared", "[3/4] flowers/shards", "[4/4] flowers/model"):
         assert stage in lines
     assert any("epoch 1 of 1: held-out accuracy" in line and "images/s" in line for line in lines)
     summary = demo.output[demo.output.index("Done in ") :]
@@ -107,63 +107,68 @@ def test_it_shows_progress_and_ends_with_the_summary(demo: Demo) -> None:
 
 
 def test_the_ui_finds_every_asset_with_what_a_person_wants_to_see(opened: dg.DagsterInstance) -> None:
-    assert facts(opened, "raw_images")["images"] == 5 * PER_CLASS
-    rows = facts(opened, "preprocessed_images")
+    assert facts(opened, "raw")["images"] == 5 * PER_CLASS
+    rows = facts(opened, "prepared")
     assert rows["counts"]["train"] == dict.fromkeys(["daisy", "dandelion", "roses", "sunflowers", "tulips"], 5)
     assert rows["dagster/row_count"] == 5 * PER_CLASS
-    shards, model = facts(opened, "mds_shards"), facts(opened, "trained_model")
+    shards, model = facts(opened, "shards"), facts(opened, "model")
     assert shards["samples"] == 5 * PER_CLASS
     assert model["held_out_images"] == 5
     assert (model["shards_version"], model["shards_digest"]) == (shards["version"], shards["digest"])
     assert (Path(model["model"]) / "model.safetensors").is_file()
-    for teaser in (facts(opened, "raw_images")["samples"], rows["samples"], model["curves"]):
+    for teaser in (facts(opened, "raw")["samples"], rows["samples"], model["curves"]):
         assert len(teaser) < INLINE_LIMIT
-    for picture in (facts(opened, "raw_images")["gallery"], rows["gallery"], model["curves in full"]):
+    for picture in (facts(opened, "raw")["gallery"], rows["gallery"], model["curves in full"]):
         assert picture.count("data:image/") >= 1
 
 
 def test_every_check_was_made(opened: dg.DagsterInstance) -> None:
-    keys = list(defs.resolve_asset_graph().asset_check_keys)
+    graph = defs.resolve_asset_graph()
+    keys = [key for key in graph.asset_check_keys if key.asset_key.path[0] == "flowers"]
     records = opened.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     found = {key.name: record.status.value == "SUCCEEDED" for key, record in records.items()}
     assert found == CHECKS
 
 
 def test_each_epoch_is_a_point_in_the_charts(opened: dg.DagsterInstance) -> None:
-    [record] = opened.fetch_observations(dg.AssetKey("trained_model"), limit=10).records
+    [record] = opened.fetch_observations(dg.AssetKey(["flowers", "model"]), limit=10).records
     observation = record.event_log_entry.asset_observation
     assert observation is not None
     assert observation.metadata["epoch"].value == 1
 
 
-def test_the_training_is_known_by_the_digest_so_that_the_sensor_does_not_repeat_it(
-    demo: Demo, opened: dg.DagsterInstance
-) -> None:
-    store = open_store(demo.data / "shards")
+def test_the_training_is_known_by_the_digest_of_its_version(demo: Demo, opened: dg.DagsterInstance) -> None:
+    store = open_store(demo.data / "flowers" / "shards")
     digest = load_manifest(store).digest
     assert tags(store) == {CHECKED: 1}
-    assert opened.get_runs_count(dg.RunsFilter(tags={TRAINS_TAG: digest})) >= 1
+    assert opened.get_runs_count(dg.RunsFilter(tags={TRAINS_TAG: digest, DATA_SET_TAG: "flowers"})) >= 1
+
+
+def test_automatic_training_does_not_follow_a_run_that_overrode_the_declared_source(
+    demo: Demo, opened: dg.DagsterInstance
+) -> None:
+    """The demo draws fewer flowers than are declared."""
     storage = {"storage": StorageResource(backend=LocalBackend(root=str(demo.data)))}
     with dg.build_sensor_context(instance=opened, definitions=defs, resources=storage) as context:
-        assert "has been given to run" in str(train_on_new_version_sensor.evaluate_tick(context).skip_message)
+        message = str(defs.resolve_sensor_def("flowers_train_sensor").evaluate_tick(context).skip_message)
+    assert f"was made from drawn flowers ({PER_CLASS} of each class, seed 0)" in message
+    assert "the declaration says drawn flowers (160 of each class, seed 0)" in message
 
 
-def test_automation_repeats_the_choices_of_the_demo(opened: dg.DagsterInstance) -> None:
-    source = facts(opened, "raw_images")["source"]
-    assert source == facts(opened, "trained_model")["source"] == f"drawn flowers ({PER_CLASS} of each class, seed 0)"
-    config = last_config(opened, ["raw_images", "preprocessed_images", "trained_model"], source)
-    assert config["ops"]["raw_images"]["config"]["images_per_class"] == PER_CLASS
-    assert config["ops"]["preprocessed_images"]["config"]["image_size"] == 32
-    assert config["ops"]["trained_model"]["config"]["epochs"] == 1
+def test_what_the_demo_overrides_is_shown_as_such(opened: dg.DagsterInstance) -> None:
+    assert facts(opened, "raw")[OVERRIDDEN] == {"images_per_class": {"declared": 160, "in this run": PER_CLASS}}
+    assert facts(opened, "prepared")[OVERRIDDEN] == {"image_size": {"declared": 96, "in this run": 32}}
+    assert facts(opened, "model")[OVERRIDDEN] == {"epochs": {"declared": 30, "in this run": 1}}
+    assert OVERRIDDEN not in facts(opened, "shards")
 
 
 def test_the_same_again_is_no_new_version_and_other_images_are_one(demo: Demo, tmp_path: Path) -> None:
-    store = open_store(demo.data / "shards")
+    store = open_store(demo.data / "flowers" / "shards")
     before = load_manifest(store)
     assert "nothing changed since version 1" in demo.again()
     assert load_manifest(store) == before
 
-    photo = next((demo.data / "drawn_flowers").rglob("daisy/*.jpg"))
+    photo = next((demo.data / "flowers" / "drawn").rglob("daisy/*.jpg"))
     for name in ("oaks", "firs"):
         (tmp_path / name).mkdir()
         for number in range(4):

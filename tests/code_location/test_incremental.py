@@ -4,26 +4,19 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from assets.inventory import save_inventory
-from assets.mds_shards import COLUMNS, ShardsConfig
-from assets.preprocessed_images import PreprocessConfig, name_of
-from pipelines.definitions import defs
 from pipelines.deployments import REPOSITORY
 from pipelines.home import prepare_home
 from pipelines.leftovers import end_leftovers
-from pipelines.schedules import nightly_reshard_schedule
-from pipelines.sensors import train_on_new_version_sensor
 from resources.spark import SparkResource
 from smalti.catalog import history, verify
-from smalti.spark import PrepareOptions, dataframe_to_mds, list_images, prepare_images, read_prepared, write_prepared
+from smalti.spark import PrepareOptions, list_images, prepare_images, read_prepared, write_prepared
 from smalti.storage import open_store
 from tests.code_location.graph import Graph, draw, draw_all
 from tests.spark.own_session import own_session
@@ -61,35 +54,32 @@ def names(graph: Graph) -> set[str]:
 
 
 def trainings(graph: Graph) -> list[dg.RunRequest]:
-    storage = {"storage": graph.storage}
+    defs, storage = graph.defs(), {"storage": graph.storage}
     with dg.build_sensor_context(instance=graph.instance, definitions=defs, resources=storage) as context:
-        return list(train_on_new_version_sensor.evaluate_tick(context).run_requests or [])
+        return list(defs.resolve_sensor_def("flowers_train_sensor").evaluate_tick(context).run_requests or [])
 
 
 def train(graph: Graph) -> None:
     """What the daemon does with the sensor's request, up to the training itself."""
     [request] = trainings(graph)
-    job = defs.resolve_job_def("train_job")
+    job = graph.defs().resolve_job_def("flowers_train_job")
     graph.instance.create_run_for_job(job, tags=dict(request.tags), run_config=dict(request.run_config))
 
 
-def test_a_night_after_five_of_twenty_photos_changed_prepares_five_and_writes_five(
-    tmp_path: Path, session: Any
+def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five(
+    graph: Graph, tmp_path: Path, session: Any
 ) -> None:
-    draw_all(tmp_path / "photos", per_class=10)
-    with dg.instance_for_test() as instance:  # a schedule opens its instance by itself, from the outside
-        graph = Graph(instance, tmp_path / "photos", tmp_path / "data")
-        first = graph.run()
-        assert (first["preprocessed_images"]["prepared"], first["mds_shards"]["images_written"]) == (20, 20)
-        assert graph.decoded == 20
-        before = names(graph)
-        for number in range(5):
-            draw(graph.photos, f"daisy/{number:02}.jpg", number=100 + number)
-        second = graph.run(run_config=config_of_the_night(instance))
-    assert second["raw_images"]["since the last time"] == "0 new, 5 changed, 0 gone"
-    rows, shards = second["preprocessed_images"], second["mds_shards"]
+    first = graph.run()
+    assert (first["prepared"]["prepared"], first["shards"]["rows_written"]) == (20, 20)
+    assert graph.decoded == 20
+    before = names(graph)
+    for number in range(5):
+        draw(graph.photos, f"daisy/{number:02}.jpg", number=100 + number)
+    second = graph.run()
+    assert second["raw"]["since the last time"] == "0 new, 5 changed, 0 gone"
+    rows, shards = second["prepared"], second["shards"]
     assert (rows["prepared"], rows["kept"], rows["removed"]) == (5, 15, 0)
-    assert (shards["version"], shards["images_written"]) == (2, 5)
+    assert (shards["version"], shards["rows_written"]) == (2, 5)
     new = [shard for shard in graph.manifest.shards if shard.raw.basename not in before]
     assert graph.decoded == sum(shard.samples for shard in new) < 20
     assert shards["shards_kept"] == len(before & names(graph)) > 0
@@ -101,35 +91,27 @@ def test_a_night_after_five_of_twenty_photos_changed_prepares_five_and_writes_fi
     }
 
 
-def config_of_the_night(instance: dg.DagsterInstance) -> Mapping[str, Any]:
-    """What the schedule asks for."""
-    when = datetime(2026, 11, 21, 3, 0, tzinfo=timezone.utc)
-    request = nightly_reshard_schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=when))
-    assert isinstance(request, dg.RunRequest)
-    return request.run_config
-
-
 def test_photos_that_go_and_come_back_lead_back_to_the_same_digest_and_are_not_trained_on_twice(graph: Graph) -> None:
-    first = graph.run()["mds_shards"]
+    first = graph.run()["shards"]
     train(graph)
     gone = {name: (graph.photos / name).read_bytes() for name in ("roses/03.jpg", "daisy/07.jpg")}
     for name in gone:
         (graph.photos / name).unlink()
     second = graph.run()
-    assert second["raw_images"]["since the last time"] == "0 new, 0 changed, 2 gone"
-    assert second["preprocessed_images"]["removed"] == 2
+    assert second["raw"]["since the last time"] == "0 new, 0 changed, 2 gone"
+    assert second["prepared"]["removed"] == 2
     assert set(graph.rows()) == {f"{kind}/{n:02}.jpg" for kind in ("daisy", "roses") for n in range(10)} - gone.keys()
     train(graph)
     for name, data in gone.items():
         (graph.photos / name).write_bytes(data)
     third = graph.run()
-    assert (third["mds_shards"]["version"], third["mds_shards"]["digest"]) == (3, first["digest"])
-    assert third["mds_shards"]["images_written"] == 0
-    assert "the same as version 1" in third["mds_shards"]["what was done"]
+    assert (third["shards"]["version"], third["shards"]["digest"]) == (3, first["digest"])
+    assert third["shards"]["rows_written"] == 0
+    assert "the same as version 1" in third["shards"]["what was done"]
     assert trainings(graph) == []
     draw(graph.photos, "roses/03.jpg", number=200)  # a change after a way back is built on what was gone back to
     fourth = graph.run()
-    assert (fourth["preprocessed_images"]["prepared"], fourth["mds_shards"]["images_written"]) == (1, 1)
+    assert (fourth["prepared"]["prepared"], fourth["shards"]["rows_written"]) == (1, 1)
 
 
 def test_nothing_new_is_the_same_version_without_spark_and_is_not_trained_on_again(graph: Graph) -> None:
@@ -138,11 +120,11 @@ def test_nothing_new_is_the_same_version_without_spark_and_is_not_trained_on_aga
     train(graph)
     again = graph.run(spark=NoSpark(master="local[2]"))
     assert READ_ALL & graph.checks_made == {"hashes_verify"}
-    assert again["raw_images"]["since the last time"] == "nothing changed"
-    assert again["preprocessed_images"]["what was done"] == "nothing changed: all 20 files were prepared before"
-    assert again["mds_shards"]["what was done"].startswith("nothing changed since version 1: 20 samples")
-    assert again["mds_shards"]["digest"] == first["mds_shards"]["digest"]
-    assert len(history(open_store(graph.data / "shards"))) == 1
+    assert again["raw"]["since the last time"] == "nothing changed"
+    assert again["prepared"]["what was done"] == "nothing changed: all 20 files were prepared before"
+    assert again["shards"]["what was done"].startswith("nothing changed since version 1: 20 samples")
+    assert again["shards"]["digest"] == first["shards"]["digest"]
+    assert len(history(open_store(graph.place))) == 1
     assert trainings(graph) == []
 
 
@@ -150,72 +132,17 @@ def test_a_photo_that_was_only_touched_makes_no_version(graph: Graph) -> None:
     graph.run()
     os.utime(graph.photos / "roses" / "03.jpg", (1, 1))
     again = graph.run()
-    assert again["raw_images"]["since the last time"] == "0 new, 1 changed, 0 gone"
-    assert again["preprocessed_images"]["prepared"] == 1
-    assert again["mds_shards"]["what was done"].startswith("nothing changed since version 1")
+    assert again["raw"]["since the last time"] == "0 new, 1 changed, 0 gone"
+    assert again["prepared"]["prepared"] == 1
+    assert again["shards"]["what was done"].startswith("nothing changed since version 1")
 
 
 def test_a_rewrite_writes_everything_and_is_then_built_on(graph: Graph) -> None:
     graph.run()
-    rewritten = graph.run(run_config=graph.config(rewrite=True))["mds_shards"]
-    assert (rewritten["version"], rewritten["images_written"], rewritten["shards_kept"]) == (2, 20, 0)
+    rewritten = graph.run(rewrite=True)["shards"]
+    assert (rewritten["version"], rewritten["rows_written"], rewritten["shards_kept"]) == (2, 20, 0)
     draw(graph.photos, "roses/03.jpg", number=200)
-    assert graph.run()["mds_shards"]["images_written"] == 1
-
-
-def write_as_before(graph: Graph, session: Any) -> None:
-    """The data root and the events that the graph of earlier releases left."""
-    folder, storage = list_images(str(graph.photos)), graph.storage
-    rows = PreprocessConfig(image_size=16, validation_fraction=0.25)
-    shards = ShardsConfig(size_limit="3kb")
-    digest = name_of(folder.digest, rows)
-    place = f"preprocessed_images/{digest[:16]}"
-    options = PrepareOptions(size=16, quality=90, validation_fraction=0.25, on_bad_image="fail", seed=0)
-    write_prepared(prepare_images(session, folder, options), storage.url(place))
-    made = dataframe_to_mds(
-        read_prepared(session, storage.url(place)),
-        storage.url("shards"),
-        columns=COLUMNS,
-        compression=None,
-        hashes=("xxh3_64",),
-        size_limit="3kb",
-        partition_by="split",
-        mode="overwrite",
-        write_id=shards.former_write_id(digest),
-        lineage={"preprocessed_images": digest, "place": place},
-        metadata={"classes": list(folder.classes), "counts": {}, "image_size": 16},
-    )
-    inventory = save_inventory(storage, folder)
-    facts: dict[str, dict[str, Any]] = {
-        "raw_images": {"folder": folder.source, "digest": folder.digest, "inventory": inventory},
-        "preprocessed_images": {"place": place, "digest": digest, "inventory": inventory},
-        "mds_shards": {"version": made.version, "digest": made.digest},
-    }
-    for name, values in facts.items():
-        graph.instance.report_runless_asset_event(dg.AssetMaterialization(name, metadata=values))
-
-
-def test_a_data_root_of_an_earlier_release_is_gone_on_with_and_decodes_nothing_again(
-    graph: Graph, session: Any
-) -> None:
-    write_as_before(graph, session)
-    before = graph.manifest
-    same = graph.run()
-    assert (same["preprocessed_images"]["prepared"], same["preprocessed_images"]["kept"]) == (0, 20)
-    assert graph.manifest == before
-
-
-def test_the_first_change_in_a_data_root_of_an_earlier_release_decodes_only_what_changed(
-    graph: Graph, session: Any
-) -> None:
-    write_as_before(graph, session)
-    draw(graph.photos, "roses/03.jpg", number=200)
-    facts = graph.run()
-    assert (facts["preprocessed_images"]["prepared"], facts["preprocessed_images"]["kept"]) == (1, 19)
-    assert (facts["mds_shards"]["version"], facts["mds_shards"]["images_written"]) == (
-        2,
-        20,
-    )  # its shards tell no files
+    assert graph.run()["shards"]["rows_written"] == 1
 
 
 @pytest.mark.process
@@ -235,9 +162,9 @@ def test_a_run_that_was_killed_before_it_published_leaves_the_old_version_and_th
         )  # fmt: skip
         assert done.returncode == -9, done.stdout + done.stderr
         assert (stored.manifest, stored.rows()) == before
-        assert verify(open_store(graph.data / "shards")).ok
+        assert verify(open_store(graph.place)).ok
         end_leftovers(instance)
         facts = stored.run()
-        assert (facts["mds_shards"]["version"], facts["mds_shards"]["images_written"]) == (2, 1)
+        assert (facts["shards"]["version"], facts["shards"]["rows_written"]) == (2, 1)
         assert stored.rows().keys() == before[1].keys()
         assert {p for p, row in stored.rows().items() if before[1][p] != row} == {"roses/03.jpg"}

@@ -80,13 +80,13 @@ def wait_until(check: Callable[[], bool], seconds: float) -> bool:
 
 
 def has_trained(root: Path) -> bool:
-    return any('"event":"step"' in path.read_text() for path in root.glob("runs/*/metrics.jsonl"))
+    return any('"event":"step"' in path.read_text() for path in root.glob("runs/*/*/metrics.jsonl"))
 
 
 def start_worker(home: Path, root: Path, mark: str) -> "subprocess.Popen[bytes]":
     training = {"version": 1, "model": "tests.torch.train.tiny_models:slow", "epochs": 100_000, "batch_size": 8}
     config = {
-        "trained_model": {"config": {**training, "launcher": "processes", "num_processes": 1}},
+        "flowers__model": {"config": {**training, "launcher": "processes", "num_processes": 1}},
         "endless_rows": {"config": {"path": str(root / "spark runs")}},
     }
     return subprocess.Popen(
@@ -112,7 +112,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     settings["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
     (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
     metadata = {"classes": ["red", "green", "blue"], "counts": {"train": {}}, "image_size": 24}
-    publish_squares(root / "shards", metadata=metadata)
+    publish_squares(root / "flowers" / "shards", metadata=metadata)
     worker = start_worker(home, root, mark)
     try:
         with dg.DagsterInstance.from_config(str(home)) as instance:

@@ -15,16 +15,16 @@ def context_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Any:
     return SimpleNamespace(instance=instance, run=run)
 
 
-def digest_for(instance: dg.DagsterInstance, run: dg.DagsterRun, asset: str = "raw_images") -> str:
-    return str(upstream(context_of(instance, run), asset)["digest"])
+def digest_for(instance: dg.DagsterInstance, run: dg.DagsterRun, stage: str = "raw") -> str:
+    return str(upstream(context_of(instance, run), dg.AssetKey(["flowers", stage]))["digest"])
 
 
 def test_a_re_execution_builds_on_what_the_failed_run_made_and_not_on_what_others_made_since(
     instance: dg.DagsterInstance,
 ) -> None:
     first, other = new_run(instance), new_run(instance)
-    materialise(instance, "raw_images", {"digest": "a"}, first)
-    materialise(instance, "raw_images", {"digest": "b"}, other)
+    materialise(instance, "raw", {"digest": "a"}, first)
+    materialise(instance, "raw", {"digest": "b"}, other)
     again = new_run(instance, parent=first)
     assert digest_for(instance, again) == "a"
     assert digest_for(instance, new_run(instance, parent=again)) == "a"
@@ -33,17 +33,17 @@ def test_a_re_execution_builds_on_what_the_failed_run_made_and_not_on_what_other
 
 def test_a_re_execution_builds_on_the_nearest_run_that_made_the_asset(instance: dg.DagsterInstance) -> None:
     first = new_run(instance)
-    materialise(instance, "raw_images", {"digest": "a"}, first)
+    materialise(instance, "raw", {"digest": "a"}, first)
     second = new_run(instance, parent=first)
-    materialise(instance, "raw_images", {"digest": "b"}, second)
+    materialise(instance, "raw", {"digest": "b"}, second)
     assert digest_for(instance, new_run(instance, parent=second)) == "b"
 
 
 def test_a_run_finds_what_it_made_itself_however_many_others_came_since(instance: dg.DagsterInstance) -> None:
     ours = new_run(instance)
-    materialise(instance, "raw_images", {"digest": "ours"}, ours)
+    materialise(instance, "raw", {"digest": "ours"}, ours)
     for number in range(30):
-        materialise(instance, "raw_images", {"digest": str(number)})
+        materialise(instance, "raw", {"digest": str(number)})
     assert digest_for(instance, ours) == "ours"
 
 
@@ -52,36 +52,36 @@ def test_another_run_takes_the_newest_and_notes_it_so_that_later_steps_and_re_ex
     instance: dg.DagsterInstance, by_a_run: bool
 ) -> None:
     maker = new_run(instance) if by_a_run else None
-    materialise(instance, "mds_shards", {"digest": "a"}, maker)
-    run = new_run(instance, "train_job")
-    assert digest_for(instance, run, "mds_shards") == "a"
+    materialise(instance, "shards", {"digest": "a"}, maker)
+    run = new_run(instance, "train")
+    assert digest_for(instance, run, "shards") == "a"
     stored = instance.get_run_by_id(run.run_id)
     assert stored is not None
-    assert stored.tags["smalti/mds_shards.run"] == (maker.run_id if maker is not None else "none")
-    assert stored.tags["smalti/mds_shards.digest"] == "a"
-    materialise(instance, "mds_shards", {"digest": "b"}, maker)
-    assert digest_for(instance, run, "mds_shards") == "a"
-    assert digest_for(instance, new_run(instance, "train_job", parent=run), "mds_shards") == "a"
-    assert digest_for(instance, new_run(instance, "train_job"), "mds_shards") == "b"
+    assert stored.tags["smalti/flowers.shards.run"] == (maker.run_id if maker is not None else "none")
+    assert stored.tags["smalti/flowers.shards.digest"] == "a"
+    materialise(instance, "shards", {"digest": "b"}, maker)
+    assert digest_for(instance, run, "shards") == "a"
+    assert digest_for(instance, new_run(instance, "train", parent=run), "shards") == "a"
+    assert digest_for(instance, new_run(instance, "train"), "shards") == "b"
 
 
 def test_tags_that_a_re_execution_inherits_do_not_hide_what_its_parent_made(instance: dg.DagsterInstance) -> None:
-    materialise(instance, "raw_images", {"digest": "a"})
+    materialise(instance, "raw", {"digest": "a"})
     first = new_run(instance)
     assert digest_for(instance, first) == "a"
     stored = instance.get_run_by_id(first.run_id)
     assert stored is not None
     second = new_run(instance, parent=first, tags=stored.tags)
-    materialise(instance, "raw_images", {"digest": "b"}, second)
+    materialise(instance, "raw", {"digest": "b"}, second)
     assert digest_for(instance, new_run(instance, parent=second, tags=stored.tags)) == "b"
 
 
 def test_a_re_execution_whose_data_is_not_known_is_refused_and_names_the_runs(instance: dg.DagsterInstance) -> None:
     failed = new_run(instance)
-    materialise(instance, "raw_images", {"digest": "of somebody else"})
+    materialise(instance, "raw", {"digest": "of somebody else"})
     again = new_run(instance, parent=failed)
     with pytest.raises(dg.Failure) as caught:
-        upstream(context_of(instance, again), "raw_images")
+        upstream(context_of(instance, again), dg.AssetKey(["flowers", "raw"]))
     assert again.run_id in str(caught.value.description)
     assert failed.run_id in str(caught.value.description)
     assert caught.value.allow_retries is False
@@ -92,29 +92,29 @@ def test_a_re_execution_is_refused_when_the_run_before_it_was_deleted_which_may_
 ) -> None:
     """The run before that one, which is still there, may have read another source."""
     first = new_run(instance)
-    materialise(instance, "raw_images", {"digest": "a"}, first)
+    materialise(instance, "raw", {"digest": "a"}, first)
     second = new_run(instance, parent=first)
-    materialise(instance, "raw_images", {"digest": "b"}, second)
+    materialise(instance, "raw", {"digest": "b"}, second)
     third = new_run(instance, parent=second)
     assert digest_for(instance, third) == "b"
     instance.delete_run(second.run_id)
     with pytest.raises(dg.Failure, match=f"run {second.run_id}.*deleted"):
-        upstream(context_of(instance, third), "raw_images")
-    materialise(instance, "raw_images", {"digest": "c"}, third)
+        upstream(context_of(instance, third), dg.AssetKey(["flowers", "raw"]))
+    materialise(instance, "raw", {"digest": "c"}, third)
     assert digest_for(instance, third) == "c"
 
 
 def test_a_re_execution_is_refused_when_what_its_parent_took_is_gone(instance: dg.DagsterInstance) -> None:
-    maker, run = new_run(instance), new_run(instance, "train_job")
-    materialise(instance, "mds_shards", {"digest": "a"}, maker)
-    assert digest_for(instance, run, "mds_shards") == "a"
+    maker, run = new_run(instance), new_run(instance, "train")
+    materialise(instance, "shards", {"digest": "a"}, maker)
+    assert digest_for(instance, run, "shards") == "a"
     instance.delete_run(maker.run_id)
-    materialise(instance, "mds_shards", {"digest": "b"})
+    materialise(instance, "shards", {"digest": "b"})
     with pytest.raises(dg.Failure, match="is gone") as caught:
-        upstream(context_of(instance, new_run(instance, "train_job", parent=run)), "mds_shards")
+        upstream(context_of(instance, new_run(instance, "train", parent=run)), dg.AssetKey(["flowers", "shards"]))
     assert maker.run_id in str(caught.value.description)
 
 
 def test_an_asset_that_was_never_materialised_is_asked_for(instance: dg.DagsterInstance) -> None:
     with pytest.raises(dg.Failure, match="materialise it first"):
-        upstream(context_of(instance, new_run(instance)), "raw_images")
+        upstream(context_of(instance, new_run(instance)), dg.AssetKey(["flowers", "raw"]))

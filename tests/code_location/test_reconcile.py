@@ -8,15 +8,13 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.mds_shards import hashes_verify, no_class_vanished
-from assets.reconcile import bounded_cache, not_in, row_hash, sums_of_shards, sums_of_table
-from assets.shard_tags import SHARDS
+from assets.checks.sums import bounded_cache, not_in, row_hash, sums_of_shards, sums_of_table
 from resources.backends import LocalBackend
 from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.testing import LoggedStore
-from tests.code_location.shard_sets import picture, publish_set, row, table_of
+from tests.code_location.shard_sets import hashes_verify, no_class_vanished, picture, publish_set, row, shards, table_of
 
 
 def check(
@@ -25,7 +23,7 @@ def check(
     """What the check says when a person executes it, so many times."""
     with dg.DagsterInstance.ephemeral() as instance:
         facts = {"version": manifest.version, "digest": manifest.digest}
-        instance.report_runless_asset_event(dg.AssetMaterialization("mds_shards", metadata=facts))
+        instance.report_runless_asset_event(dg.AssetMaterialization(["flowers", "shards"], metadata=facts))
         job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(definition))
         here = dg.Definitions(asset_checks=[definition], jobs=[job], resources={"storage": storage})
         for _ in range(times):
@@ -37,7 +35,7 @@ def check(
 def test_sums_are_equal_for_equal_rows_in_any_order_and_any_shards(storage: StorageResource, tmp_path: Path) -> None:
     rows = [row(number) for number in range(10)]
     manifest = publish_set(storage, {"train": rows[::-1], "validation": rows[:3]})
-    sums = sums_of_shards(storage.store(SHARDS), manifest)
+    sums = sums_of_shards(shards(storage), manifest)
     assert sums["train"].rows == 10
     assert sums["train"].hash_sum == sum(row_hash(r["image"], r["label"], r["path"]) for r in rows)  # type: ignore[arg-type]
     assert sums["validation"].labels == {0: 2, 1: 1}
@@ -60,7 +58,7 @@ def test_an_image_that_does_not_decode_is_named(storage: StorageResource) -> Non
     noise = encode_jpeg(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8), 90)
     broken = noise[: len(noise) // 2] + noise[-2:]  # header and end mark are there: the writer lets it through
     manifest = publish_set(storage, {"train": [row(0), {"image": broken, "label": 1, "path": "roses/broken.jpg"}]})
-    assert sums_of_shards(storage.store(SHARDS), manifest)["train"].unreadable == ["roses/broken.jpg"]
+    assert sums_of_shards(shards(storage), manifest)["train"].unreadable == ["roses/broken.jpg"]
 
 
 def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage: StorageResource) -> None:
@@ -71,7 +69,7 @@ def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage:
     unhashed = replace(train, raw=replace(train.raw, hashes={}))
     is_new = not_in(first)
     assert [is_new(info) for info in (train, validation, moved, flipped, unhashed)] == [False, False, True, True, True]
-    sums = sums_of_shards(storage.store(SHARDS), first, decodes=lambda info: info.partition == "train")
+    sums = sums_of_shards(shards(storage), first, decodes=lambda info: info.partition == "train")
     assert {split: (part.rows, part.decoded) for split, part in sums.items()} == {"train": (2, 2), "validation": (1, 0)}
 
 
@@ -95,7 +93,7 @@ def test_a_check_that_a_person_executes_is_made_again(storage: StorageResource) 
 def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
     manifest = publish_set(storage, {"train": [row(number) for number in range(4)]})
     assert check(hashes_verify, storage, manifest).passed
-    path = storage.store(SHARDS).local_path(manifest.shards[0].stored.basename)
+    path = shards(storage).local_path(manifest.shards[0].stored.basename)
     assert path is not None
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
@@ -108,7 +106,7 @@ def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
 def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storage: StorageResource) -> None:
     rows = [row(number) for number in range(20)]
     manifest = publish_set(storage, {"train": rows[:15], "validation": rows[15:]})
-    found = {split: (p.rows, p.hash_sum) for split, p in sums_of_shards(storage.store(SHARDS), manifest).items()}
+    found = {split: (p.rows, p.hash_sum) for split, p in sums_of_shards(shards(storage), manifest).items()}
 
     def table_sums(changed: list[dict[str, object]]) -> dict[str, tuple[int, int]]:
         table = table_of(storage, {"train": changed[:15], "validation": changed[15:]})
@@ -123,7 +121,7 @@ def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storag
 def test_a_check_of_a_remote_set_takes_a_part_of_the_free_disk_at_most(tmp_path: Path) -> None:
     near = StorageResource(backend=LocalBackend(root=str(tmp_path)))
     manifest = publish_set(near, {"train": [row(number) for number in range(10)]})
-    far = LoggedStore(near.store(SHARDS), tmp_path / "log")
+    far = LoggedStore(shards(near), tmp_path / "log")
     limit = bounded_cache(far, manifest).limit
     assert limit is not None
     assert 0 < limit < shutil.disk_usage(tmp_path).total

@@ -10,8 +10,9 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.curves import curve_picture, curve_teaser
-from assets.rendering import INLINE_LIMIT, MAX_TABLE_ROWS, gallery, image_teaser, table
+from assets.reports.curves import curve_picture, curve_teaser
+from assets.reports.gallery import INLINE_LIMIT, gallery, image_teaser
+from assets.reports.tables import MAX_TABLE_ROWS, table
 from smalti.images import decode_rgb, encode_jpeg
 
 _DATA = re.compile(r"!\[([^\]]*)\]\(data:([a-z+/]+);base64,([A-Za-z0-9+/=]+)\)")

@@ -1,6 +1,5 @@
 """The sensors and the schedule, evaluated against a real Dagster instance."""
 
-import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,21 +8,24 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.automation import AUTOMATION
-from assets.flowers import draw_flower
-from assets.lineage import TRAINS_TAG
-from assets.raw_images import raw_images
-from assets.shard_tags import SHARDS, advance
+from assets.declaration import Automation, Source, Watch
+from assets.lineage import DATA_SET_TAG, TRAINS_TAG
+from assets.shard_tags import advance
+from assets.sources.rows import rows_config, watched_digest
+from pipelines.automation.schedules import build_reshard_schedule
+from pipelines.automation.training import build_train_sensor
+from pipelines.automation.watch import build_watch_sensor
+from pipelines.data_set import build_definitions
 from pipelines.definitions import defs
-from pipelines.jobs import RESHARD_ASSETS
-from pipelines.repeat import last_config
-from pipelines.schedules import nightly_reshard_schedule
-from pipelines.sensors import build_reshard_sensor, train_on_new_version_sensor
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, rollback
 from smalti.spark import list_images
-from tests.code_location.events import end, materialise, new_run, switch_on
-from tests.code_location.shard_sets import make_version, rows_of
+from tests.code_location.declared import FLOWERS, declare
+from tests.code_location.events import end, materialise, new_run
+from tests.code_location.shard_sets import make_version, rows_of, shards
+
+DRAWN = "drawn flowers (160 of each class, seed 0)"
+"""How the declared source is described."""
 
 SUCCESS, FAILURE, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED
 
@@ -35,35 +37,35 @@ def stored_instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def publish(instance: dg.DagsterInstance, storage: StorageResource, rows: int, *, source: str = "photos") -> Manifest:
+def publish(instance: dg.DagsterInstance, storage: StorageResource, rows: int, *, source: str = DRAWN) -> Manifest:
     """A version of the shard set with so many rows, not checked yet."""
     return make_version(instance, storage, {"train": rows_of(rows)}, classes=["daisy"], source=source)
 
 
 def publish_checked(
-    instance: dg.DagsterInstance, storage: StorageResource, rows: int, *, source: str = "photos"
+    instance: dg.DagsterInstance, storage: StorageResource, rows: int, *, source: str = DRAWN
 ) -> Manifest:
     """A version whose blocking checks have passed."""
     made = publish(instance, storage, rows, source=source)
-    advance(storage.store(SHARDS), made.version)
+    advance(shards(storage), made.version)
     return made
 
 
 def training_tick(instance: dg.DagsterInstance, storage: StorageResource) -> dg.SensorResult:
     with dg.build_sensor_context(instance=instance, definitions=defs, resources={"storage": storage}) as context:
-        return train_on_new_version_sensor.evaluate_tick(context)
+        return build_train_sensor(FLOWERS).evaluate_tick(context)
 
 
-def launch(instance: dg.DagsterInstance, request: dg.RunRequest, job: str = "train_job") -> dg.DagsterRun:
+def launch(instance: dg.DagsterInstance, request: dg.RunRequest, job: str = "train") -> dg.DagsterRun:
     """What the daemon does with a request: a run with the request's tags and configuration."""
     run_config: Any = dict(request.run_config)
-    config = {asset: each["config"] for asset, each in run_config.get("ops", {}).items()}
+    config = {op.removeprefix("flowers__"): each["config"] for op, each in run_config.get("ops", {}).items()}
     return new_run(instance, job, tags=dict(request.tags), config=config)
 
 
 def end_trained(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Record that a run has trained a model and ended well."""
-    materialise(instance, "trained_model", {}, run)
+    materialise(instance, "model", {}, run)
     end(instance, run, SUCCESS)
 
 
@@ -89,10 +91,10 @@ def test_a_checked_version_asks_for_one_run_that_is_pinned_to_it(
     made = publish_checked(instance, storage, 1)
     publish(instance, storage, 2)  # its checks failed, or are not done yet
     [request] = training_tick(instance, storage).run_requests
-    assert request.run_key == f"train:{made.digest}"
-    assert request.run_config == {"ops": {"trained_model": {"config": {"version": 1, "digest": made.digest}}}}
+    assert request.run_key == f"flowers:train:{made.digest}"
+    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 1, "digest": made.digest}}}}
     assert request.tags[TRAINS_TAG] == made.digest
-    dg.validate_run_config(defs.resolve_job_def("train_job"), request.run_config)
+    dg.validate_run_config(defs.resolve_job_def("flowers_train_job"), request.run_config)
     launch(instance, request)
     tick = training_tick(instance, storage)
     assert not tick.run_requests
@@ -105,11 +107,11 @@ def test_a_tick_that_is_evaluated_twice_asks_under_the_same_run_key(
     """Racing ticks (fault J1): Dagster starts one run for a run key."""
     made = publish_checked(instance, storage, 1)
     keys = [request.run_key for _ in range(2) for request in training_tick(instance, storage).run_requests]
-    assert keys == [f"train:{made.digest}"] * 2
+    assert keys == [f"flowers:train:{made.digest}"] * 2
     failed = launch(instance, training_tick(instance, storage).run_requests[0])
     end(instance, failed, FAILURE)
     keys = [request.run_key for _ in range(2) for request in training_tick(instance, storage).run_requests]
-    assert keys == [f"train:{made.digest}:after:{failed.run_id}"] * 2
+    assert keys == [f"flowers:train:{made.digest}:after:{failed.run_id}"] * 2
 
 
 def test_a_training_that_failed_or_was_cancelled_is_requested_three_times_and_then_a_person_is_told_what_to_do(
@@ -131,7 +133,7 @@ def test_a_training_that_failed_or_was_cancelled_is_requested_three_times_and_th
     assert "3 runs" in str(tick.skip_message)
     assert run.run_id in str(tick.skip_message)
     assert "re-execute it" in str(tick.skip_message)
-    again = new_run(instance, "train_job", parent=run, tags=request.tags)
+    again = new_run(instance, "train", parent=run, tags=request.tags)
     end_trained(instance, again)
     assert f"has been given to run {again.run_id}: SUCCESS" in str(training_tick(instance, storage).skip_message)
 
@@ -144,7 +146,7 @@ def test_a_run_that_inherited_the_tag_of_a_training_and_trained_nothing_is_not_t
     [request] = training_tick(instance, storage).run_requests
     failed = launch(instance, request)
     end(instance, failed, FAILURE)
-    end(instance, new_run(instance, "train_job", parent=failed, tags=request.tags), SUCCESS)
+    end(instance, new_run(instance, "train", parent=failed, tags=request.tags), SUCCESS)
     assert len(training_tick(instance, storage).run_requests) == 1
 
 
@@ -164,42 +166,38 @@ def test_the_same_content_under_a_new_number_is_not_trained_on_again(
     for rows in (1, 2):
         publish_checked(instance, storage, rows)
         end_trained(instance, launch(instance, training_tick(instance, storage).run_requests[0]))
-    again = rollback(storage.store(SHARDS), 1)
-    advance(storage.store(SHARDS), again.version)
+    again = rollback(shards(storage), 1)
+    advance(shards(storage), again.version)
     assert not training_tick(instance, storage).run_requests
 
 
-def test_it_repeats_what_a_person_last_chose_for_a_training_of_this_source(
+def test_it_trains_as_is_declared_and_not_as_a_person_last_chose(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    chosen = {"epochs": 3, "learning_rate": 0.01, "version": 1, "digest": "1"}
-    materialise(
-        instance,
-        "trained_model",
-        {"source": "photos"},
-        new_run(instance, "train_job", config={"trained_model": chosen}),
-    )
-    other = new_run(instance, "everything_job", config={"trained_model": {"epochs": 1}})
-    materialise(instance, "trained_model", {"source": "drawn flowers"}, other)
+    materialise(instance, "model", {}, new_run(instance, "train", config={"model": {"epochs": 3}}))
     made = publish_checked(instance, storage, 2)
     [request] = training_tick(instance, storage).run_requests
-    config = request.run_config["ops"]["trained_model"]["config"]
-    assert config == {"epochs": 3, "learning_rate": 0.01, "version": 1, "digest": made.digest}
+    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 1, "digest": made.digest}}}}
 
 
-def test_it_does_not_train_on_a_version_of_another_source_than_it_was_switched_on_for(
-    stored_instance: dg.DagsterInstance, storage: StorageResource
+def test_it_does_not_train_on_a_version_of_another_source_than_is_declared(
+    instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    materialise(stored_instance, "raw_images", {"source": "photos"})
-    switch_on(stored_instance, "train_on_new_version_sensor", time.time())
-    materialise(stored_instance, "raw_images", {"source": "drawn flowers"})
-    publish_checked(stored_instance, storage, 1, source="drawn flowers")
-    tick = training_tick(stored_instance, storage)
+    publish_checked(instance, storage, 1, source="/other/photos")
+    tick = training_tick(instance, storage)
     assert not tick.run_requests
-    assert "was made from drawn flowers" in str(tick.skip_message)
-    assert "switched on for photos" in str(tick.skip_message)
-    publish_checked(stored_instance, storage, 2)
-    assert len(training_tick(stored_instance, storage).run_requests) == 1
+    assert "was made from /other/photos, and the declaration says drawn flowers" in str(tick.skip_message)
+    publish_checked(instance, storage, 2)
+    assert len(training_tick(instance, storage).run_requests) == 1
+
+
+def test_a_training_of_another_data_set_on_the_same_content_does_not_count(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    made = publish_checked(instance, storage, 1)
+    run = new_run(instance, "train", tags={TRAINS_TAG: made.digest, DATA_SET_TAG: "trees"})
+    end(instance, run, SUCCESS)
+    assert len(training_tick(instance, storage).run_requests) == 1
 
 
 # ---------------------------------------------------------------- new images
@@ -220,7 +218,7 @@ class Watcher:
     def __init__(self, instance: dg.DagsterInstance, storage: StorageResource, folder: Path) -> None:
         self.instance, self.storage, self.folder = instance, storage, folder
         self.clock, self.cursor = Clock(), None
-        self.sensor = build_reshard_sensor(quiet_seconds=60, clock=self.clock)
+        self.sensor = build_watch_sensor(declare(source=Source(folder=str(folder))), Watch(), clock=self.clock)
         self.add("roses/1.jpg", b"one")
         self.materialize()
 
@@ -230,11 +228,11 @@ class Watcher:
         path.write_bytes(data)
 
     def materialize(self, run: dg.DagsterRun | None = None) -> None:
-        """What the asset raw_images reports, in a run that ends well unless one is given."""
+        """What the asset of the raw images reports, in a run that ends well unless one is given."""
         seen = list_images(str(self.folder))
-        made_by = run or new_run(self.instance, config={"raw_images": {"source": str(self.folder)}})
+        made_by = run or new_run(self.instance)
         facts = {"folder": seen.source, "digest": seen.digest, "source": str(self.folder)}
-        materialise(self.instance, "raw_images", facts, made_by)
+        materialise(self.instance, "raw", facts, made_by)
         if run is None:
             end(self.instance, made_by, SUCCESS)
 
@@ -253,13 +251,35 @@ def watcher(instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Pa
     return Watcher(instance, storage, tmp_path / "photos")
 
 
-def test_before_the_first_materialisation_there_is_nothing_to_watch(
+def test_a_set_that_is_drawn_has_no_folder_to_watch_before_the_first_run(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
     with dg.build_sensor_context(instance=instance, definitions=defs, resources={"storage": storage}) as context:
-        tick = build_reshard_sensor().evaluate_tick(context)
+        tick = build_watch_sensor(FLOWERS, Watch()).evaluate_tick(context)
     assert not tick.run_requests
-    assert "never been materialised" in str(tick.skip_message)
+    assert "launch flowers_reshard_job once" in str(tick.skip_message)
+
+
+def test_a_declared_folder_that_was_never_read_is_requested_when_it_is_quiet(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    watcher = Watcher(instance, storage, tmp_path / "photos")
+    instance.wipe_assets([dg.AssetKey(["flowers", "raw"])])
+    assert not watcher.tick().run_requests
+    assert len(watcher.tick(after=60).run_requests) == 1
+
+
+def test_a_run_that_read_another_source_does_not_change_what_is_watched(watcher: Watcher) -> None:
+    materialise(watcher.instance, "raw", {"source": "/other", "folder": "/other", "digest": "other"})
+    assert f"{watcher.folder}: nothing changed" in str(watcher.tick().skip_message)
+
+
+def test_requests_carry_no_configuration_so_that_the_declaration_counts(watcher: Watcher) -> None:
+    materialise(watcher.instance, "raw", {}, new_run(watcher.instance, config={"prepared": {"image_size": 32}}))
+    watcher.add("roses/2.jpg", b"two")
+    watcher.tick()
+    [request] = watcher.tick(after=60).run_requests
+    assert request.run_config == {}
 
 
 def test_an_unchanged_folder_asks_for_nothing(watcher: Watcher) -> None:
@@ -275,7 +295,7 @@ def test_a_changed_folder_asks_for_exactly_one_run_when_it_is_quiet(watcher: Wat
     for _ in range(10):
         requests.append(watcher.tick().run_requests or [])
         for request in requests[-1]:
-            run = launch(watcher.instance, request, "reshard_job")
+            run = launch(watcher.instance, request, "reshard")
     assert [len(found) for found in requests] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert list_images(str(watcher.folder)).digest in str(requests[2][0].run_key)
     watcher.materialize(run)
@@ -299,7 +319,7 @@ def test_a_change_that_was_taken_back_before_its_run_read_it_is_requested_when_i
     watcher.add("roses/2.jpg", b"two")
     watcher.tick()
     [request] = watcher.tick(after=60).run_requests
-    run = launch(watcher.instance, request, "reshard_job")
+    run = launch(watcher.instance, request, "reshard")
     (watcher.folder / "roses" / "2.jpg").rename(watcher.folder.parent / "2.jpg")
     watcher.materialize(run)
     (watcher.folder.parent / "2.jpg").rename(watcher.folder / "roses" / "2.jpg")
@@ -314,7 +334,7 @@ def test_a_change_that_was_taken_back_before_its_run_read_it_is_requested_when_i
 
 
 def test_a_run_that_read_the_folder_and_failed_is_named_until_a_re_execution_has_succeeded(watcher: Watcher) -> None:
-    run = new_run(watcher.instance, config={"raw_images": {"source": str(watcher.folder)}})
+    run = new_run(watcher.instance)
     watcher.materialize(run)
     end(watcher.instance, run, FAILURE)
     message = str(watcher.tick().skip_message)
@@ -333,132 +353,62 @@ def test_a_source_that_went_away_is_an_error_of_the_tick_and_not_a_change(watche
         watcher.tick()
 
 
+@pytest.mark.parametrize(("kind", "log"), [("delta", "_delta_log"), ("iceberg", "metadata"), ("parquet", ".")])
+def test_a_table_is_watched_by_the_files_of_its_log(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path, kind: str, log: str
+) -> None:
+    (tmp_path / "table" / log).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "table" / log / "0.json").write_text("{}")
+    source = Source(table=str(tmp_path / "table"), format=kind)
+    declared = declare(source=source, train=None)
+    config = rows_config(declared)()
+    facts = {"source": config.described, "watched": watched_digest(declared, config, storage)}
+    materialise(instance, "raw", facts, new_run(instance, status=SUCCESS))
+    sensor, messages = build_watch_sensor(declared, Watch(quiet_seconds=0)), []
+    for _ in range(2):
+        with dg.build_sensor_context(instance=instance, resources={"storage": storage}) as context:
+            messages.append(str(sensor.evaluate_tick(context).skip_message))
+        (tmp_path / "table" / log / "1.json").write_text("{}")
+    assert "nothing changed" in messages[0]
+    assert "the content changed" in messages[1]
+    assert names_of(build_definitions(declared)) == {"flowers_reshard_schedule", "flowers_watch_sensor"}
+
+
 # ---------------------------------------------------------------- the clock
 
 
 def nightly_tick(instance: dg.DagsterInstance) -> object:
     when = datetime(2026, 11, 21, 3, 0, tzinfo=timezone.utc)
-    return nightly_reshard_schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=when))
+    schedule = build_reshard_schedule(FLOWERS, "0 3 * * *")
+    return schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=when))
 
 
-def read_source(instance: dg.DagsterInstance, source: str, **config: Any) -> dg.DagsterRun:
-    """A run of a person that read this source, with a configuration."""
-    run = new_run(instance, config={"raw_images": {"source": source} if source else {}, **config})
-    for asset in ("raw_images", *config):
-        materialise(instance, asset, {"source": source or "drawn flowers"}, run)
-    end(instance, run, SUCCESS)
-    return run
-
-
-def test_a_night_asks_for_one_run(stored_instance: dg.DagsterInstance) -> None:
-    read_source(stored_instance, "/photos")
+def test_a_tick_asks_for_one_run_as_is_declared(stored_instance: dg.DagsterInstance) -> None:
+    new_run(stored_instance, config={"prepared": {"image_size": 32}}, status=SUCCESS)
     request = nightly_tick(stored_instance)
     assert isinstance(request, dg.RunRequest)
-    assert request.run_key == "nightly:2026-11-21"
+    assert request.run_key == "flowers:scheduled:2026-11-21T03:00:00+00:00"
+    assert request.run_config == {}
 
 
-def test_a_night_draws_no_flowers_where_no_source_was_ever_chosen(stored_instance: dg.DagsterInstance) -> None:
-    skipped = nightly_tick(stored_instance)
-    assert isinstance(skipped, dg.SkipReason)
-    assert "choose a source" in str(skipped.skip_message)
-
-
-def test_a_night_is_skipped_while_the_last_run_is_still_going_on(stored_instance: dg.DagsterInstance) -> None:
+def test_a_tick_is_skipped_while_the_last_run_is_still_going_on(stored_instance: dg.DagsterInstance) -> None:
     """Overlapping re-shards (fault J2)."""
-    job = defs.resolve_job_def("reshard_job")
-    run = stored_instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    run = new_run(stored_instance)
     skipped = nightly_tick(stored_instance)
     assert isinstance(skipped, dg.SkipReason)
     assert run.run_id in str(skipped.skip_message)
 
 
-# ---------------------------------------------------------------- the source
-
-
-def test_a_night_keeps_the_source_that_it_was_switched_on_for_and_what_was_chosen_with_it(
-    stored_instance: dg.DagsterInstance,
-) -> None:
-    """One click on Materialize draws flowers over a deployment of real photos."""
-    read_source(stored_instance, "/photos", preprocessed_images={"image_size": 224})
-    switch_on(stored_instance, "nightly_reshard_schedule", time.time())
-    read_source(stored_instance, "", preprocessed_images={"image_size": 32})
-    request = nightly_tick(stored_instance)
-    assert isinstance(request, dg.RunRequest)
-    assert request.run_config == {
-        "ops": {
-            "raw_images": {"config": {"source": "/photos"}},
-            "preprocessed_images": {"config": {"image_size": 224}},
-        }
+def test_what_is_declared_is_what_runs_by_itself() -> None:
+    quiet = declare(automation=Automation(reshard=None, watch=None, train_on_new_version=False))
+    assert names_of(build_definitions(quiet)) == set()
+    assert names_of(build_definitions(FLOWERS)) == {
+        "flowers_reshard_schedule",
+        "flowers_watch_sensor",
+        "flowers_train_sensor",
     }
-    read_source(stored_instance, "/photos", preprocessed_images={"image_size": 256})
-    again = nightly_tick(stored_instance)
-    assert isinstance(again, dg.RunRequest)
-    assert again.run_config["ops"]["preprocessed_images"]["config"] == {"image_size": 256}
+    assert names_of(build_definitions(declare(source=Source(table="t"), train=None))) == {"flowers_reshard_schedule"}
 
 
-def test_automation_that_was_switched_on_first_keeps_the_first_source(stored_instance: dg.DagsterInstance) -> None:
-    switch_on(stored_instance, "nightly_reshard_schedule", time.time() - 1)
-    read_source(stored_instance, "/photos")
-    read_source(stored_instance, "")
-    request = nightly_tick(stored_instance)
-    assert isinstance(request, dg.RunRequest)
-    assert request.run_config == {"ops": {"raw_images": {"config": {"source": "/photos"}}}}
-
-
-def test_automation_does_not_repeat_what_was_chosen_for_one_run(instance: dg.DagsterInstance) -> None:
-    once = {"rewrite": True, "accept_removed": ["tulips"]}
-    read_source(instance, "/photos", mds_shards={**once, "size_limit": "1mb"})
-    config = last_config(instance, RESHARD_ASSETS, "/photos")
-    assert config["ops"]["mds_shards"] == {"config": {"size_limit": "1mb"}}
-
-
-def test_without_the_run_that_chose_the_source_nothing_is_requested(instance: dg.DagsterInstance) -> None:
-    """A run without its configuration would draw flowers."""
-    materialise(instance, "raw_images", {"source": "/photos"})
-    with pytest.raises(LookupError, match="launch a run of it by hand once"):
-        last_config(instance, RESHARD_ASSETS, "/photos")
-    read_source(instance, "/photos")
-    materialise(instance, "raw_images", {"source": "/photos"})
-    assert last_config(instance, RESHARD_ASSETS, "/photos") == {
-        "ops": {"raw_images": {"config": {"source": "/photos"}}}
-    }
-
-
-def test_the_watched_folder_is_that_of_the_source_that_the_sensor_was_switched_on_for(
-    stored_instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
-) -> None:
-    watcher = Watcher(stored_instance, storage, tmp_path / "photos")
-    switch_on(stored_instance, "reshard_on_new_images_sensor", time.time())
-    read_source(stored_instance, "")
-    message = str(watcher.tick().skip_message)
-    assert f"{watcher.folder}: nothing changed" in message
-    assert "last read from drawn flowers" in message
-    watcher.add("roses/2.jpg", b"two")
-    watcher.tick()
-    [request] = watcher.tick(after=60).run_requests
-    assert request.run_config == {"ops": {"raw_images": {"config": {"source": str(watcher.folder)}}}}
-
-
-def test_a_manual_run_with_another_source_says_that_automation_does_not_follow_it(
-    stored_instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
-) -> None:
-    read_source(stored_instance, "/photos")
-    switch_on(stored_instance, "nightly_reshard_schedule", time.time())
-    path = tmp_path / "other" / "roses" / "1.jpg"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(draw_flower("roses", number=1, size=(40, 32)))
-    config = {"ops": {"raw_images": {"config": {"source": str(tmp_path / "other")}}}}
-    done = dg.materialize([raw_images], instance=stored_instance, resources={"storage": storage}, run_config=config)
-    said = str(done.asset_materializations_for_node("raw_images")[0].metadata["automation"].value)
-    assert "nightly_reshard_schedule keeps /photos" in said
-    assert "switch it off and on again" in said
-    switch_on(stored_instance, "reshard_on_new_images_sensor", time.time())
-    again = dg.materialize([raw_images], instance=stored_instance, resources={"storage": storage}, run_config=config)
-    said = str(again.asset_materializations_for_node("raw_images")[0].metadata["automation"].value)
-    assert "reshard_on_new_images_sensor" not in said
-
-
-def test_the_names_of_automation_are_those_of_the_definitions() -> None:
-    schedules = [schedule.name for schedule in defs.get_repository_def().schedule_defs]
-    sensors = [sensor.name for sensor in defs.get_repository_def().sensor_defs]
-    assert {*schedules, *sensors} == set(AUTOMATION)
+def names_of(found: dg.Definitions) -> set[str]:
+    return {each.name for each in (*(found.schedules or []), *(found.sensors or []))}

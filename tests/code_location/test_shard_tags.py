@@ -6,24 +6,37 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.mds_shards import every_row_is_in_the_shards, hashes_verify, no_class_vanished
-from assets.reconcile import find_losses
-from assets.shard_tags import BLOCKING, CHECKED, SHARDS, advance, kept_for_training
-from assets.trained_model import trained_model
+from assets.checks.shards import build_shard_checks
+from assets.checks.sums import find_losses
+from assets.declaration import Source
+from assets.model import build_model
+from assets.shard_tags import BLOCKING, CHECKED, advance, kept_for_training
 from pipelines.definitions import defs
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
 from smalti.errors import StoreError
 from smalti.testing import MemoryStore
+from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run
-from tests.code_location.shard_sets import execute_checks, make_version, publish_rows, rows_of
+from tests.code_location.shard_sets import (
+    every_row_is_in_the_shards,
+    execute_checks,
+    hashes_verify,
+    make_version,
+    no_class_vanished,
+    publish_rows,
+    rows_of,
+    shards,
+)
 
+assert FLOWERS.train is not None
+MODEL = build_model(FLOWERS, FLOWERS.train)
 FIVE = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 
 
 def checked(storage: StorageResource) -> int | None:
-    return tags(storage.store(SHARDS)).get(CHECKED)
+    return tags(shards(storage)).get(CHECKED)
 
 
 def versions(count: int) -> MemoryStore:
@@ -36,7 +49,7 @@ def versions(count: int) -> MemoryStore:
 
 def damage(storage: StorageResource, manifest: Manifest) -> None:
     """Flip a bit of the first shard; the second time, flip it back."""
-    path = storage.store(SHARDS).local_path(manifest.shards[0].stored.basename)
+    path = shards(storage).local_path(manifest.shards[0].stored.basename)
     assert path is not None
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
@@ -143,11 +156,11 @@ def test_a_re_execution_of_the_check_alone_may_accept_what_is_gone(
     make_version(instance, storage, {"train": rows_of(2)}, classes=["daisy"])
     assert not execute_checks(instance, storage)["no_class_vanished"].passed
     assert checked(storage) == 1
-    done = defs.resolve_job_def("reshard_job").execute_in_process(
+    done = defs.resolve_job_def("flowers_reshard_job").execute_in_process(
         instance=instance,
         resources={"storage": storage},
-        run_config={"ops": {"mds_shards": {"config": {"accept_removed": ["roses"]}}}},
-        op_selection=["mds_shards_no_class_vanished"],
+        run_config={"ops": {"flowers__shards": {"config": {"accept_removed": ["roses"]}}}},
+        op_selection=["flowers__shards_no_class_vanished"],
     )
     assert done.success
     assert checked(storage) == 2
@@ -207,11 +220,11 @@ def test_what_is_gone_is_what_was_there_and_was_not_accepted(
 class Trainer(TrainerResource):
     """A trainer that only looks at the tags of the set, and may fail."""
 
-    shards: str
+    place: str
     fails: bool = False
 
     def train(self, config: Any, on_event: Any) -> Any:
-        _seen.append(tags(self.shards))
+        _seen.append(tags(self.place))
         if self.fails:
             raise RuntimeError("the training failed")
         last = {"eval_samples": 2, "train_loss": 0.5, "loss": 0.5, "accuracy": 0.5}
@@ -231,18 +244,18 @@ def test_a_training_keeps_its_version_by_a_tag_until_it_ends(
 ) -> None:
     make_version(instance, storage, {"train": rows_of(2, 2)})
     _seen.clear()
-    trainer = Trainer(run_root="runs", shards=storage.url(SHARDS), fails=fails)
+    trainer = Trainer(run_root="runs", place=storage.url("flowers/shards"), fails=fails)
     done = dg.materialize(
-        [trained_model], instance=instance, resources={"storage": storage, "trainer": trainer}, raise_on_error=False
+        [MODEL], instance=instance, resources={"storage": storage, "trainer": trainer}, raise_on_error=False
     )
     assert done.success is not fails
     assert _seen == [{f"training-{done.run_id}": 1}]
-    assert tags(storage.store(SHARDS)) == {}
+    assert tags(shards(storage)) == {}
 
 
 def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(instance: dg.DagsterInstance) -> None:
     store = versions(1)
-    killed, alive, ours = (new_run(instance, "train_job") for _ in range(3))
+    killed, alive, ours = (new_run(instance, "train") for _ in range(3))
     end(instance, killed, dg.DagsterRunStatus.FAILURE)
     kept = {f"training-{alive.run_id}", "training-of-another-instance", "best"}
     for name in (*kept, f"training-{killed.run_id}"):
@@ -253,6 +266,8 @@ def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(
     assert set(tags(store)) == kept
 
 
-def test_the_tag_follows_exactly_the_blocking_checks() -> None:
-    checks = (every_row_is_in_the_shards, hashes_verify, no_class_vanished)
-    assert {spec.name for check in checks for spec in check.check_specs if spec.blocking} == set(BLOCKING)
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_the_tag_follows_exactly_the_blocking_checks(kind: str) -> None:
+    declared = FLOWERS if kind == "images" else declare(source=Source(table="t"), train=None)
+    checks = build_shard_checks(declared)
+    assert {spec.name for check in checks for spec in check.check_specs if spec.blocking} == set(BLOCKING[kind])

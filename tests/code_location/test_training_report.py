@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from assets.trained_model import Launcher, TrainedModelConfig, _by_class, chance_level
-from assets.training_report import TrainingReport
+from assets.model import Launcher, ModelConfig, _by_class, chance_level
+from assets.reports.training import TrainingReport
 from resources.training import TrainerResource
 
 START = {
@@ -66,10 +66,10 @@ def test_output_of_child_processes_is_passed_on_and_unknown_events_are_not_an_er
 
 def test_the_deployment_decides_the_launcher_unless_the_asset_is_told() -> None:
     trainer = TrainerResource(run_root="/runs", launcher="processes", num_processes=2)
-    default = TrainedModelConfig().fields(trainer, stored_size=96)
+    default = ModelConfig().fields(trainer, stored_size=96)
     assert (default["launcher"], default["num_processes"]) == ("processes", 2)
     assert (default["weights"], default["image_size"]) == (None, 96)
-    told = TrainedModelConfig(launcher=Launcher.spark_local, num_processes=3).fields(trainer, stored_size=96)
+    told = ModelConfig(launcher=Launcher.spark_local, num_processes=3).fields(trainer, stored_size=96)
     assert (told["launcher"], told["num_processes"]) == ("spark-local", 3)
 
 
@@ -80,7 +80,7 @@ def test_every_choice_of_the_asset_is_one_that_the_library_takes() -> None:
     from smalti.torch.train.config import TrainConfig
 
     known = {field.name for field in fields(TrainConfig)}
-    assert set(TrainedModelConfig().fields(TrainerResource(run_root="/runs"), stored_size=96)) <= known
+    assert set(ModelConfig().fields(TrainerResource(run_root="/runs"), stored_size=96)) <= known
 
 
 def test_chance_is_the_share_of_the_largest_class() -> None:

@@ -1,10 +1,11 @@
-"""Making a folder of images out of what a person asked for: a folder, an archive, or nothing (flowers are drawn)."""
+"""Folders of images made from what was declared: a folder, an archive that is unpacked, or flowers that are drawn."""
 
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from assets.declaration import Declaration
 from assets.flowers import draw_flowers
 from resources.storage import StorageResource
 from smalti.spark import fetch_archive, is_archive
@@ -12,22 +13,22 @@ from smalti.spark import fetch_archive, is_archive
 _UPLOADS = 16  # in flight; small files are bound by latency
 
 
-def drawn_flowers(storage: StorageResource, *, per_class: int, seed: int) -> str:
-    """The address of a folder of drawn flowers below the storage root; drawn now unless it is there already."""
+def drawn_flowers(declared: Declaration, storage: StorageResource, *, per_class: int, seed: int) -> str:
+    """Return the address of a folder of drawn flowers; they are drawn now unless they are there already."""
 
     def draw(parent: Path) -> Path:
         folder = parent / f"{per_class}-of-each-seed-{seed}"
         draw_flowers(folder, per_class=per_class, seed=seed)
         return folder
 
-    return _placed(storage, "drawn_flowers", draw)
+    return _placed(storage, declared.place("drawn"), draw)
 
 
-def image_source(storage: StorageResource, source: str) -> str:
-    """The address of the folder that `source` names; an archive is unpacked below the storage root first."""
+def image_folder(declared: Declaration, storage: StorageResource, source: str) -> str:
+    """Return the address of the folder that `source` names; an archive is unpacked below the storage root first."""
     if not is_archive(source):
         return address_of(source)
-    return _placed(storage, "archives", lambda parent: fetch_archive(source, parent))
+    return _placed(storage, declared.place("archives"), lambda parent: fetch_archive(source, parent))
 
 
 def address_of(source: str) -> str:
@@ -36,7 +37,7 @@ def address_of(source: str) -> str:
 
 
 def _placed(storage: StorageResource, place: str, make: Callable[[Path], Path]) -> str:
-    """Makes a folder directly below the root if that is a local one, else in a temporary folder, and uploads it."""
+    """Make a folder directly below the root if that is a local one, else in a temporary folder, and upload it."""
     store = storage.store(place)
     local = store.local_path("any")
     if local is not None:

@@ -1,4 +1,4 @@
-"""What a training run says while it goes on, for a person: numbers per epoch, and a line every few seconds."""
+"""Progress of a training run for a person: numbers per epoch, and a line every few seconds."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class TrainingReport:
         self._steps_per_epoch = 0
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """One event; kinds that nobody need see are passed over."""
+        """Handle one event; other kinds are ignored."""
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
             handler(event)

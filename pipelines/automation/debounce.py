@@ -8,8 +8,8 @@ MAX_TRIES = 3
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What a sensor remembers between its ticks."""
+class WatchState:
+    """State that a sensor keeps between its ticks."""
 
     requested: str = ""
     """Digest of the content that a run was last requested for; empty once the folder was seen as it was last read."""
@@ -27,8 +27,8 @@ class Watch:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_cursor(cls, text: str | None) -> "Watch":
-        """What `to_cursor` wrote; a fresh start for none, or for one that a person edited."""
+    def from_cursor(cls, text: str | None) -> "WatchState":
+        """Return what `to_cursor` wrote; a fresh start for none, or for one that a person edited."""
         try:
             return cls(**json.loads(text or "{}"))
         except (ValueError, TypeError):
@@ -37,15 +37,15 @@ class Watch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about a content that was seen."""
+    """The decision about a content that was seen."""
 
-    watch: Watch
+    watch: WatchState
     reason: str
     run_key: str | None = None
     """Set when a run is due."""
 
 
-def judge(watch: Watch, digest: str, *, known: str, running: bool, now: float, quiet_seconds: float) -> Verdict:
+def judge(watch: WatchState, digest: str, *, known: str, running: bool, now: float, quiet_seconds: float) -> Verdict:
     """Decide whether the content `digest` needs a run: it was not read yet, no run is about to, and it is quiet.
 
     A content whose run ended without reading it is requested again, `MAX_TRIES` times in all.
@@ -61,7 +61,7 @@ def judge(watch: Watch, digest: str, *, known: str, running: bool, now: float, q
     short = digest[:12]
     if digest == known:
         # Forget the request: its run may read what is there now, and then a change back is a new one.
-        return Verdict(Watch(requests=watch.requests), f"nothing changed: the content is still {short}")
+        return Verdict(WatchState(requests=watch.requests), f"nothing changed: the content is still {short}")
     tries = watch.tries if digest == watch.requested else 0
     if tries and running:
         return Verdict(replace(watch, seen=""), f"content {short} was requested, and its run has not ended yet")
@@ -78,5 +78,5 @@ def judge(watch: Watch, digest: str, *, known: str, running: bool, now: float, q
         )
     if (quiet := now - watch.since) < quiet_seconds:
         return Verdict(watch, f"content {short} has been quiet for {quiet:.0f} of {quiet_seconds:g} s")
-    launched = Watch(requested=digest, requests=watch.requests + 1, tries=tries + 1)
+    launched = WatchState(requested=digest, requests=watch.requests + 1, tries=tries + 1)
     return Verdict(launched, f"content {short} is new and quiet", run_key=f"reshard:{launched.requests}:{digest}")

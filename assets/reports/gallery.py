@@ -1,4 +1,4 @@
-"""Images and tables for Dagster's UI, made from plain values; nothing here knows an asset.
+"""Images for Dagster's UI as Markdown, made from plain values; nothing here knows an asset.
 
 The UI shows Markdown in place only while it is shorter than 1000 characters, and behind a "Show Markdown" link
 otherwise, and it removes HTML. So images come twice: a teaser that always fits, and a gallery for the dialog.
@@ -8,36 +8,13 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 
-import dagster as dg
-
 from smalti.images import decode_rgb, thumbnail_grid
 
 INLINE_LIMIT = 1000
 """Characters of Markdown from which the UI hides it behind a link."""
 
-MAX_TABLE_ROWS = 30
-"""Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""
-
 _GALLERY_BYTES = 150_000  # galleries are kept in the event log, which is no place for megabytes
 _GALLERY_SIZES = (72, 56, 44, 32, 24)  # sides of its pictures in pixels, tried in this order
-
-Value = str | int | float | bool
-
-
-def table(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
-    """A table of the records (all with the same columns, at least one) that ends with a count of those left out."""
-    rows = [dict(record) for record in records[:MAX_TABLE_ROWS]]
-    left_out = len(records) - len(rows)
-    columns = [dg.TableColumn(name, _column_type([row[name] for row in rows])) for name in records[0]]
-    if left_out:
-        last: dict[str, Value] = dict.fromkeys(records[0], "…")
-        rows.append({**last, next(iter(last)): f"and {left_out} more"})
-        columns = [dg.TableColumn(column.name, "string") for column in columns]
-    return dg.TableMetadataValue([dg.TableRecord(row) for row in rows], dg.TableSchema(columns=columns))
-
-
-def _column_type(values: Sequence[Value]) -> str:
-    return {bool: "bool", int: "int", float: "float"}.get(type(values[0]), "string")
 
 
 def image_teaser(images: Sequence[bytes]) -> str:

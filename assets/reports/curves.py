@@ -1,10 +1,10 @@
-"""Curves of a training run as SVG pictures in Markdown for Dagster's UI; see `assets.rendering` on its limits."""
+"""Curves of a training run as SVG pictures in Markdown for Dagster's UI; see `assets.reports.gallery` on its limits."""
 
 import base64
 import math
 from collections.abc import Mapping, Sequence
 
-from assets.rendering import INLINE_LIMIT
+from assets.reports.gallery import INLINE_LIMIT
 
 _COLOURS = ("#c2410c", "#1d4ed8", "#15803d", "#7e22ce")
 _SMALL = 112  # pixels from one small panel to the next: three fit a narrow window

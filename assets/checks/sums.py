@@ -32,7 +32,7 @@ _MAX_NAMED = 20
 
 @dataclass
 class SplitSums:
-    """What one split of one side holds."""
+    """The content of one split on one side."""
 
     rows: int = 0
     hash_sum: int = 0
@@ -46,7 +46,7 @@ class SplitSums:
 def sums_of_shards(
     store: Store, manifest: Manifest, *, decodes: Callable[[ShardInfo], bool] = lambda _: True
 ) -> dict[str, SplitSums]:
-    """The sums of every shard of a version.
+    """Return the sums of every shard of a version.
 
     Args:
         store: of the set.
@@ -95,7 +95,7 @@ def _decode(sums: SplitSums, batch: Mapping[str, Any]) -> None:
 
 
 def not_in(manifest: Manifest | None) -> Callable[[ShardInfo], bool]:
-    """Whether a shard is none of this version's, byte for byte; every one is, where there is no version."""
+    """Return whether a shard is none of this version's, byte for byte; every one is, where there is no version."""
     known = {_content(info) for info in manifest.shards} if manifest is not None else set()
     return lambda info: not info.raw.hashes or _content(info) not in known
 
@@ -105,7 +105,7 @@ def _content(info: ShardInfo) -> tuple[Any, ...]:
 
 
 def row_hash(image: bytes, label: int, path: str) -> int:
-    """60 bits of SHA-256 over a row."""
+    """Return 60 bits of SHA-256 over a row."""
     return _hash_of_texts(hashlib.sha256(image).hexdigest(), label, path)
 
 
@@ -114,7 +114,7 @@ def _hash_of_texts(digest: str, label: int, path: str) -> int:
 
 
 def sums_of_table(table: PreparedTable) -> dict[str, SplitSums]:
-    """The sums of a table of prepared images, from the digests that were taken when they were prepared."""
+    """Return the sums of a table of prepared images, from the digests that were taken when they were prepared."""
     sums: dict[str, SplitSums] = {}
     names = ("split", "digest", "label", "path")
     columns = [table.good.column(name).to_pylist() for name in names]
@@ -132,7 +132,12 @@ def class_counts(sums: Mapping[str, SplitSums], classes: Sequence[str]) -> dict[
 
 
 def find_losses(
-    before: Mapping[str, int], now: Mapping[str, int], *, accepted: Collection[str], max_row_loss: float
+    before: Mapping[str, int],
+    now: Mapping[str, int],
+    *,
+    accepted: Collection[str],
+    max_row_loss: float,
+    names: str = "classes",
 ) -> list[str]:
     """Say what is gone from a version to a later one, beyond what was accepted; empty if nothing is. Pure.
 
@@ -143,6 +148,7 @@ def find_losses(
         now: rows of each class of the later one.
         accepted: names of classes that may go, "rows" for any number of rows, "*" for everything.
         max_row_loss: share of the earlier version's rows that may go.
+        names: what the rows are counted by, for messages.
     """
     if ALL in accepted:
         return []
@@ -152,7 +158,7 @@ def find_losses(
     of = sum(watched.values())
     losses = []
     if gone:
-        losses.append(f"{len(gone)} of {len(watched)} classes are gone ({_named(gone)})")
+        losses.append(f"{len(gone)} of {len(watched)} {names} are gone ({_named(gone)})")
     if ROWS not in accepted and lost > max_row_loss * of:
         losses.append(f"{lost} of {of} rows are gone, at most {max_row_loss:.0%} may go")
     return losses

@@ -7,25 +7,29 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.curves import curve_picture, curve_teaser
-from assets.lineage import TRAINS_TAG, upstream
-from assets.mds_shards import mds_shards
-from assets.rendering import table
-from assets.shard_tags import SHARDS, kept_for_training
-from assets.training_report import TrainingReport
+from assets.configuration import overrides, with_defaults
+from assets.declaration import Declaration, Train
+from assets.lineage import tag_run, upstream
+from assets.places import Place, shards_of
+from assets.reports.curves import curve_picture, curve_teaser
+from assets.reports.tables import table
+from assets.reports.training import TrainingReport
+from assets.shard_tags import kept_for_training
+from assets.stage import stage_asset
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
 from smalti.torch.train.config import LAUNCHERS
 
+_CODE_VERSION = "1"
 # The library's launchers; names of Dagster's enums have no hyphens.
 _NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
 Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[misc]  # mypy expects a literal
 
 
-class TrainedModelConfig(dg.Config):
-    """What is trained, on which version, and how."""
+class ModelConfig(dg.Config):
+    """The model, the version that it is trained on, and the options of the training."""
 
     version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
@@ -60,66 +64,95 @@ class TrainedModelConfig(dg.Config):
         }
 
 
-@dg.asset(group_name="models", kinds={"pytorch"}, deps=[mds_shards], pool="training", code_version="1")
-def trained_model(
-    context: dg.AssetExecutionContext,
-    config: TrainedModelConfig,
-    storage: StorageResource,
-    trainer: TrainerResource,
-) -> dg.MaterializeResult[Any]:
-    """A model, its checkpoints and its figures; a run that is re-executed goes on from its newest checkpoint."""
-    from smalti.torch.train import TrainConfig
+def model_config(train: Train) -> type[ModelConfig]:
+    """Return the configuration with the values of a declaration.
 
-    manifest = _choose_version(context, config, storage)
-    context.instance.add_run_tags(context.run.run_id, {TRAINS_TAG: manifest.digest})
-    classes = manifest.metadata["classes"]
-    chosen = TrainConfig(
-        data=storage.url(SHARDS),
-        run_dir=trainer.run_dir(context.run.root_run_id or context.run.run_id),
-        version=manifest.version,
-        digest=manifest.digest,
-        num_classes=len(classes),
-        class_names=tuple(classes),
-        storage_options=storage.options(),
-        **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
+    Raises:
+        ValueError: an option that is no field of the configuration.
+    """
+    return with_defaults(
+        ModelConfig,
+        model=train.architecture,
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        launcher=Launcher(train.launcher.replace("-", "_")),
+        num_processes=train.num_processes,
+        cache_limit=train.cache_limit,
+        **train.options,
     )
 
-    def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI while the run is going on
-        context.log_event(dg.AssetObservation("trained_model", metadata=numbers))
 
-    with kept_for_training(context, storage.store(SHARDS), manifest.version):
-        result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
-    return dg.MaterializeResult(metadata=_metadata(result, manifest))
+def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
+    """Return the asset of the model that is trained from a data set."""
+
+    @stage_asset(
+        declared,
+        "model",
+        code=_CODE_VERSION,
+        config=model_config(train),
+        kinds={"pytorch"},
+        deps=[declared.key("shards")],
+        pool="training",
+    )
+    def model(
+        context: dg.AssetExecutionContext, config: ModelConfig, storage: StorageResource, trainer: TrainerResource
+    ) -> dg.MaterializeResult[Any]:
+        """A model, its checkpoints and its figures; a run that is re-executed continues from its newest checkpoint."""
+        from smalti.torch.train import TrainConfig
+
+        place = shards_of(declared, storage)
+        manifest = _choose_version(context, declared, config, place)
+        tag_run(context, declared, version=manifest.version, trains=manifest.digest)
+        classes = manifest.metadata["classes"]
+        chosen = TrainConfig(
+            data=place.url,
+            run_dir=trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id)),
+            version=manifest.version,
+            digest=manifest.digest,
+            num_classes=len(classes),
+            class_names=tuple(classes),
+            storage_options=place.storage_options,
+            **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
+        )
+
+        def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
+            context.log_event(dg.AssetObservation(declared.key("model"), metadata=numbers))
+
+        with kept_for_training(context, place.store(), manifest.version):
+            result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
+        return dg.MaterializeResult(metadata=_metadata(result, manifest) | overrides(config))
+
+    return model
 
 
 def _choose_version(
-    context: dg.AssetExecutionContext, config: TrainedModelConfig, storage: StorageResource
+    context: dg.AssetExecutionContext, declared: Declaration, config: ModelConfig, place: Place
 ) -> Manifest:
-    version = config.version
+    version, shards = config.version, declared.key("shards").to_user_string()
     digest = config.digest
     if version is None:
-        facts = upstream(context, "mds_shards")
+        facts = upstream(context, declared.key("shards"))
         version, digest = int(facts["version"]), digest or str(facts["digest"])
-    manifest = load_manifest(storage.store(SHARDS), version=version)
+    manifest = load_manifest(place.store(), version=version)
     if digest is not None and manifest.digest != digest:
         raise CatalogError(
-            f"version {version} of {storage.url(SHARDS)} has digest {manifest.digest}, expected {digest}: the set was "
-            f"replaced; materialise mds_shards, or pin another version",
+            f"version {version} of {place.url} has digest {manifest.digest}, expected {digest}: the set was "
+            f"replaced; materialise {shards}, or pin another version",
             expected=digest,
             found=manifest.digest,
         )
     missing = [name for name in ("classes", "counts", "image_size") if name not in manifest.metadata]
     if missing:
         raise CatalogError(
-            f"version {version} of {storage.url(SHARDS)} does not say its {', '.join(missing)}: it was not written by "
-            f"the asset mds_shards; materialise that first",
+            f"version {version} of {place.url} does not say its {', '.join(missing)}: it was not written by "
+            f"the asset {shards}; materialise that first",
             missing=missing,
         )
     return manifest
 
 
 def chance_level(counts: Mapping[str, int]) -> float:
-    """The accuracy of always naming the largest class."""
+    """Return the accuracy of always naming the largest class."""
     return max(counts.values()) / sum(counts.values())
 
 
@@ -151,7 +184,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
 
 
 def _by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:
-    """How often each class was recognised, and what it was taken for most; rows of `confusion` are true classes."""
+    """Return how often each class was recognised, and what it was taken for; rows of `confusion` are true classes."""
     rows: list[dict[str, Any]] = []
     for label, answers in enumerate(confusion):
         total = sum(answers)
@@ -165,15 +198,3 @@ def _by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> lis
             }
         )
     return rows
-
-
-@dg.asset_check(asset=trained_model, description="Held-out accuracy is above chance by more than luck explains.")
-def accuracy_is_above_chance(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Chance is the share of the largest class; luck is three standard errors of a guess on that many images."""
-    facts = upstream(context, "trained_model")
-    chance, images, accuracy = float(facts["chance"]), int(facts["held_out_images"]), float(facts["accuracy"])
-    needed = chance + 3 * (chance * (1 - chance) / max(images, 1)) ** 0.5
-    return dg.AssetCheckResult(
-        passed=images > 0 and accuracy > needed,
-        metadata={"accuracy": accuracy, "chance": chance, "needed": round(needed, 4), "held-out images": images},
-    )

@@ -1,0 +1,314 @@
+"""The declaration of a data set: everything that decides its assets, checks, jobs, schedule and sensors.
+
+Here: the typed fields that a `defs.yaml` holds, their validation, and the names that follow from them. Not here: what
+is built from them (`assets.raw` to `assets.model`, `pipelines.data_set`), credentials and places (`resources`).
+"""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal, get_args
+
+import dagster as dg
+from pydantic import Field, field_validator, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Stage = Literal["raw", "prepared", "shards", "model"]
+
+_STAGES: tuple[Stage, ...] = get_args(Stage)
+
+MANIFESTS = (".csv", ".parquet")
+"""Endings of the names of manifests."""
+
+_KINDS = ("folder", "manifest", "table", "sql", "dataframe")
+_IMAGE_COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
+
+
+class Drawn(dg.Model, dg.Resolvable):
+    """A generated example set of flowers, for a deployment without data."""
+
+    images_per_class: int = Field(default=160, ge=2, le=100_000)
+    seed: int = Field(default=0, ge=0, description="Another seed gives other images.")
+
+
+class Source(dg.Model, dg.Resolvable):
+    """The place of the raw data: one of `folder`, `manifest`, `table`, `sql`, `dataframe`, `drawn`.
+
+    `drawn` may stand beside another one, and is used while that one is empty. `{{ env.NAME }}` is replaced by a
+    variable of the environment when the declaration is loaded, and shown in the UI. `${NAME}` is replaced when a run
+    reads the source, and shown as it stands: use it for addresses that hold a secret.
+    """
+
+    folder: str | None = Field(
+        default=None,
+        description="Folder or archive (.tgz, .tar, .zip) with one sub-folder per class: path, s3://, gs://, abfs://, "
+        "dbfs:/Volumes/..., https:// for archives.",
+    )
+    manifest: str | None = Field(
+        default=None, description="CSV or Parquet file with a row for each image: a path relative to it, and a label."
+    )
+    path_column: str = Field(default="path", description="Of the manifest.")
+    label_column: str = Field(default="label", description="Of the manifest.")
+    table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
+    format: Literal["delta", "iceberg", "parquet"] | None = Field(
+        default=None, description="Of a table given by its address; a name in the catalogue needs none."
+    )
+    sql: str | None = Field(default=None, description="A query of Spark SQL.")
+    dataframe: str | None = Field(
+        default=None, description="module:function, called with the Spark session; returns a DataFrame."
+    )
+    drawn: Drawn | None = Field(default=None, description="A generated example set.")
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> "Source":
+        given = [name for name in _KINDS if getattr(self, name)]
+        if len(given) > 1 or (not given and self.drawn is None):
+            choices = f"{', '.join(_KINDS)}, drawn"
+            raise ValueError(f"give exactly one of {choices} as the source, found {', '.join(given) or 'none'}")
+        if self.manifest and not self.manifest.endswith(MANIFESTS):
+            raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
+        if self.dataframe:
+            _require_import_path("dataframe", self.dataframe)
+        return self
+
+    @property
+    def form(self) -> str:
+        """The field that holds the source."""
+        return next((name for name in _KINDS if getattr(self, name)), "drawn")
+
+    @property
+    def text(self) -> str:
+        """The value of that field; empty for a generated set."""
+        return str(getattr(self, self.form)) if self.form != "drawn" else ""
+
+    @property
+    def kind(self) -> Literal["images", "rows"]:
+        """`images` for folders, manifests and generated sets, `rows` for tables, queries and DataFrames."""
+        return "rows" if self.form in ("table", "sql", "dataframe") else "images"
+
+
+class Split(dg.Model, dg.Resolvable):
+    """The split of the rows: by a stable hash into shares, or by a column."""
+
+    validation: Share = 0.2
+    test: Share = Field(default=0.0, description="Rows only.")
+    key: str | None = Field(
+        default=None, description="Rows only: column that is hashed, so that equal values stay together; else all."
+    )
+    column: str | None = Field(default=None, description="Rows only: column with the name of the split, not shares.")
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _leaves_training_rows(self) -> "Split":
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
+        return self
+
+
+class Image(dg.Model, dg.Resolvable):
+    """Images decoded, rotated upright, cropped to a square, scaled and encoded as JPEG."""
+
+    size: int = Field(default=96, ge=8, le=4096, description="Side of the square in pixels.")
+    quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
+    on_bad_image: Literal["fail", "skip"] = Field(
+        default="fail", description="fail: name all unusable files and stop; skip: leave them out and count them."
+    )
+
+
+class Prepare(dg.Model, dg.Resolvable):
+    """The preparation of each row before it is stored: `image`, or a function of the user's."""
+
+    image: Image | None = None
+    function: str | None = Field(
+        default=None, description="module:function over Arrow or pandas batches, as `dataframe_to_mds(transform=...)`."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> "Prepare":
+        if (self.image is None) == (self.function is None):
+            raise ValueError("give exactly one of `image` and `function` in `prepare`")
+        if self.function is not None:
+            _require_import_path("function", self.function)
+        return self
+
+
+class Shards(dg.Model, dg.Resolvable):
+    """Storage of rows; see docs/types.md and docs/format.md."""
+
+    columns: dict[str, str | None] | None = Field(
+        default=None, description="Encoding by column, null for that of its type; by default all columns."
+    )
+    nulls: dict[str, str | dict[str, Any]] = Field(
+        default={}, description="Rows only: null policy by column: reject, mask or {default: value}."
+    )
+    compression: str = Field(default="", description="zstd or zstd:<level>; none by default.")
+    hashes: list[str] = Field(default=["xxh3_64"], description="Checksums of every shard.")
+    size_limit: str = Field(default="16mb", description="Largest shard before compression.")
+    target: str = Field(default="", description="Address of the shard set; by default below the storage root.")
+
+
+def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
+    return str(context.resolve_value(value, as_type=str))
+
+
+class Train(dg.Model, dg.Resolvable):
+    """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
+
+    task: Literal["image-classification"] = Field(default="image-classification", description="A shipped task.")
+    # `model` is a method of dg.Resolvable; only the YAML has that name.
+    architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
+        default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
+    )
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
+    launcher: Literal["default", "inline", "processes", "spark-local", "spark"] = Field(
+        default="default", description="Which processes train; default: the deployment's own launcher."
+    )
+    num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
+    cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
+    options: dict[str, float | int | str | bool] = Field(
+        default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
+    )
+
+
+class Watch(dg.Model, dg.Resolvable):
+    """When a changed source is re-sharded without a schedule."""
+
+    quiet_seconds: int = Field(default=60, ge=0, description="The source must not have changed for so long.")
+    interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
+
+
+class Automation(dg.Model, dg.Resolvable):
+    """Schedule and sensors; everything is off until it is switched on in the UI."""
+
+    reshard: str | None = Field(default="0 3 * * *", description="Cron expression, or null for no schedule.")
+    timezone: str = "UTC"
+    watch: Watch | None = Field(
+        default=Watch(), description="Null for no sensor; of images, and of tables given by address."
+    )
+    train_on_new_version: bool = True
+
+
+class Checks(dg.Model, dg.Resolvable):
+    """Thresholds of the asset checks."""
+
+    max_bad_share: Share = Field(default=0.01, description="Share of unusable images left out without a warning.")
+    max_row_loss: Share = Field(default=0.1, description="Rows that may be lost from one checked version to the next.")
+    min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
+
+
+class Declaration(dg.Model, dg.Resolvable):
+    """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
+
+    Asset keys are `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of the same name.
+    """
+
+    name: str = Field(description="Prefix of all keys, jobs and sensors: lower case letters, digits and _.")
+    description: str = ""
+    source: Source
+    split: Split = Split()
+    prepare: Prepare | None = Field(
+        default=None, description="By default images are stored at 96 pixels, and rows as they are."
+    )
+    shards: Shards = Shards()
+    train: Train | None = Field(default=None, description="Without it, no model is trained.")
+    automation: Automation = Automation()
+    checks: Checks = Checks()
+    owners: list[str] = Field(default=[], description="team:name, or an e-mail address.")
+    tags: dict[str, str] = Field(default={}, description="Of the assets.")
+    group: str = Field(default="", description="By default the name.")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        # Run tags that contain the name may have 63 characters; "__" separates the parts of a key in names of ops.
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or "__" in name or name.endswith("_"):
+            raise ValueError(
+                "`name` must be at most 40 lower case letters, digits and single underscores, and begin with a "
+                f"letter, found {name!r}"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def _fits_its_source(self) -> "Declaration":
+        if self.source.kind == "images":
+            _refuse_for_images(self)
+        else:
+            _refuse_for_rows(self)
+        return self
+
+    @property
+    def image(self) -> Image:
+        """The options of images."""
+        return (self.prepare.image if self.prepare is not None else None) or Image()
+
+    @property
+    def function(self) -> str | None:
+        """The import path of the function that prepares rows; None without one."""
+        return self.prepare.function if self.prepare is not None else None
+
+    @property
+    def columns(self) -> dict[str, str | None] | None:
+        """The columns to store: name to encoding; None for all."""
+        if self.shards.columns is None and self.source.kind == "images":
+            return dict(_IMAGE_COLUMNS)
+        return self.shards.columns
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The assets of this data set, in order."""
+        is_prepared = self.source.kind == "images" or self.prepare is not None
+        is_in = {"raw": True, "prepared": is_prepared, "shards": True, "model": self.train is not None}
+        return tuple(stage for stage in _STAGES if is_in[stage])
+
+    def key(self, stage: Stage) -> dg.AssetKey:
+        """Return the key of an asset."""
+        return dg.AssetKey([self.name, stage])
+
+    def op(self, stage: Stage) -> str:
+        """Return the name of an asset in a run's configuration."""
+        return self.key(stage).to_python_identifier()
+
+    def place(self, part: str) -> str:
+        """Return a place below the storage root that no other data set uses."""
+        return f"{self.name}/{part}"
+
+    def code_version(self, stage: Stage, number: str) -> str:
+        """Return the version of an asset's code: its own number, and a digest of what the declaration says about it."""
+        sections: dict[Stage, tuple[str, ...]] = {
+            "raw": ("source",),
+            "prepared": ("prepare", "split"),
+            "shards": ("shards", "split"),
+            "model": ("train",),
+        }
+        return f"{number}-{self.digest(*sections[stage])}"
+
+    def digest(self, *sections: str) -> str:
+        """Return a digest of some sections of the declaration, of everything by default."""
+        values = self.model_dump(mode="json", include=set(sections) or set(Declaration.model_fields))
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _refuse_for_images(declared: Declaration) -> None:
+    split, columns = declared.split, declared.shards.columns
+    if declared.function is not None:
+        raise ValueError("`prepare.function` needs a source of rows (table, sql, dataframe); images take `image`")
+    if split.test or split.key or split.column:
+        raise ValueError("`split` of images knows `validation` and `seed` only")
+    if declared.shards.nulls:
+        raise ValueError("`shards.nulls` needs a source of rows: prepared images have no nulls")
+    if columns is not None and not _IMAGE_COLUMNS.keys() <= columns.keys():
+        missing = ", ".join(sorted(_IMAGE_COLUMNS.keys() - columns.keys()))
+        raise ValueError(f"`shards.columns` of images must have image, label and path; {missing} is missing")
+
+
+def _refuse_for_rows(declared: Declaration) -> None:
+    if declared.prepare is not None and declared.prepare.image is not None:
+        raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
+    if declared.train is not None:
+        raise ValueError("`train` needs a source of images: the shipped task is image classification")
+
+
+def _require_import_path(name: str, text: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+        raise ValueError(f"`{name}` must be module:function, found {text!r}")

@@ -1,0 +1,57 @@
+"""Places of the data of a declared data set, which no other data set uses."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assets.declaration import Declaration
+from resources.storage import StorageResource
+from smalti.storage import Store, open_store
+
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address, and how to reach it."""
+
+    url: str
+    storage_options: Mapping[str, Any]
+    """Holds secrets: never log it."""
+
+    def store(self) -> Store:
+        """Return the library's store at this place."""
+        return open_store(self.url, self.storage_options)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the place as the arguments of functions about prepared images."""
+        return {"path": self.url, "storage_options": self.storage_options}
+
+
+def place_of(declared: Declaration, storage: StorageResource, part: str) -> Place:
+    """Return a place of a data set below the storage root."""
+    return Place(storage.url(declared.place(part)), storage.options())
+
+
+def shards_of(declared: Declaration, storage: StorageResource) -> Place:
+    """Return the place of the shard set: the declared target, or one below the storage root."""
+    if target := expand(declared.shards.target):
+        return Place(target, storage.options_for(target))
+    return place_of(declared, storage, "shards")
+
+
+def expand(text: str) -> str:
+    """Return a declared text with `${NAME}` replaced by variables of the environment.
+
+    Raises:
+        ValueError: a variable is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if (found := os.environ.get(match[1])) is None:
+            raise ValueError(f"the declaration refers to the environment variable {match[1]}, which is not set")
+        return found
+
+    return _REFERENCE.sub(value, text)

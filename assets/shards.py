@@ -1,0 +1,226 @@
+"""The third stage: the rows as Mosaic Data Shards, published as one new version of the shard set."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.configuration import overrides, with_defaults
+from assets.declaration import Declaration
+from assets.lineage import tag_run, upstream
+from assets.places import Place, shards_of
+from assets.prepared import prepared_of
+from assets.reports.tables import Value, table
+from assets.shard_tags import release_ended_trainings
+from assets.sources.rows import WriteRows, publish_rows, read_again, require_same
+from assets.stage import stage_asset
+from resources.spark import SparkResource
+from resources.storage import StorageResource
+from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
+from smalti.spark.prepared.table import PreparedTable, find_table
+
+_CODE_VERSION = "1"
+
+
+class ShardsConfig(dg.Config):
+    """Options by which rows become shards."""
+
+    compression: str = Field(default="", description="zstd or zstd:<level>; none by default.")
+    hashes: list[str] = Field(
+        default=["xxh3_64"], description="Checksums kept for every shard: xxh3_64, xxh64, sha1, sha256."
+    )
+    size_limit: str = Field(default="16mb", description="Largest shard before compression, such as 64mb.")
+    rewrite: bool = Field(
+        default=False, description="Write a new version even if these very rows and options have one already."
+    )
+    accept_removed: list[str] = Field(
+        default=[],
+        description="What this run may remove since the last version whose blocking checks passed: names of classes, "
+        "rows (more than max_row_loss), or * for both.",
+    )
+    max_row_loss: float = Field(
+        default=0.1, ge=0, le=1, description="Share of the rows that may go from one checked version to the next."
+    )
+
+
+def build_shards(declared: Declaration) -> dg.AssetsDefinition:
+    """Return the asset of a data set's shards."""
+    config_type = with_defaults(
+        ShardsConfig,
+        compression=declared.shards.compression,
+        hashes=declared.shards.hashes,
+        size_limit=declared.shards.size_limit,
+        max_row_loss=declared.checks.max_row_loss,
+    )
+    before = declared.stages[declared.stages.index("shards") - 1]
+
+    @stage_asset(
+        declared,
+        "shards",
+        code=_CODE_VERSION,
+        config=config_type,
+        kinds={"mds", "pyspark"},
+        deps=[declared.key(before)],
+        pool="spark",
+    )
+    def shards(
+        context: dg.AssetExecutionContext, config: ShardsConfig, storage: StorageResource, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        """A version of the shard set; the digest names its content.
+
+        Of images only new and changed ones are written. When nothing changed, the version is the same.
+        """
+        rows = upstream(context, declared.key(before))
+        place, begin = shards_of(declared, storage), time.monotonic()
+        target = look_at(place.url, storage_options=place.storage_options)
+        facts: dict[str, Any] = {}
+        if declared.source.kind == "images":
+            prepared = prepared_table(declared, rows, storage)
+            facts["table"] = prepared.name
+            done = _publish_images(context, declared, config, prepared, spark, rows, target)
+        else:
+            done = _publish_rows(context, declared, config, spark, rows, target)
+        release_ended_trainings(context, place.store())
+        news = describe_version(done, target.version)
+        context.log.info(news)
+        tag_run(context, declared, version=done.manifest.version, digest=done.manifest.digest)
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(done.manifest.digest),
+            metadata={
+                "what was done": news,
+                **_metadata(done, place, time.monotonic() - begin),
+                **facts,
+                "source": rows.get("source", ""),
+                "accept_removed": config.accept_removed,
+                "max_row_loss": config.max_row_loss,
+                **overrides(config),
+            },
+        )
+
+    return shards
+
+
+def _publish_images(
+    context: dg.AssetExecutionContext,
+    declared: Declaration,
+    config: ShardsConfig,
+    prepared: PreparedTable,
+    spark: SparkResource,
+    rows: Mapping[str, Any],
+    target: Target,
+) -> Resharded:
+    """Publish the rows of prepared images unless a version has them; no Spark is started for nothing."""
+    sharding = Sharding(
+        declared.columns or {},
+        compression=config.compression or None,
+        hashes=tuple(config.hashes),
+        size_limit=config.size_limit,
+    )
+    manifest = None if config.rewrite else find_version(prepared, target, sharding)
+    if manifest is not None:
+        return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
+    with spark.session(context.log.info) as session:
+        return reshard_prepared(
+            session,
+            prepared,
+            target,
+            sharding,
+            rewrite=config.rewrite,
+            lineage={"prepared": prepared.name, **_origin(context, declared, rows)},
+            metadata={"classes": rows["classes"], "counts": prepared.counts, "image_size": rows["image_size"]},
+        )
+
+
+def _publish_rows(
+    context: dg.AssetExecutionContext,
+    declared: Declaration,
+    config: ShardsConfig,
+    spark: SparkResource,
+    rows: Mapping[str, Any],
+    target: Target,
+) -> Resharded:
+    """Publish the rows of the source unless a version has them; no Spark is started for nothing."""
+    write = WriteRows(
+        declared, str(rows["digest"]), config.compression or None, tuple(config.hashes), config.size_limit
+    )
+    manifest = None if config.rewrite else write.find(target)
+    if manifest is not None:
+        return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
+    source = upstream(context, declared.key("raw"))
+    with spark.session(context.log.info) as session:
+        frame, found = read_again(session, declared, source)
+        require_same(found, source, declared)
+        manifest = publish_rows(
+            frame, write, target, lineage=_origin(context, declared, rows), is_rewrite=config.rewrite
+        )
+    return Resharded(manifest, converted=manifest.rows, kept_shards=0)
+
+
+def _origin(context: dg.AssetExecutionContext, declared: Declaration, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a version's manifest says about the run that wrote it."""
+    return {
+        "data_set": declared.name,
+        "declaration": declared.digest(),
+        "run": context.run.run_id,
+        "source": rows.get("source", ""),
+    }
+
+
+def prepared_table(declared: Declaration, facts: Mapping[str, Any], storage: StorageResource) -> PreparedTable:
+    """Return the table that a materialisation names.
+
+    Raises:
+        dg.Failure: it is gone.
+    """
+    name, place = str(facts.get("table") or facts["digest"]), prepared_of(declared, storage)
+    found = find_table(name=name, **place.arguments())
+    if found is None:
+        raise dg.Failure(
+            f"{place.url} has no table {name[:16]} any more: materialise "
+            f"{declared.key('prepared').to_user_string()} again",
+            allow_retries=False,
+        )
+    return found
+
+
+def describe_version(done: Resharded, before: int) -> str:
+    """Say in a sentence what was published."""
+    manifest = done.manifest
+    holds = f"{manifest.rows} samples in {len(manifest.shards)} shards"
+    if manifest.version <= before:
+        return f"nothing changed since version {manifest.version}: {holds}"
+    if "rolled_back_to" in manifest.metadata:
+        number = manifest.metadata["rolled_back_to"]
+        return f"published version {manifest.version}, the same as version {number}: {holds}"
+    kept = f", {done.kept_shards} of them kept as they were" if done.kept_shards else ""
+    return f"published version {manifest.version}: {holds}{kept}; {done.converted} rows written"
+
+
+def _metadata(done: Resharded, place: Place, seconds: float) -> dict[str, Any]:
+    manifest = done.manifest
+    shards: list[dict[str, Value]] = [
+        {
+            "split": str(shard.partition),
+            "samples": shard.samples,
+            "bytes": shard.stored.num_bytes,
+            "shard": "/".join(shard.stored.basename.split("/")[-2:]),  # below the split and the write id
+        }
+        for shard in manifest.shards
+    ]
+    return {
+        "version": manifest.version,
+        "digest": manifest.digest,
+        "shards": len(shards),
+        "shards_kept": done.kept_shards,
+        "rows_written": done.converted,
+        "samples": manifest.rows,
+        "shard table": table(shards),
+        "splits": ", ".join(manifest.partitions),
+        "columns": dg.MetadataValue.json(manifest.schema.columns()),
+        **({"rows_per_second": round(done.converted / seconds, 1)} if done.converted else {}),
+        "dagster/uri": place.url,
+        "dagster/row_count": manifest.rows,
+        "dagster/size_bytes": manifest.num_bytes,
+    }

@@ -1,0 +1,229 @@
+"""Sources of rows: tables, queries and DataFrames; read by Spark, identified, prepared by a function and published."""
+
+import hashlib
+import importlib
+import inspect
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from pydantic import Field
+
+from assets.configuration import with_defaults
+from assets.declaration import Declaration
+from assets.places import expand
+from assets.reports.tables import Value
+from resources.storage import StorageResource
+from smalti.catalog import Manifest
+from smalti.catalog.header import read_header
+from smalti.spark import dataframe_to_mds
+from smalti.spark.incremental.same_rows import find_same
+from smalti.spark.prepared.reshard import Target
+from smalti.spark.rows import SPLIT, Identity, by_split, identity_of, with_split
+from smalti.spark.writing.transform import TransformRun, as_transform
+from smalti.storage import open_store
+from smalti.storage.redact import redact
+
+SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
+DataFrame = Any
+
+_RECIPE = 1  # another number when the same rows and options would give other shards
+_PREVIEW_ROWS = 64  # that a function is tried on
+_SHOWN_ROWS = 8
+_SHOWN_CHARACTERS = 80
+
+
+class RowsConfig(dg.Config):
+    """The source of the rows."""
+
+    form: str = Field(default="table", description="table, sql or dataframe.")
+    source: str = Field(
+        default="",
+        description="table: name in the catalogue, or address if the declaration has a format; sql: a query; "
+        "dataframe: module:function.",
+    )
+
+    @property
+    def described(self) -> str:
+        """Return the source as a text without secrets; equal for configurations that read the same place."""
+        return f"{self.form} {redact(expand(self.source))}"
+
+
+def rows_config(declared: Declaration) -> type[RowsConfig]:
+    """Return the configuration with the values of a declaration."""
+    return with_defaults(RowsConfig, form=declared.source.form, source=declared.source.text)
+
+
+def read_source(session: SparkSession, declared: Declaration, config: RowsConfig) -> tuple[DataFrame, Identity]:
+    """Return the rows of the source, and what identifies them.
+
+    Raises:
+        dg.Failure: the source is of no known form.
+    """
+    text = expand(config.source)
+    if config.form == "table" and declared.source.format is not None:
+        frame = session.read.format(declared.source.format).load(text)
+    elif config.form == "table":
+        frame = session.table(text)
+    elif config.form == "sql":
+        frame = session.sql(text)
+    elif config.form == "dataframe":
+        frame = load_function(text)(session)
+    else:
+        raise dg.Failure(f"`form` must be table, sql or dataframe, found {config.form!r}", allow_retries=False)
+    return frame, identity_of(frame)
+
+
+def read_again(session: SparkSession, declared: Declaration, facts: Mapping[str, Any]) -> tuple[DataFrame, Identity]:
+    """Return the rows that a materialisation of `raw` has read, and what identifies them now."""
+    return read_source(session, declared, RowsConfig(form=facts["form"], source=facts["reads"]))
+
+
+def watched_digest(declared: Declaration, config: RowsConfig, storage: StorageResource) -> str | None:
+    """Return a digest of the files that change whenever a table does, without Spark; None if there is no such table.
+
+    Of Delta and Iceberg these are the files of the table's log, of Parquet all files of the folder.
+    """
+    if config.form != "table" or declared.source.format is None:
+        return None
+    address, digest = expand(config.source), hashlib.sha256()
+    below = {"delta": "_delta_log/", "iceberg": "metadata/", "parquet": ""}[declared.source.format]
+    store = open_store(address, storage.options_for(address))
+    for item in sorted(store.list(below), key=lambda item: item.key):
+        digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def require_same(found: Identity, facts: Mapping[str, Any], declared: Declaration) -> None:
+    """Return only if the rows are those that `raw` has read.
+
+    Raises:
+        dg.Failure: they changed since.
+    """
+    if found.digest != facts["digest"]:
+        raise dg.Failure(
+            f"{facts['source']} changed since {declared.key('raw').to_user_string()} was materialised (digest "
+            f"{str(facts['digest'])[:12]}, now {found.digest[:12]}): run {declared.name}_reshard_job, which reads it "
+            "again",
+            allow_retries=False,
+        )
+
+
+def column_schema(frame: DataFrame) -> dg.TableSchema:
+    """Return the columns of a DataFrame for the UI."""
+    columns = [dg.TableColumn(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+    return dg.TableSchema(columns=columns)
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Return the function at `module:function`.
+
+    Raises:
+        dg.Failure: there is no such module or function.
+    """
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise dg.Failure(f"cannot import {path}, as the declaration says: {error}", allow_retries=False) from error
+    return function  # type: ignore[no-any-return]
+
+
+def function_digest(path: str) -> str:
+    """Return a digest of a function's name and of the source of its module: another one when the code changes."""
+    module = inspect.getmodule(load_function(path))
+    try:
+        code = inspect.getsource(module) if module is not None else ""
+    except (OSError, TypeError):  # compiled
+        code = ""
+    return hashlib.sha256(f"{path}\0{code}".encode()).hexdigest()
+
+
+def preview_function(frame: DataFrame, path: str) -> tuple[dg.TableSchema, list[dict[str, Value]]]:
+    """Return the columns that a function gives, and its first rows, shortened; runs it on a few rows in this process.
+
+    Raises:
+        SmaltiError: the function failed, or gave something else than batches.
+        dg.Failure: it gave no rows.
+    """
+    few = frame.limit(_PREVIEW_ROWS)
+    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
+    run = TransformRun(as_transform(load_function(path)), f"trying {path} on the first rows")
+    first = next(run.batches(iter(rows.to_batches())), None)
+    if first is None:
+        raise dg.Failure(f"{path} gave no rows for the first {rows.num_rows} of the source", allow_retries=False)
+    schema = dg.TableSchema(columns=[dg.TableColumn(field.name, str(field.type)) for field in first.schema])
+    return schema, [{name: _shown(value) for name, value in row.items()} for row in first[:_SHOWN_ROWS].to_pylist()]
+
+
+def _shown(value: Any) -> Value:
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """One way of writing the rows of a data set as shards."""
+
+    declared: Declaration
+    rows: str
+    """Digest of the rows: of the source, or of the source and the function that prepares it."""
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: str
+
+    @property
+    def write_id(self) -> str:
+        """Return a name that is equal for equal rows and options."""
+        declared = self.declared
+        facts = [_RECIPE, self.rows, self.compression, list(self.hashes), self.size_limit]
+        facts += [declared.columns, declared.shards.nulls, declared.split.model_dump(mode="json"), declared.function]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def find(self, target: Target) -> Manifest | None:
+        """Return the version that has these rows in such shards; an earlier one is rolled back to."""
+        store = open_store(target.url, target.storage_options)
+        return find_same(store, target.newest, {"write": self.write_id})
+
+
+def publish_rows(
+    frame: DataFrame, write: WriteRows, target: Target, *, lineage: Mapping[str, Any], is_rewrite: bool = False
+) -> Manifest:
+    """Write rows as a new version of a shard set by `dataframe_to_mds`, and return it."""
+    declared, split = write.declared, write.declared.split
+    if split.column is None:
+        frame = with_split(frame, {"validation": split.validation, "test": split.test}, seed=split.seed, key=split.key)
+    column = split.column or SPLIT
+    transform = by_split(load_function(declared.function), column) if declared.function is not None else None
+    columns = declared.columns
+    if columns is None and transform is None:
+        columns = {name: None for name in frame.columns if name != column}
+    return dataframe_to_mds(
+        frame,
+        target.url,
+        columns=columns,
+        nulls=declared.shards.nulls or "reject",
+        compression=write.compression,
+        hashes=write.hashes,
+        size_limit=write.size_limit,
+        transform=transform,
+        partition_by=column,
+        mode="overwrite",
+        progress=False,
+        write_id=_fresh(write.write_id, target, is_rewrite=is_rewrite),
+        lineage={"write": write.write_id, **lineage},
+        storage_options=target.storage_options,
+    )
+
+
+def _fresh(write_id: str, target: Target, *, is_rewrite: bool) -> str:
+    """Return the name of a write that is not used up: two equal runs at once are one write, a later one is another."""
+    if target.newest is None or not target.newest.version:
+        return write_id
+    header = read_header(open_store(target.url, target.storage_options), target.newest.version)
+    is_used = is_rewrite or write_id in header.writes or write_id in header.fenced
+    return f"{write_id}-{secrets.token_hex(4)}" if is_used else write_id

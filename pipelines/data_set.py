@@ -1,0 +1,59 @@
+"""DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
+
+import dagster as dg
+
+from assets.checks.content import build_prepared_checks, build_raw_checks
+from assets.checks.model import build_model_checks
+from assets.checks.shards import build_shard_checks
+from assets.declaration import Declaration
+from assets.model import build_model
+from assets.prepared import build_prepared
+from assets.raw import build_raw
+from assets.shards import build_shards
+from pipelines.automation.schedules import build_reshard_schedule
+from pipelines.automation.training import build_train_sensor
+from pipelines.automation.watch import build_watch_sensor, is_watchable
+from pipelines.jobs import build_jobs
+
+
+class DataSetScaffolder(dg.Scaffolder):
+    """The file that `dg scaffold defs pipelines.data_set.DataSet NAME` writes: a name, and a source to replace."""
+
+    def scaffold(self, request: dg.ScaffoldRequest) -> None:
+        """Write the `defs.yaml` of a new data set."""
+        source = {"folder": "s3://bucket/a-folder-with-one-sub-folder-per-class"}
+        dg.scaffold_component(request, {"name": request.target_path.name, "source": source})
+
+
+@dg.scaffold_with(DataSetScaffolder)
+class DataSet(dg.Component, Declaration):
+    """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
+
+    Asset keys are `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of the same name.
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002  Dagster's signature
+        """Return the definitions of this data set."""
+        return build_definitions(self)
+
+
+def build_definitions(declared: Declaration) -> dg.Definitions:
+    """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
+    assets, checks = [build_raw(declared)], build_raw_checks(declared)
+    if "prepared" in declared.stages:
+        assets.append(build_prepared(declared))
+        checks += build_prepared_checks(declared)
+    assets.append(build_shards(declared))
+    checks += build_shard_checks(declared)
+    automation, sensors = declared.automation, []
+    if automation.watch is not None and is_watchable(declared):
+        sensors.append(build_watch_sensor(declared, automation.watch))
+    if declared.train is not None:
+        assets.append(build_model(declared, declared.train))
+        checks += build_model_checks(declared)
+        if automation.train_on_new_version:
+            sensors.append(build_train_sensor(declared))
+    schedules = [build_reshard_schedule(declared, automation.reshard)] if automation.reshard else []
+    return dg.Definitions(
+        assets=assets, asset_checks=checks, jobs=build_jobs(declared), schedules=schedules, sensors=sensors
+    )

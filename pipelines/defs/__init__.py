@@ -1,0 +1,1 @@
+"""The declared data sets: a folder with a `defs.yaml` for each."""

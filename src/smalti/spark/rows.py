@@ -1,0 +1,153 @@
+"""Rows of any DataFrame as the source of a data set: their identity, and their split.
+
+Read `identity_of` first. Writing them is `smalti.spark.writing`.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smalti.errors import SchemaError
+from smalti.spark.lineage.source import source_of
+from smalti.spark.writing.transform import Transform, as_transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SPLIT = "split"
+"""Column that `with_split` adds."""
+
+_PLACES = 1 << 30  # of the hash that decides to which split a row belongs
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The identity of the rows of a DataFrame."""
+
+    digest: str
+    """Equal for equal rows, and another one when a row changes."""
+    how: str
+    """Text: whether sources or content were digested."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that Spark gives about the source; may be empty."""
+    rows: int | None = None
+    """Number of rows, if they had to be read."""
+
+
+def identity_of(df: "DataFrame") -> Identity:
+    """Return what identifies the rows: versions or files of their source, else a hash of their content.
+
+    Reads no row where Spark knows enough about the source, and all of them once where it does not.
+    """
+    facts = source_of(df)
+    if "plan" in facts:
+        return Identity(_digest_of(facts), "the source's versions or files, and the query", facts)
+    from pyspark.sql import functions
+
+    hashes = [_row_hash(df, seed).cast("decimal(38,0)") for seed in (0, 1)]
+    found = df.select(*(each.alias(f"hash{number}") for number, each in enumerate(hashes)))
+    sums = found.agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1")).collect()[0]
+    content = [df.schema.json(), *map(str, sums)]
+    return Identity(_digest_of(content), "the content of all rows", facts, rows=int(sums[0]))
+
+
+def with_split(df: "DataFrame", shares: Mapping[str, float], *, seed: int = 0, key: str | None = None) -> "DataFrame":
+    """Return the DataFrame with a column `split`, decided by a hash of each row or of one of its columns.
+
+    Args:
+        df: The rows.
+        shares: Share of the rows of each split but `train`, which gets the rest.
+        seed: Another seed is another choice.
+        key: Column that is hashed, so that rows with equal values stay together; by default all columns.
+
+    Raises:
+        SchemaError: there is a column `split` already, or none of the key's name.
+    """
+    from pyspark.sql import functions
+
+    if SPLIT in df.columns:
+        raise SchemaError(f"the rows have a column {SPLIT!r} already: name it as the column of the split, or drop it")
+    if key is not None and key not in df.columns:
+        raise SchemaError(f"the key of the split is {key!r}, the rows have {', '.join(df.columns)}", column=key)
+    place = functions.pmod(_row_hash(df if key is None else df.select(key), seed), functions.lit(_PLACES))
+    chosen, end = functions.lit("train"), 1.0
+    for name, share in shares.items():
+        begin = end - share
+        is_in = (place >= round(begin * _PLACES)) & (place < round(end * _PLACES))
+        chosen, end = functions.when(is_in, name).otherwise(chosen), begin
+    return df.withColumn(SPLIT, chosen)
+
+
+def by_split(function: Transform | Callable[[Any], Any], column: str) -> Transform:
+    """Return a transform that calls a function for the rows of one split at a time, and puts the split's name beside.
+
+    So a function that merges rows, as one that packs texts into blocks does, never mixes splits. A function over
+    iterators of batches is returned as it is: it gets the column, and has to give it.
+    """
+    given = as_transform(function)
+    if given.form == "arrow":
+        return Transform(_ArrowBySplit(given.function, column), "arrow")
+    if given.form == "pandas":
+        return Transform(_PandasBySplit(given.function, column), "pandas")
+    return given
+
+
+@dataclass(frozen=True)
+class _ArrowBySplit:
+    function: Callable[[Any], Any]
+    column: str
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Table:
+        results = []
+        values = batch.column(self.column)
+        for name in sorted(_names(values.unique().to_pylist(), self.column)):
+            given = self.function(batch.filter(pc.equal(values, name)))
+            if not isinstance(given, pa.RecordBatch | pa.Table):
+                return given  # the caller says what was expected
+            result = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
+            if self.column not in result.column_names:
+                result = result.append_column(self.column, pa.array([name] * result.num_rows, pa.string()))
+            results.append(result)
+        return pa.concat_tables(results) if results else self.function(batch)
+
+
+@dataclass(frozen=True)
+class _PandasBySplit:
+    function: Callable[[Any], Any]
+    column: str
+
+    def __call__(self, frame: Any) -> Any:
+        import pandas as pd
+
+        results = []
+        for name in sorted(_names(frame[self.column].unique().tolist(), self.column)):
+            result = self.function(frame[frame[self.column] == name].reset_index(drop=True))
+            if isinstance(result, pd.DataFrame) and self.column not in result.columns:
+                result = result.assign(**{self.column: name})
+            results.append(result)
+        return pd.concat(results, ignore_index=True) if results else self.function(frame)
+
+
+def _names(values: list[str | None], column: str) -> list[str]:
+    if None in values:
+        raise SchemaError(f"column {column!r} names the split of a row, and is null in some", column=column)
+    return [str(value) for value in values]
+
+
+def _row_hash(df: "DataFrame", seed: int) -> "Column":
+    """Return 64 bits of hash over all columns."""
+    from pyspark.sql import functions
+
+    columns = [functions.col(f"`{name}`") for name in df.columns]
+    if "map<" in df.schema.simpleString():  # Spark hashes no maps
+        columns = [functions.to_json(functions.struct(*columns))]
+    return functions.xxhash64(functions.lit(seed), *columns)
+
+
+def _digest_of(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""What a declaration accepts, what it refuses and says, and what follows from it."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import dagster as dg
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from assets.configuration import OVERRIDDEN, overrides, with_defaults
+from assets.declaration import Declaration
+from assets.model import ModelConfig, model_config
+from assets.places import expand, place_of, shards_of
+from pipelines.data_set import DataSet, build_definitions
+from resources.storage import StorageResource
+from tests.code_location.declared import define
+
+
+def read(text: str) -> DataSet:
+    """The attributes of a `defs.yaml`."""
+    return DataSet.resolve_from_yaml(text)  # type: ignore[no-any-return]
+
+
+TABLE = "name: sales\nsource: {table: lake.sales}\n"
+IMAGES = "name: photos\nsource: {folder: s3://bucket/photos}\n"
+
+
+def test_three_lines_declare_a_table_of_rows() -> None:
+    found = read(TABLE)
+    assert found.stages == ("raw", "shards")
+    assert [key.to_user_string() for key in map(found.key, found.stages)] == ["sales/raw", "sales/shards"]
+    dg.Definitions.validate_loadable(define(found))
+
+
+def test_null_policies_may_be_values() -> None:
+    found = read(f"{TABLE}shards: {{nulls: {{amount: mask, city: {{default: Paris}}}}}}")
+    assert found.shards.nulls == {"amount": "mask", "city": {"default": "Paris"}}
+
+
+def test_images_are_prepared_by_default_and_trained_on_when_it_is_declared() -> None:
+    assert read(IMAGES).stages == ("raw", "prepared", "shards")
+    assert read(f"{IMAGES}train: {{}}").stages == ("raw", "prepared", "shards", "model")
+
+
+def test_the_model_is_named_model_in_yaml() -> None:
+    found = read(f"{IMAGES}train: {{model: resnet18, options: {{learning_rate: 0.01}}}}")
+    assert found.train is not None
+    assert found.train.architecture == "resnet18"
+    config = model_config(found.train)()
+    assert (config.model, config.learning_rate, config.epochs) == ("resnet18", 0.01, 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nsource: {}", "give exactly one of"),
+        ("name: a\nsource: {folder: x, table: y}", "found folder, table"),
+        ("name: Flowers\nsource: {table: t}", "lower case letters"),
+        ("name: a__b\nsource: {table: t}", "lower case letters"),
+        ("name: a\nsource: {manifest: labels.txt}", "must be a file .csv or .parquet"),
+        ("name: a\nsource: {dataframe: no_function}", "must be module:function"),
+        (f"{TABLE}split: {{validation: 0.6, test: 0.4}}", "leave no rows to train on"),
+        (f"{TABLE}prepare: {{}}", "exactly one of `image` and `function`"),
+        (f"{TABLE}prepare: {{image: {{}}}}", "needs a source of images"),
+        (f"{TABLE}train: {{}}", "needs a source of images"),
+        (f"{IMAGES}prepare: {{function: 'm:f'}}", "needs a source of rows"),
+        (f"{IMAGES}split: {{test: 0.1}}", "knows `validation` and `seed` only"),
+        (f"{IMAGES}shards: {{columns: {{image: jpeg}}}}", "label, path is missing"),
+        (f"{IMAGES}shards: {{nulls: {{label: mask}}}}", "needs a source of rows"),
+        (f"{IMAGES}train: {{epochs: 0}}", "greater than or equal to 1"),
+        (f"{IMAGES}trian: {{}}", "trian"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_message(text: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        read(text)
+
+
+def test_an_unknown_option_of_the_training_is_refused_when_the_declaration_is_loaded() -> None:
+    with pytest.raises(ValueError, match="no field 'learningrate'; it has"):
+        build_definitions(read(f"{IMAGES}train: {{options: {{learningrate: 1}}}}"))
+
+
+def test_a_source_that_is_empty_leaves_the_generated_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "name: flowers\nsource: {folder: '{{ env.FLOWERS_URL }}', drawn: {images_per_class: 3}}"
+    monkeypatch.delenv("FLOWERS_URL", raising=False)
+    assert read(text).source.form == "drawn"
+    monkeypatch.setenv("FLOWERS_URL", "s3://bucket/flowers")
+    assert (read(text).source.form, read(text).source.text) == ("folder", "s3://bucket/flowers")
+
+
+def code_versions(text: str) -> dict[str, Any]:
+    graph = define(read(text)).resolve_asset_graph()
+    return {key.path[-1]: graph.get(key).code_version for key in graph.get_all_asset_keys()}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ("train: {epochs: 3}", {"model"}),
+        ("train: {}\nshards: {size_limit: 1mb}", {"shards"}),
+        ("train: {}\nprepare: {image: {size: 32}}", {"prepared"}),
+        ("train: {}\nsplit: {validation: 0.3}", {"prepared", "shards"}),
+        ("train: {}\nautomation: {reshard: null}\ndescription: other", set()),
+    ],
+)
+def test_a_changed_declaration_changes_the_code_versions_of_what_it_is_about(change: str, stages: set[str]) -> None:
+    before, after = code_versions(f"{IMAGES}train: {{}}"), code_versions(f"{IMAGES}{change}")
+    assert {stage for stage in before if before[stage] != after[stage]} == stages
+
+
+def test_two_data_sets_share_no_place_and_no_name(storage: StorageResource) -> None:
+    first, second = read(TABLE), read(TABLE.replace("sales", "costs"))
+    for part in ("raw", "prepared", "shards", "inventories", "drawn", "archives"):
+        assert place_of(first, storage, part).url != place_of(second, storage, part).url
+    assert shards_of(first, storage).url == f"{storage.backend.root}/sales/shards"
+    both = dg.Definitions.merge(build_definitions(first), define(second))
+    dg.Definitions.validate_loadable(both)
+
+
+def test_a_declared_target_is_where_the_shards_go(storage: StorageResource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKET", "lake")
+    declared = read(f"{TABLE}shards: {{target: 's3://${{BUCKET}}/sales'}}")
+    assert shards_of(declared, storage).url == "s3://lake/sales"
+
+
+def test_a_reference_to_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    with pytest.raises(ValueError, match="NOWHERE, which is not set"):
+        expand("s3://${NOWHERE}/photos")
+
+
+def test_a_run_s_override_is_shown_beside_what_is_declared_and_without_secrets() -> None:
+    declared = with_defaults(ModelConfig, epochs=7)
+    assert overrides(declared()) == {}
+    shown = overrides(declared(epochs=9, weights="https://host/w?sig=CANARY&token=CANARY"))[OVERRIDDEN].value
+    assert shown["epochs"] == {"declared": 7, "in this run": 9}
+    assert "CANARY" not in str(shown)
+
+
+def test_the_shipped_declarations_are_at_most_twenty_lines() -> None:
+    files = sorted((Path(__file__).parents[2] / "pipelines" / "defs").rglob("defs.yaml"))
+    assert [path.parent.name for path in files] == ["flowers", "tokens"]
+    assert all(len(path.read_text().splitlines()) <= 20 for path in files)
+
+
+def test_the_declaration_and_the_component_have_the_same_fields() -> None:
+    assert DataSet.model_fields.keys() == Declaration.model_fields.keys()
+
+
+# ---------------------------------------------------------------- the documentation
+
+PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
+MARK = "SMALTI_UPDATE_SNAPSHOT=1 writes it -->\n"
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, default and description of every field, with those of nested models after their own."""
+    for attribute, field in model.model_fields.items():
+        name = prefix + {"architecture": "model"}.get(attribute, attribute)
+        inner = next((each for each in models_in(field.annotation)), None)
+        default = "" if field.is_required() else f"`{json.dumps(field.default)}`" if inner is None else "`null`"
+        text = field.description or (inner.__doc__ or "").splitlines()[0] if inner else field.description or ""
+        if not field.is_required() and isinstance(field.default, BaseModel):
+            default = "see below"
+        yield name, default, text.replace("|", "\\|")
+        if inner is not None:
+            yield from fields_of(inner, f"{name}.")
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            yield each
+
+
+def test_the_documentation_has_every_field_in_one_table() -> None:
+    rows = [f"| `{name}` | {default} | {text} |" for name, default, text in fields_of(Declaration)]
+    table = "\n".join(["| field | default | |", "| --- | --- | --- |", *rows, ""])
+    before, mark, written = PAGE.read_text().partition(MARK)
+    if os.environ.get("SMALTI_UPDATE_SNAPSHOT"):
+        PAGE.write_text(before + mark + table)
+        written = table
+    assert written == table
+
+
+def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_lines() -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names = []
+    for text in examples:
+        assert len(text.splitlines()) <= 20
+        attributes = yaml.safe_load(text)["attributes"]
+        found = read(yaml.safe_dump(attributes))
+        dg.Definitions.validate_loadable(define(found))
+        names.append(found.name)
+    assert names == ["scans", "sales"]

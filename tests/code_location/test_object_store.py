@@ -1,0 +1,70 @@
+"""Declared data sets on an object store: nothing of a set is written outside its own prefix."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.declaration import Drawn, Image, Prepare, Source, Train
+from assets.lineage import facts_of, latest
+from resources.backends import S3Backend
+from resources.spark import SparkResource
+from resources.storage import StorageResource
+from tests.code_location.declared import declare, define
+from tests.spark.own_session import own_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "SECRETTESTSECRET", "region_name": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """The session of all tests of one worker, which runs find and leave alone."""
+    with own_session() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[tuple[str, Any]]:
+    """The address of an S3 server in this process, and a client for its one bucket."""
+    import boto3
+    import moto.server
+
+    server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **KEYS)
+    client.create_bucket(Bucket="lake")
+    yield f"http://{host}:{port}", client
+    server.stop()
+
+
+def keys_of(client: Any) -> set[str]:
+    return {item["Key"] for item in client.list_objects_v2(Bucket="lake").get("Contents", [])}
+
+
+def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
+    instance: dg.DagsterInstance, bucket: tuple[str, Any], spark: Any
+) -> None:
+    url, client = bucket
+    storage = StorageResource(backend=S3Backend(root="s3://lake/root", endpoint_url=url, **KEYS))
+    declared = declare(
+        source=Source(drawn=Drawn(images_per_class=2)), prepare=Prepare(image=Image(size=16)), train=Train()
+    )
+    defs = define(declared, storage=storage, spark=SparkResource(master="local[2,2]"))
+    for version in (1, 1):
+        assert defs.resolve_job_def("flowers_reshard_job").execute_in_process(instance=instance).success
+        event = latest(instance, declared.key("shards"))
+        assert event is not None
+        facts = facts_of(event)
+        assert (facts["version"], facts["samples"]) == (version, 10)
+        assert facts["dagster/uri"] == "s3://lake/root/flowers/shards"
+    found = keys_of(client)
+    assert {key.rsplit("/", maxsplit=1)[0].split("/")[2] for key in found} == {
+        "drawn",
+        "inventories",
+        "prepared",
+        "shards",
+    }
+    assert all(key.startswith("root/flowers/") for key in found)
