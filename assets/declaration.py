@@ -172,7 +172,7 @@ class Train(dg.Model, dg.Resolvable):
 
 
 class Watch(dg.Model, dg.Resolvable):
-    """When a changed source is re-sharded without a schedule."""
+    """Options of the sensor that re-shards a changed source."""
 
     quiet_seconds: int = Field(default=60, ge=0, description="The source must not have changed for so long.")
     interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")

@@ -1,4 +1,4 @@
-"""Which resources where: `SMALTI_DEPLOYMENT` names one of the deployments below; `local` needs no credentials.
+"""The resources of each deployment: `SMALTI_DEPLOYMENT` names one of those below; `local` needs no credentials.
 
     name      SMALTI_ROOT                      further variables, all optional unless marked *
     local     a folder; `data` by default      none

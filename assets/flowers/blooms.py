@@ -1,4 +1,4 @@
-"""How each of the five flowers is drawn, one function per species; what is around it: `assets.flowers.scene`."""
+"""Drawing of the five flowers, one function per species; their surroundings are in `assets.flowers.scene`."""
 
 from collections.abc import Callable
 

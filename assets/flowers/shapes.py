@@ -34,7 +34,7 @@ class Petal:
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a bloom stands and how it is seen."""
+    """Position and view of a bloom."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""When a watched folder counts as changed: a pure rule over what was seen before; knows neither Dagster nor a clock."""
+"""A pure rule for whether a watched folder counts as changed, given earlier observations; without Dagster and clock."""
 
 import json
 from dataclasses import asdict, dataclass, replace

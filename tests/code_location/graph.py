@@ -108,7 +108,7 @@ class Graph:
         return load_manifest(open_store(self.place))
 
     def rows(self) -> dict[str, tuple[str | None, int, str]]:
-        """What the newest version holds: path to split, label and digest of the image."""
+        """Return the rows of the newest version: path to split, label and digest of the image."""
         store, found = open_store(self.place), {}
         for info in self.manifest.shards:
             with open_checked(store, info) as shard:

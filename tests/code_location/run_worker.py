@@ -13,7 +13,7 @@ from tests.code_location.declared import FLOWERS
 
 
 class Marker(dg.Config):
-    """Where the Spark task says that it runs."""
+    """A file by which the Spark task reports that it runs."""
 
     path: str
 
@@ -43,6 +43,6 @@ def endless_job() -> dg.JobDefinition:
 
 
 def main(home: str, run_config: str) -> None:
-    """What a run worker does, in the main thread of its process."""
+    """Run as a run worker, in the main thread of its process."""
     with dg.DagsterInstance.from_config(home) as instance:
         dg.execute_job(dg.reconstructable(endless_job), instance, run_config=json.loads(run_config))

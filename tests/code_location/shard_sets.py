@@ -105,7 +105,7 @@ def make_version(
     run: dg.DagsterRun | None = None,
     **facts: Any,
 ) -> Manifest:
-    """What the asset of the shards leaves: a version of prepared rows, and its materialisation."""
+    """Publish a version of prepared rows with its materialisation, as the asset of the shards does."""
     manifest = publish_set(storage, splits, classes=classes, source=facts.get("source", ""))
     put_table(prepared_of(FLOWERS, storage).store(), table_of(storage, splits, f"table{manifest.version}"))
     known = {"version": manifest.version, "digest": manifest.digest, "table": f"table{manifest.version}"}
@@ -118,7 +118,7 @@ def execute_checks(
     storage: StorageResource,
     *checks: dg.AssetChecksDefinition,
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """What checks of the newest version say when a person executes them; all of them if none is given."""
+    """Execute checks of the newest version as a person does, and return their results; all checks by default."""
     chosen = checks or ALL_CHECKS
     job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*chosen))
     here = dg.Definitions(asset_checks=chosen, jobs=[job], resources={"storage": storage})

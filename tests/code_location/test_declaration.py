@@ -1,4 +1,4 @@
-"""What a declaration accepts, what it refuses and says, and what follows from it."""
+"""Declarations: accepted and refused fields, their messages, and the definitions that follow."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the demo says and does around the run; the run itself is in test_end_to_end."""
+"""Output and behaviour of the demo around its run; the run itself is in test_end_to_end."""
 
 import argparse
 import os

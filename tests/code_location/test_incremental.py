@@ -60,7 +60,7 @@ def trainings(graph: Graph) -> list[dg.RunRequest]:
 
 
 def train(graph: Graph) -> None:
-    """What the daemon does with the sensor's request, up to the training itself."""
+    """Launch the sensor's request as the daemon does, up to the training itself."""
     [request] = trainings(graph)
     job = graph.defs().resolve_job_def("flowers_train_job")
     graph.instance.create_run_for_job(job, tags=dict(request.tags), run_config=dict(request.run_config))

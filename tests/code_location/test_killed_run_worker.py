@@ -65,7 +65,7 @@ def command_of(process: Path, mark: str) -> str | None:
 
 
 def slots(instance: dg.DagsterInstance) -> dict[str, int]:
-    """How many slots of each pool are held."""
+    """Return the number of claimed slots of each pool."""
     storage = instance.event_log_storage
     return {pool: storage.get_concurrency_info(pool).active_slot_count for pool in ("spark", "training")}
 

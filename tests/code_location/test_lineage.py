@@ -1,4 +1,4 @@
-"""Which materialisation a step builds on: that of its own run, of the run that it re-executes, or the newest."""
+"""The materialisation that a step builds on: of its own run, of the run that it re-executes, or the newest."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from tests.code_location.events import materialise, new_run
 
 
 def context_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Any:
-    """What a step of a run is given; the run is as it was when the step began."""
+    """Return the context of a step, with the run in its state at the start of the step."""
     return SimpleNamespace(instance=instance, run=run)
 
 

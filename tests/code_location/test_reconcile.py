@@ -20,7 +20,7 @@ from tests.code_location.shard_sets import hashes_verify, no_class_vanished, pic
 def check(
     definition: dg.AssetChecksDefinition, storage: StorageResource, manifest: Manifest, *, times: int = 1
 ) -> dg.AssetCheckEvaluation:
-    """What the check says when a person executes it, so many times."""
+    """Execute the check as a person does, so many times, and return its results."""
     with dg.DagsterInstance.ephemeral() as instance:
         facts = {"version": manifest.version, "digest": manifest.digest}
         instance.report_runless_asset_event(dg.AssetMaterialization(["flowers", "shards"], metadata=facts))

@@ -1,4 +1,4 @@
-"""What the UI is given to show: short enough to be seen, whole, and true to the values."""
+"""Metadata for the UI: short enough to be shown inline, complete, and true to the values."""
 
 import base64
 import math

@@ -57,7 +57,7 @@ def training_tick(instance: dg.DagsterInstance, storage: StorageResource) -> dg.
 
 
 def launch(instance: dg.DagsterInstance, request: dg.RunRequest, job: str = "train") -> dg.DagsterRun:
-    """What the daemon does with a request: a run with the request's tags and configuration."""
+    """Create a run with the tags and configuration of a request, as the daemon does."""
     run_config: Any = dict(request.run_config)
     config = {op.removeprefix("flowers__"): each["config"] for op, each in run_config.get("ops", {}).items()}
     return new_run(instance, job, tags=dict(request.tags), config=config)
@@ -228,7 +228,7 @@ class Watcher:
         path.write_bytes(data)
 
     def materialize(self, run: dg.DagsterRun | None = None) -> None:
-        """What the asset of the raw images reports, in a run that ends well unless one is given."""
+        """Report a materialisation of the raw images, in a run that succeeds unless one is given."""
         seen = list_images(str(self.folder))
         made_by = run or new_run(self.instance)
         facts = {"folder": seen.source, "digest": seen.digest, "source": str(self.folder)}

@@ -1,4 +1,4 @@
-"""What a training run's events become for a person."""
+"""The log lines and metadata that the events of a training run become."""
 
 from typing import Any
 

@@ -64,7 +64,7 @@ def use(folder, number):
 
 
 def left(folder, before):
-    """What there is of everything that could be left behind."""
+    """Count everything that could be left behind."""
     links = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the listing's own is gone
@@ -107,7 +107,7 @@ def lasting(before):
 
 
 def is_ours(name):
-    """Whether this program or one of its workers made a name: tests that run at the same time use /dev/shm too."""
+    """Return whether this program or one of its workers made a name: concurrent tests use /dev/shm too."""
     if name.startswith("sem."):
         return name.startswith(f"sem.{SEMAPHORES}-")
     pids = [int(part) for part in name.split("_") if part.isdigit()]
@@ -115,7 +115,7 @@ def is_ours(name):
 
 
 def settled(folder, before):
-    """What is left when threads that idle have ended, by themselves: nobody is asked to."""
+    """Wait until idle threads have ended by themselves, and count what is left."""
     gc.collect()
     end = time.monotonic() + DEADLINE
     while any(thread.name.startswith("smalti") for thread in threading.enumerate()) and time.monotonic() < end:

@@ -24,6 +24,6 @@ def published(faults, make_draft):
 
 
 def rows_of(store):
-    """How many rows each version has, oldest first, as its readers see them."""
+    """Return the number of rows that readers see in each version, oldest first."""
     newest = load_manifest(store).version
     return [load_manifest(store, version=version).rows for version in range(1, newest + 1)]

@@ -19,7 +19,7 @@ ONCE = {"request_attempts": 1, "config_kwargs": {"retries": {"total_max_attempts
 
 
 def at_once(work, count):
-    """What each of so many threads returned or raised."""
+    """Return the result or the exception of each of so many threads."""
     results = [None] * count
     barrier = threading.Barrier(count, timeout=30)
 

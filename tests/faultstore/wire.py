@@ -40,7 +40,7 @@ class Link:
 
 @dataclass
 class Way:
-    """How a reply is sent: rate, limit, and the end of the connection."""
+    """The sending of a reply: rate, limit, and the end of the connection."""
 
     link: Link | None = None
     limit: int | None = None

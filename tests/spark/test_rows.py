@@ -1,4 +1,4 @@
-"""What identifies the rows of a DataFrame, and how they are split."""
+"""Identity of the rows of a DataFrame, and their splits."""
 
 from collections.abc import Iterator
 

@@ -307,7 +307,7 @@ class BatchReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch was requested since the reader was created, reset, or given a state."""
+        """True if a batch was requested since the reader was created, reset, or given a state."""
         return self._stream is not None
 
     def current_reading(self) -> Reading:

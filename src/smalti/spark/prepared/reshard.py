@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smalti.catalog import Manifest, load_manifest, new_write_id, rollback
-from smalti.catalog.header import Header, read_header
-from smalti.catalog.reading import headers_before
+from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
 from smalti.spark.incremental.reshard import reshard_files
+from smalti.spark.incremental.same_rows import find_same
 from smalti.spark.prepared.rows import read_rows
 from smalti.spark.prepared.table import PreparedTable
 from smalti.storage import open_store
@@ -95,22 +94,8 @@ def find_version(table: PreparedTable, target: Target, sharding: Sharding, *, wr
     Raises:
         CatalogError: As for `rollback`.
     """
-    expected, newest = sharding.lineage(table), target.newest
-
-    def matches(version: Manifest | Header) -> bool:
-        same = all(version.lineage.get(name) == fact for name, fact in expected.items())
-        return same or (bool(write_id) and version.write_id == write_id)
-
-    if newest is None or matches(newest):
-        return newest
-    if not newest.version:  # a plain MDS set
-        return None
     store = open_store(target.url, target.storage_options)
-    last = read_header(store, newest.version)
-    for header in headers_before(store, last):
-        if header.version not in last.expired and matches(header):
-            return rollback(store, header.version)
-    return None
+    return find_same(store, target.newest, sharding.lineage(table), write_id=write_id)
 
 
 def reshard_prepared(
