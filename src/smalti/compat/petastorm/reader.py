@@ -16,15 +16,14 @@ from smalti.compat.petastorm.selection import kept_rows
 from smalti.compat.petastorm.sources import open_place
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import chosen_columns
-from smalti.compat.petastorm.world import chosen_world
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
-from smalti.errors import FormatError, StoreNotFound
+from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
 from smalti.whole import whole_number, whole_or_none
-from smalti.world import World
+from smalti.world import World, detect_ranks
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 1 << 30
@@ -146,7 +145,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     transform = None if transform_spec is None else transform_of(transform_spec)
     if world is not None and (cur_shard is not None or shard_count is not None):
         raise ValueError("give `cur_shard` and `shard_count`, or `world`, not both.")
-    chosen = world or chosen_world(cur_shard, shard_count)
+    chosen = world or _chosen_world(cur_shard, shard_count)
     cache = None
     if cache_type == "local-disk":
         cache = make_disk_cache(
@@ -184,6 +183,44 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         ),
         cleanup=(lambda: None) if cache is None else cache.cleanup,
     )
+
+
+def _chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
+    """Return the world of a reader; a world of one rank without `cur_shard` and `shard_count`.
+
+    Raises:
+        ValueError: only one of the two is given, or they are not the number of a shard.
+        WorldMismatch: there are as many shards as the launcher has ranks, but `cur_shard` is not this rank.
+    """
+    launched = detect_ranks()
+    if cur_shard is None and shard_count is None:
+        if launched is not None and launched[1] > 1:
+            warnings.warn(
+                f"the launcher started {launched[1]} ranks, but this reader has no `cur_shard` and `shard_count`: "
+                f"each rank reads all rows. Give cur_shard={launched[0]}, shard_count={launched[1]} to divide it.",
+                stacklevel=4,
+            )
+        return World()
+    try:
+        numbers = whole_number("cur_shard", cur_shard, 0), whole_number("shard_count", shard_count, 1)
+        world = World.flat(*numbers)
+    except ValueError as error:
+        raise ValueError(
+            f"`cur_shard` and `shard_count` must be given together, as integers with 0 <= cur_shard < shard_count; "
+            f"found {cur_shard!r} and {shard_count!r}."
+        ) from error
+    if launched is not None and launched != numbers:
+        rank, num_ranks = launched
+        both = f"cur_shard={cur_shard}, shard_count={shard_count}, and the launcher says rank {rank} of {num_ranks}"
+        if num_ranks == shard_count:
+            raise WorldMismatch(
+                f"{both}: some rows would be read twice and others not at all. Give the rank, or give `world` if "
+                "another assignment of shards is intended.",
+                rank=rank,
+                num_ranks=num_ranks,
+            )
+        warnings.warn(f"{both}: correct only if several ranks read the same rows.", stacklevel=4)
+    return world
 
 
 def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
