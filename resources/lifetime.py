@@ -23,7 +23,7 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from smalti.orphans import request_death_signal
+from smalti.process import request_death_signal
 
 POLL_SECONDS = 5.0
 

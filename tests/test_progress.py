@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from smalti import progress
-from smalti.progress import ProgressLine
+from smalti.writer import progress
+from smalti.writer.progress import ProgressLine
 
 
 class Terminal(io.StringIO):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from smalti import Stream, history, open_dataset, rollback, tag
+from smalti.attributes import whole_number, whole_or_none
 from smalti.compat.petastorm import DataLoader as RowLoader
 from smalti.compat.petastorm import make_batch_reader
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.whole import whole_number, whole_or_none
 from smalti.world import World
 from tests.compat.parquet_files import url, write_rows
 from tests.shard_sets import write_set

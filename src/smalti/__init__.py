@@ -49,7 +49,7 @@ _HOMES = {
 }
 
 # Used instead if torch is not installed: the same datasets without torch's base classes.
-_WITHOUT_TORCH = {"LocalDataset": "smalti.local", "StreamingDataset": "smalti.dataset"}
+_WITHOUT_TORCH = {"LocalDataset": "smalti.dataset.local", "StreamingDataset": "smalti.dataset"}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - all of them are strings
 

@@ -1,9 +1,10 @@
-"""Descriptors for attributes of public classes that a subclass may replace by attributes of its own.
+"""Arguments and attributes of public classes: checks of whole numbers, and attributes that a subclass may replace.
 
-The library keeps its own values elsewhere and never reads these names on an instance, so a subclass may use any of them
-for other values. Nothing about data sets belongs here.
+The library keeps its own values elsewhere and never reads the names of replaceable attributes on an instance, so a
+subclass may use any of them for other values. Nothing about data sets belongs here.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
@@ -69,3 +70,36 @@ def setting(write: Callable[[Any, Any], None]) -> Callable[[Callable[[Any], Valu
         return Setting(read, write)
 
     return decorated
+
+
+def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """Return the value as a Python int.
+
+    Integers of numpy and torch are accepted as well. Booleans, floats, text and None are refused.
+
+    Args:
+        name: name of the argument, for the message.
+        value: the user's value.
+        low: smallest allowed value; None for no limit.
+        high: largest allowed value; None for no limit.
+
+    Raises:
+        ValueError: the value is no whole number, or out of range.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (low is not None and number < low) or (high is not None and number > high):
+        limits = ("" if low is None else f" from {low}") + ("" if high is None else f" to {high}")
+        raise ValueError(f"`{name}` must be a whole number{limits}, found {value!r}.")
+    return number
+
+
+def whole_or_none(name: str, value: Any, low: int | None = None, high: int | None = None) -> int | None:
+    """Return None for None, and any other value as `whole_number`.
+
+    Raises:
+        ValueError: the value is no whole number, or out of range.
+    """
+    return None if value is None else whole_number(name, value, low, high)

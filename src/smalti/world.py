@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from smalti.attributes import whole_number
 from smalti.errors import WorldMismatch
-from smalti.whole import whole_number
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LAUNCHERS = (

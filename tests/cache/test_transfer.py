@@ -11,8 +11,8 @@ from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import ShardSources
 from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, divide, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
-from smalti.storage.deadline import TransferDeadline
-from smalti.storage.process import PerProcess
+from smalti.process import PerProcess
+from smalti.storage.retry import TransferDeadline
 from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST, Clock, SlowStore
 

@@ -129,7 +129,7 @@ def test_a_training_whose_run_was_cancelled_meanwhile_is_not_recorded(
 
 def test_pool_slots_of_a_dead_run_are_freed_when_its_processes_have_ended() -> None:
     """Ranks have ten seconds to save; a slot that is free before would run two trainings side by side."""
-    from smalti.orphans import GRACE_SECONDS
+    from smalti.process import GRACE_SECONDS
 
     monitoring = yaml.safe_load((REPOSITORY / "dagster.yaml.example").read_text())["run_monitoring"]
     freed_after = monitoring["free_slots_after_run_end_seconds"]

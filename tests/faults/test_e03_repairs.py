@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
-from smalti.format.reading import verification
+from smalti.format.reading import files
 from smalti.torch import StreamingDataLoader
 from tests.faults.ways_of_reading import (
     FEW_WAYS,
@@ -123,14 +123,14 @@ def fail_reads_of(monkeypatch, inode):
     """Have reads of a file fail with EIO while it is verified."""
     import os
 
-    feed = verification._feed
+    feed = files._feed
 
     def failing(file, hashers):
         if os.fstat(file.fileno()).st_ino == inode:
             raise OSError(errno.EIO, "Input/output error")
         return feed(file, hashers)
 
-    monkeypatch.setattr(verification, "_feed", failing)
+    monkeypatch.setattr(files, "_feed", failing)
 
 
 @pytest.mark.slow

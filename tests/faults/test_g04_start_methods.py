@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from smalti.storage.process import PerProcess
+from smalti.process import PerProcess
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.blocking_store import S3Server
 from tests.shard_sets import write_set

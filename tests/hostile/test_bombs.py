@@ -36,7 +36,7 @@ TIMES = 8  # members of 32 MiB: 256 MiB, where the child has 96
 READ = """
 import sys
 from smalti.dataset import StreamingDataset
-from smalti.local import LocalDataset
+from smalti.dataset.local import LocalDataset
 from smalti.catalog import load_manifest, verify
 from smalti.errors import SmaltiError
 from tests.hostile.harness import limit_memory

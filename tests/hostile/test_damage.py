@@ -16,10 +16,10 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.cache.options import detect_cache_folder
 from smalti.catalog import load_manifest
 from smalti.dataset import StreamingDataset
+from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError
 from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, emit_index
-from smalti.format.text_layout import TextLayout, text_schema
-from smalti.local import LocalDataset
+from smalti.format.text import TextLayout, text_schema
 from smalti.testing import MemoryStore
 from tests.seeds import seed_of
 

@@ -10,9 +10,9 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import load_manifest, merge_index
 from smalti.cli import main
 from smalti.dataset import StreamingDataset
+from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, IndexFileError, SmaltiError
 from smalti.format import parse_index
-from smalti.local import LocalDataset
 from smalti.testing import MemoryStore
 from tests.golden.malformed.make import all_files
 

@@ -8,8 +8,8 @@ import pytest
 from smalti.catalog import history, load_manifest, verify
 from smalti.cli import main
 from smalti.dataset import StreamingDataset, open_dataset
+from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, IndexFileError, SchemaError, SmaltiError
-from smalti.local import LocalDataset
 from smalti.writer import MDSWriter
 from tests.golden.malformed.make import file, index, lines, mds, one_value, sample, shard
 

@@ -12,7 +12,7 @@ import numpy as np
 from smalti.errors import ChecksumMismatch, FormatError
 from smalti.format import ShardInfo, ShardOptions, verify_file
 from smalti.format.reading.joining import open_shard
-from smalti.format.text_layout import TextLayout, text_schema
+from smalti.format.text import TextLayout, text_schema
 from smalti.format.writing.text import TextShardBuilder
 from tests.hostile.files import scratch_files
 from tests.hostile.mutations import mutate_bytes

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from smalti.errors import BadImageError
-from smalti.format.encodings.image_checks import check_jpeg
+from smalti.format.encodings.images import check_jpeg
 from smalti.images import probe_image
 from smalti.images.header import exif_orientation
 

@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+from smalti.dataset.local import LocalDataset
 from smalti.errors import ChecksumMismatch, IndexFileError, SchemaError, ShardNotFound, StoreError, StoreNotFound
-from smalti.local import LocalDataset
 from smalti.writer import MDSWriter
 from tests.shard_sets import write_set
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.order.mixture import StreamWeight
-from smalti.order.mixture.shares import samples_taken
+from smalti.order.mixture.planning import samples_taken
 
 
 def taken(totals, weights, epoch_size=None, seed=0):

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.order.mixture.scatter import mixed, scattered
-from smalti.order.mixture.weave import MAX_LENGTH, Weave
+from smalti.order.mixture.weave import MAX_LENGTH, Weave, mixed, scattered
 from tests.order import mixture_reference
 
 words = st.integers(0, 2**64 - 1)

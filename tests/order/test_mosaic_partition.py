@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mosaic import PARTITIONS, WorldShape, partition_ids
-from smalti.order.mosaic.canonical import CanonicalOrder
+from smalti.order.mosaic.partition import CanonicalOrder
 from smalti.world import World
 from tests.order.mosaic_worlds import shapes
 

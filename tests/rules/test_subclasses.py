@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from smalti.attributes import Replaceable
 from smalti.compat.petastorm import BatchedDataLoader, TransformSpec, make_batch_reader
 from smalti.compat.petastorm import DataLoader as RowLoader
-from smalti.local import LocalDataset as CoreLocalDataset
+from smalti.dataset.local import LocalDataset as CoreLocalDataset
 from smalti.stream import Stream
 from smalti.torch import LocalDataset, StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter

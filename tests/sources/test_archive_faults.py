@@ -15,7 +15,7 @@ import pytest
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 from smalti.sources.archive import ArchiveLimits, fetch_archive
 from smalti.sources.archive_download import TimedSocket
-from smalti.storage.deadline import TransferDeadline
+from smalti.storage.retry import TransferDeadline
 from tests.sources.archives import RawServer, assert_clean, member, redirect, reply, tar_bytes, whole, zip_bytes
 from tests.storage.servers.certificates import make_certificate
 

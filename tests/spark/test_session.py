@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from smalti.interpreter import use_driver_python
+from smalti.process import use_driver_python
 from smalti.spark.session import SparkOptions, build_session
 from smalti.spark.tasks import Attempt, make_frame, one_answer_each, run_tasks
 

@@ -12,7 +12,7 @@ import pytest
 
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import open_store
-from smalti.storage.databricks.files_api import FilesApi
+from smalti.storage.databricks.api import FilesApi
 from tests.storage.servers.planted import planted
 
 KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import StoreTimeout
-from smalti.storage.deadline import TransferDeadline
+from smalti.storage.retry import TransferDeadline
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from smalti.storage import LocalStore
-from smalti.storage.listing import time_of
+from smalti.storage.store import time_of
 from smalti.testing import MemoryStore
 
 MOMENT = 1_717_755_072.0  # 2024-06-07 10:11:12 UTC

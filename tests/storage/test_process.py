@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
+from smalti.process import PerProcess
 from smalti.storage import open_store
-from smalti.storage.process import PerProcess
 
 pytestmark = pytest.mark.process
 

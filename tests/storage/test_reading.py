@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
+from smalti.process import PerProcess
 from smalti.storage import open_store
-from smalti.storage.backends.s3_reader import S3Reader
-from smalti.storage.process import PerProcess
-from smalti.storage.reader import FIRST_RANGE_BYTES, RANGE_BYTES, FsspecReader
+from smalti.storage.backends.s3 import S3Reader
+from smalti.storage.object_store import FIRST_RANGE_BYTES, RANGE_BYTES, FsspecReader
 from tests.faultstore import FaultStore, Toxic
 
 DATA = bytes(range(251)) * 40_000

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from smalti.dataset import StreamingDataset
+from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, SchemaError
-from smalti.local import LocalDataset
 from smalti.stream import OpenStreams, Stream, StreamOptions
 from tests.shard_sets import write_set
 from tests.typed_sets import COLUMNS, LOGICAL, stored, wanted, write_typed_set

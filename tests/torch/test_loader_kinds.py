@@ -12,7 +12,7 @@ import torch
 
 from smalti.cache import fetch
 from smalti.errors import ChecksumMismatch, ShardNotFound, SmaltiError
-from smalti.format.reading.verification import verify_file
+from smalti.format.reading.files import verify_file
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
 

@@ -45,7 +45,7 @@ from smalti.cache.stats import Counters
 from smalti.cache.transfer import ConcurrencyTuner, EarlyReader, may_be_early
 from smalti.errors import SmaltiError, StoreTimeout
 from smalti.format import AnyShard
-from smalti.storage.process import PerProcess
+from smalti.process import PerProcess
 
 GRACE_SECONDS = 5.0
 """Seconds that a waiting thread waits longer than the fetching one, whose error is more precise."""

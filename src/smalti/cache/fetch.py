@@ -48,9 +48,8 @@ from smalti.errors import (
     StoreTimeout,
 )
 from smalti.format import FIRST_BYTES, AnyShard, parse_compression, verify_file
-from smalti.storage.deadline import TransferDeadline
-from smalti.storage.process import PerProcess
-from smalti.storage.retry import Deadline, jitter
+from smalti.process import PerProcess
+from smalti.storage.retry import Deadline, TransferDeadline, jitter
 
 FIRST_PAUSE_SECONDS = 0.1
 """Pause before the second attempt; doubles each time, with up to half as much again at random."""

@@ -4,7 +4,7 @@ import resource
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from smalti.whole import whole_number
+from smalti.attributes import whole_number
 
 _MAX_OPEN_SHARDS = 512
 

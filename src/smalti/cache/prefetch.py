@@ -17,7 +17,7 @@ from smalti.cache.eviction import NoSpaceYet
 from smalti.cache.fetch import ShardLoader
 from smalti.cache.transfer import ConcurrencyTuner, EarlyReader
 from smalti.format import AnyShard
-from smalti.storage.process import PerProcess
+from smalti.process import PerProcess
 
 IDLE_SECONDS = 5.0
 """Time after which an idle thread ends."""

@@ -21,7 +21,7 @@ from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import CacheLimitError
 from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
 from smalti.storage import Store
-from smalti.storage.deadline import most_seconds
+from smalti.storage.retry import most_seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from smalti.cache.sources import Source
 from smalti.errors import ChecksumMismatch, FormatError, SmaltiError, StoreError, StoreTimeout
 from smalti.format import FIRST_BYTES, FileInfo, Shard, ShardInfo, new_hash
 from smalti.storage import Store
-from smalti.storage.deadline import TransferDeadline
+from smalti.storage.retry import TransferDeadline
 
 MIN_TRANSFERS = 4
 """Transfers at once from the start: enough for large shards, where a round trip is short compared with the bytes."""

@@ -8,6 +8,7 @@ import json
 import re
 from contextlib import suppress
 
+from smalti.attributes import whole_or_none
 from smalti.catalog.checked_put import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
 from smalti.catalog.reading import find_newest, no_shard_set
@@ -22,7 +23,6 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.storage import Place, Store, open_store
-from smalti.whole import whole_or_none
 
 TAGS = f"{FOLDER}/tags"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)

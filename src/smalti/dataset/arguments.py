@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from smalti.attributes import whole_or_none
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset.resume import ALGORITHMS
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS
 from smalti.stream import Stream
-from smalti.whole import whole_or_none
 from smalti.world import World
 
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}

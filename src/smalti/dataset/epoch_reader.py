@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import whole_number
 from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor, MixedStream
@@ -35,7 +36,6 @@ from smalti.dataset.run import OpenedOnce, PassHistory, RunPlace, RunTracker
 from smalti.errors import SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
-from smalti.whole import whole_number
 from smalti.world import World, detect_world
 
 MARKS = ("_sample_id", "_position", "_stream")

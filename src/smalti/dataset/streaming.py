@@ -21,7 +21,7 @@ from smalti.dataset.arguments import checked, chosen_world, declared_streams, nu
 from smalti.dataset.epoch_reader import EpochReader
 from smalti.dataset.order import DEFAULT_SEED, MixingOptions, OrderOptions, Pass, Planned, Reading
 from smalti.errors import SmaltiError
-from smalti.format.reading.selection import pick
+from smalti.format.reading.batch import pick
 from smalti.format.sizes import parse_byte_count
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, Stream, options_of, weight_of

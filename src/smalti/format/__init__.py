@@ -1,8 +1,8 @@
 """Mosaic Data Shards: samples to bytes and bytes to samples, index files, checksums and compression.
 
-Stores, caches, ranks and orders are not known here. This folder holds what a shard set says about itself (`info`,
-`index`, `schema`) and the pieces of a file (`layout`, `compression`, `hashing`); `encodings` turns values into bytes,
-`writing` samples into shards, and `reading` shards into samples and batches. Read `info` first, then `layout`,
+Stores, caches, ranks and orders are not known here. This folder holds what a shard set says about itself (`index`,
+`schema`) and the pieces of a file (`layout`, `text`, `compression`, `hashing`); `encodings` turns values into bytes,
+`writing` samples into shards, and `reading` shards into samples and batches. Read `index` first, then `layout`,
 `reading/shard` and `writing/builder`.
 """
 
@@ -18,23 +18,27 @@ from smalti.format.hashing import (
     digest_bytes,
     new_hash,
 )
-from smalti.format.index import MAX_INDEX_BYTES, emit_index, load_strict, parse_index
-from smalti.format.info import FileInfo, ShardInfo
+from smalti.format.index import (
+    MAX_INDEX_BYTES,
+    FileInfo,
+    ShardInfo,
+    check_basename,
+    emit_index,
+    load_strict,
+    parse_index,
+)
 from smalti.format.layout import num_bytes_of_empty
-from smalti.format.names import check_basename
 from smalti.format.reading.batch import decode_gathered
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.files import verify_file
+from smalti.format.reading.gather import Ragged, StoredSamples
 from smalti.format.reading.joining import AnyShard, batch_of, check_readable, gather_of, open_shard
 from smalti.format.reading.shard import Shard
-from smalti.format.reading.stored import StoredSamples
 from smalti.format.reading.text import TextShard
-from smalti.format.reading.verification import verify_file
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
-from smalti.format.text_layout import TextLayout, layout_of, text_schema
+from smalti.format.text import TextLayout, layout_of, text_schema
 from smalti.format.writing.builder import ShardBuilder
-from smalti.format.writing.memory import BuiltShard, FilledShard
-from smalti.format.writing.sealing import ShardOptions
+from smalti.format.writing.sealing import BuiltShard, FilledShard, ShardOptions
 from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [

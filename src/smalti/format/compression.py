@@ -54,11 +54,8 @@ class Compression(ABC):
     def decompress_file(self, src: Path, dst: BinaryIO, limit: int) -> int:
         """Write the content of `src` to `dst` and return its number of bytes.
 
-        Args:
-            src: A compressed local file.
-            dst: Receives the content.
-            limit: Largest number of bytes that may come out: the size that the index declares. No more is written, and
-                memory is bounded by the sizes of the file and of its content, whatever its header declares.
+        No more than `limit` bytes, the size that the index declares, are written. Memory is bounded by the sizes
+        of the file and of its content, whatever its header declares.
 
         Raises:
             FormatError: Not such a file, truncated, followed by other data, or its content is longer than `limit`.

@@ -131,9 +131,7 @@ _ROWS_AT_ONCE = 1 << 16  # bounds the memory of their digests
 def hash_rows(data: memoryview, ends: "Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]") -> int:
     """Return the sum of the hashes of samples that lie back to back in `data`.
 
-    Args:
-        data: Bytes that hold the samples.
-        ends: Where the first begins, and where each ends; rising.
+    `ends` is where the first begins, and where each ends; rising.
     """
     total = 0
     for begin in range(0, len(ends) - 1, _ROWS_AT_ONCE):

@@ -11,7 +11,7 @@ import numpy as np
 
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Int64s
-from smalti.format.info import ShardInfo, mds_config
+from smalti.format.index import ShardInfo, mds_config
 from smalti.format.schema import Schema
 
 Offsets = np.ndarray[Any, "np.dtype[np.uint32]"]
@@ -41,9 +41,7 @@ def num_bytes_of_empty(info: ShardInfo) -> int:
 def head_bytes(config: bytes, lengths: Int64s) -> bytes:
     """Return the bytes in front of the samples: their number, the table of offsets, and the config.
 
-    Args:
-        config: The result of `config_bytes`.
-        lengths: Bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
+    `lengths` are the bytes of each sample, int64, shape (N,); the file stays below 4 GiB.
     """
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
@@ -57,10 +55,7 @@ def compare_config(config: bytes, entry: Mapping[str, Any], *, what: str) -> Non
     For shards that Smalti wrote, where both have one origin: a difference means that the index was changed, or belongs
     to other shards. MosaicML's reader ignores the config, and other writers may store anything there.
 
-    Args:
-        config: The config inside the shard, JSON.
-        entry: The index entry; only its description of the samples is compared.
-        what: The file's name, for messages.
+    Only the description of the samples is compared, of the config (JSON) and the index entry.
 
     Raises:
         FormatError: They contradict each other.

@@ -252,9 +252,7 @@ class LogicalTypes:
 def parse_logical(types: Mapping[str, Any], encodings: Mapping[str, str]) -> LogicalTypes | None:
     """Return the logical types of a set; None if all its samples are returned as stored.
 
-    Args:
-        types: column to logical type, as in a manifest.
-        encodings: column to encoding, of the shards.
+    `types` is column to logical type, as in a manifest; `encodings` is column to encoding, of the shards.
 
     Raises:
         SchemaError: a type that this version of Smalti does not know, or that does not fit its column.

@@ -2,8 +2,8 @@
 
 import re
 
+from smalti.attributes import whole_number
 from smalti.errors import SchemaError
-from smalti.whole import whole_number
 
 VERSION = 2
 """Version of MDS, in every index file and shard."""

@@ -1,12 +1,11 @@
 """Encoded images and their pixels: header checks, decoding, preparation for training, a transform of batches.
 
-Nothing here needs a store, Spark or torch. Read `pixels` first (one image), then `batches` (many), then `transform`
-(the columns of a batch). What the format needs of image headers too stands in `smalti.image_headers`.
+Nothing here needs a store, Spark or torch. Read `pixels` first (one image), then `batches` (many, and the columns
+of a batch). What the format needs of image headers too stands in `smalti.image_headers`.
 """
 
 from smalti.image_headers import MAX_PIXELS
-from smalti.images.batches import decode_batch
-from smalti.images.grid import thumbnail_grid
+from smalti.images.batches import DecodeImages, decode_batch
 from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
     PreparedImage,
@@ -14,8 +13,8 @@ from smalti.images.pixels import (
     encode_jpeg,
     prepare_jpeg,
     resize_square,
+    thumbnail_grid,
 )
-from smalti.images.transform import DecodeImages
 
 __all__ = [
     "MAX_PIXELS",

@@ -1,13 +1,14 @@
-"""Encoded images to RGB pixels and back, one image at a time; batches stand in `smalti.images.batches`.
+"""Encoded images to RGB pixels and back, one image at a time, and a contact sheet of several for a person to look at.
 
 JPEG files are decoded by libjpeg-turbo, scaled while decoding; what that cannot read (PNG, GIF, BMP, WEBP, CMYK and
 unusual JPEG files) is decoded by Pillow. All functions are pure and thread-safe, and both decoders release the
-interpreter lock.
+interpreter lock. Batches stand in `smalti.images.batches`.
 """
 
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,14 @@ from smalti.errors import BadImageError
 from smalti.images.header import ImageHeader, exif_orientation, probe_image
 
 Pixels = npt.NDArray[np.uint8]
-
 # Errors that Pillow's plugins have been observed to raise on damaged bytes.
 _DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, struct.error,
     zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
+_GAP = 4  # pixels between two images
+_BACKGROUND = 245  # grey level
+_MISSING = 200  # grey level of an image that does not decode
 
 
 @dataclass(frozen=True)
@@ -178,3 +181,27 @@ def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
     """
     pixels = turn_upright(decode_rgb(data, min_size=size), exif_orientation(data))
     return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size)
+
+
+def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96) -> bytes:
+    """Return a JPEG that shows the images, upright, row by row; one that does not decode is a grey square.
+
+    At least one image is needed, nothing limits their number; `size` is the side of each in pixels.
+    """
+    if not images or columns < 1 or size < 1:
+        raise ValueError(
+            f"a grid needs at least one image, `columns` >= 1 and `size` >= 1, "
+            f"found {len(images)}, {columns} and {size}"
+        )
+    columns = min(columns, len(images))
+    rows = -(-len(images) // columns)
+    step = size + _GAP
+    sheet: npt.NDArray[np.uint8] = np.full((rows * step + _GAP, columns * step + _GAP, 3), _BACKGROUND, np.uint8)
+    for place, data in enumerate(images):
+        top, left = _GAP + place // columns * step, _GAP + place % columns * step
+        try:
+            picture = resize_square(turn_upright(decode_rgb(data, min_size=size), exif_orientation(data)), size)
+        except BadImageError:  # one bad file must not prevent the overview
+            picture = np.full((size, size, 3), _MISSING, np.uint8)
+        sheet[top : top + size, left : left + size] = picture
+    return encode_jpeg(sheet, 88)

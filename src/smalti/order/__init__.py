@@ -6,8 +6,7 @@ orders over several streams; `mosaic` has MosaicML Streaming's own orders, for r
 """
 
 from smalti.order.division import TAILS, Division, StepBatch
-from smalti.order.positions import GlobalOrder
-from smalti.order.window import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
+from smalti.order.window import EpochPlan, GlobalOrder, default_block_size, default_canonical_nodes, plan_epoch
 
 __all__ = [
     "TAILS",

@@ -17,8 +17,11 @@ With N samples and C canonical nodes:
     p = C..      r3[1]  r0[1]  r7[1]  ...  r5[1]
 
 Host h of H takes the positions p with p % H == h: when H divides C, these are C/H whole runs.
+
+`GlobalOrder` is the interface of all orders, those of `mixture` and `mosaic` too: sample ids by position.
 """
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,16 +31,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.order.keys import Purpose, keyed_permutation
-from smalti.order.positions import GlobalOrder
 
+Positions = np.ndarray[Any, "np.dtype[np.int64]"]
 Ids = NDArray[np.int64]
-
 # The default shuffle block; see `default_block_size`.
 _MIXED_SAMPLES = 1 << 20  # samples in one window of every run together
 # Samples in a window; smaller ones mix too little for the cost of a key. Runs of the default number are not shorter.
 _MIN_BLOCK = 4096
-
 _MAX_CANONICAL_NODES = 64
+
+
+class GlobalOrder(ABC):
+    """The order of one epoch: a sample id at each position in [0, len(order))."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of positions of the epoch."""
+
+    @abstractmethod
+    def ids_at(self, positions: Positions) -> Positions:
+        """Return sample ids at the given positions, each in [0, len(order)); int64, the shape of `positions`."""
+
+    def sample_ids(self, begin: int, end: int) -> Positions:
+        """Return sample ids at positions [begin, end) of the epoch, as `ids_at`; int64, shape (end - begin,).
+
+        Raises:
+            IndexError: the span is not inside [0, len(order)].
+        """
+        if not 0 <= begin <= end <= len(self):
+            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
+        return self.ids_at(np.arange(begin, end, dtype=np.int64))
 
 
 def default_canonical_nodes(num_samples: int) -> int:

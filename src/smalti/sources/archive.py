@@ -44,7 +44,7 @@ class ArchiveLimits:
     max_files: int = 5_000_000
     """Largest number of members."""
     download_timeout: float = 60.0
-    """Time limit of the download, seconds; see `smalti.storage.deadline`."""
+    """Time limit of the download, seconds; see `smalti.storage.retry`."""
 
 
 def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = None) -> Path:

@@ -20,8 +20,8 @@ from urllib.request import (
 )
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound
-from smalti.storage.deadline import TransferDeadline
 from smalti.storage.redact import MASK, address_secrets, raise_clean, redact, redact_address
+from smalti.storage.retry import TransferDeadline
 
 _CHUNK_BYTES = 1 << 20
 _NOT_ENCODED = "!#$%&'()*+,/:;=?@[]~"  # characters of an address; "%" because it may be encoded already

@@ -11,8 +11,8 @@ from typing import BinaryIO
 from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound
 from smalti.sources.archive_download import download, too_large
 from smalti.storage import open_store
-from smalti.storage.deadline import TransferDeadline
 from smalti.storage.redact import has_login, redact, redact_address, unsigned_address
+from smalti.storage.retry import TransferDeadline
 
 SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|dbfs:|/Volumes/")

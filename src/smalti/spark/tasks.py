@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from smalti import errors
 from smalti.errors import MissingDependency, SmaltiError
-from smalti.interpreter import use_driver_python
+from smalti.process import use_driver_python
 from smalti.spark.session import ARROW_BATCHES
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
-from smalti.storage.listing import is_temporary, target_of, temporary_name, unfinished_upload
 from smalti.storage.store import (
     Disk,
     ObjectInfo,
@@ -31,7 +30,11 @@ from smalti.storage.store import (
     check_key,
     check_span,
     folder_of,
+    is_temporary,
     join_key,
+    target_of,
+    temporary_name,
+    unfinished_upload,
 )
 
 CHUNK_BYTES = 1 << 20

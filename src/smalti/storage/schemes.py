@@ -35,7 +35,7 @@ class Scheme:
     """`(scheme name, host, prefix, options) -> Address`, without a request; the host may contain a user."""
     fill_options: str = ""
     """`(root, options) -> options`, completed when the store is made, before it is pickled; "" changes nothing."""
-    reader: str = "smalti.storage.reader:fsspec_reader"
+    reader: str = "smalti.storage.object_store:fsspec_reader"
     """`(options, connection, timeout) -> Reader`, which connects on its first use."""
     allows_at_sign: bool = False
     """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
@@ -76,7 +76,7 @@ _S3 = Scheme(
     aliases=("s3a",),
     maker="smalti.storage.backends.s3:make",
     fill_options="smalti.storage.backends.s3:fill_options",
-    reader="smalti.storage.backends.s3_reader:s3_reader",
+    reader="smalti.storage.backends.s3:s3_reader",
     has_conditional_puts=True,
     keeps_uploads=True,
     variables=("AWS_*", "S3_*", "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"),
@@ -111,7 +111,7 @@ SCHEMES = (
         _S3,
         name="oci",
         aliases=(),
-        parse_address="smalti.storage.backends.oci:parse_address",
+        parse_address="smalti.storage.backends.s3:parse_address",
         fill_options="",
         allows_at_sign=True,  # the namespace: oci://bucket@namespace
         variables=("OCI_*",),

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from smalti.attributes import Replaceable
+from smalti.attributes import Replaceable, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
-from smalti.whole import whole_or_none
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,14 @@ from smalti.testing.logged import LoggedStore
 from smalti.testing.memory import Call, Killed, MemoryStore
 
 if TYPE_CHECKING:
-    from smalti.testing.contract import StoreContract
-    from smalti.testing.large import LargeStoreContract
-    from smalti.testing.reading import ReadContract
+    from smalti.testing.contract import LargeStoreContract, ReadContract, StoreContract
 
 __all__ = ["Call", "Killed", "LargeStoreContract", "LoggedStore", "MemoryStore", "ReadContract", "StoreContract"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StoreContract":
-        from smalti.testing.contract import StoreContract
+    if name in {"LargeStoreContract", "ReadContract", "StoreContract"}:
+        from smalti.testing import contract
 
-        return StoreContract
-    if name == "LargeStoreContract":
-        from smalti.testing.large import LargeStoreContract
-
-        return LargeStoreContract
-    if name == "ReadContract":
-        from smalti.testing.reading import ReadContract
-
-        return ReadContract
+        return getattr(contract, name)
     raise AttributeError(name)

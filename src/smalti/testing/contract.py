@@ -1,21 +1,36 @@
-# ruff: noqa: S101 -- a test suite, although it ships
-"""The contract of stores as a test suite, which the tests of a backend inherit.
+# ruff: noqa: S101 -- test suites, although they ship
+"""The contracts of stores as test suites, which the tests of a backend inherit.
 
 class TestMyStore(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
         return MyStore(...)  # empty
+
+`LargeStoreContract` takes seconds for most backends, so it is separate; `ReadContract` is for read-only stores.
 """
 
 import io
 import pickle
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.storage import Store, Tagged
+
+
+def _run_threads(work: Callable[[int], None], count: int) -> None:
+    """Call `work` with each number below `count`, in as many threads at once, and wait for them for 60 s each."""
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 class StoreContract:
@@ -128,11 +143,7 @@ class StoreContract:
                     continue
                 wins.append((f"race/{turn}", b"%d" % who))
 
-        threads = [threading.Thread(target=create, args=(who,), daemon=True) for who in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        _run_threads(create, 8)
         assert sorted(key for key, _ in wins) == [f"race/{turn}" for turn in range(5)]
         for key, content in wins:
             assert store.get(key) == content
@@ -175,7 +186,7 @@ class StoreContract:
         store.put("count", b"0")
         faults: list[BaseException] = []
 
-        def count() -> None:
+        def count(_: int) -> None:
             try:
                 for _ in range(3):
                     for _ in range(200):
@@ -188,11 +199,7 @@ class StoreContract:
             except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
                 faults.append(error)
 
-        threads = [threading.Thread(target=count, daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        _run_threads(count, 3)
         assert faults == []
         assert store.get("count") == b"9"
 
@@ -299,10 +306,137 @@ class StoreContract:
             except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
                 faults.append(error)
 
-        threads = [threading.Thread(target=work, args=(who,), daemon=True) for who in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        _run_threads(work, 8)
         assert faults == []
         assert len(list(store.list("t"))) == 40
+
+
+class LargeStoreContract:
+    """Base class of a store's tests. A subclass defines a fixture `store` that is empty."""
+
+    exclusive_puts = True
+    """False for a backend that is known to ignore conditional puts."""
+    num_keys = 1_003
+    """More than one page of a listing: S3 and GCS give 1,000 at a time."""
+    num_bytes = (101 << 20) + 7
+    """More than the libraries send in one request."""
+
+    def test_a_listing_does_not_end_with_its_first_page(self, store: Store) -> None:
+        """Every key once, in order, sizes right."""
+        keys = [f"many/{number:06}" for number in range(self.num_keys)]
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda key: store.put(key, b"12"), keys))
+        assert [(info.key, info.num_bytes) for info in store.list("many")] == [(key, 2) for key in keys]
+
+    def test_a_large_object_goes_in_parts_and_comes_back_whole(self, store: Store, tmp_path: Path) -> None:
+        """From a file and from memory; ranges across the parts' borders."""
+        block = bytes(range(256)) * 4096 + b"odd"  # no part begins with the same byte as another
+        data = (block * (self.num_bytes // len(block) + 1))[: self.num_bytes]
+        (tmp_path / "f").write_bytes(data)
+        store.put_file("from/file", tmp_path / "f")
+        store.put("from/memory", data)
+        expected = sha256(data).hexdigest()
+        for key in ("from/file", "from/memory"):
+            assert store.size(key) == self.num_bytes
+            out = io.BytesIO()
+            store.fetch(key, out)
+            assert sha256(out.getbuffer()).hexdigest() == expected
+        border = min(50 << 20, self.num_bytes // 2)
+        assert store.get_range("from/file", border - 5, border + 5) == data[border - 5 : border + 5]
+
+    def test_a_large_exclusive_put_never_replaces(self, store: Store) -> None:
+        """The condition holds for an upload in parts too."""
+        if not self.exclusive_puts:
+            pytest.skip("this backend ignores conditions")
+        data = bytes(self.num_bytes)
+        store.put_if_absent("v", b"first")
+        with pytest.raises(StoreExists):
+            store.put_if_absent("v", data)
+        assert store.get("v") == b"first"
+
+
+class ReadContract:
+    """Base class of a store's tests. A subclass defines a fixture `filled`: a store that contains `CONTENT`."""
+
+    CONTENT: ClassVar[dict[str, bytes]] = {
+        "k": b"0123456789",
+        "empty": b"",
+        "folder/sub/b.bin": bytes(range(256)),
+        "label=a b/ü 100%.jpg": b"accents, spaces, percent",
+        "x/a+b#c&d.mds": b"signs",
+        "big": b"0123456789abcdef" * (1 << 19) + b"!",  # one more byte than a chunk of FsspecStore
+    }
+
+    def test_what_is_there_is_got(self, filled: Store) -> None:
+        """Bytes and sizes, names of all kinds."""
+        for key, data in self.CONTENT.items():
+            assert filled.get(key) == data
+            assert filled.size(key) == len(data)
+            assert filled.exists(key)
+
+    def test_a_missing_key_is_not_found(self, filled: Store) -> None:
+        """Every reading method raises StoreNotFound with the key."""
+        for read in (
+            filled.get,
+            filled.size,
+            lambda key: filled.get_range(key, 0, 1),
+            lambda key: filled.fetch(key, io.BytesIO()),
+        ):
+            with pytest.raises(StoreNotFound, match="no/such"):
+                read("no/such")
+        assert not filled.exists("no/such")
+
+    def test_ranges_are_half_open_and_end_with_the_object(self, filled: Store) -> None:
+        """Python's slice rules, for begin <= end."""
+        cases = {(0, 1): b"0", (2, 5): b"234", (0, 10): b"0123456789", (8, 99): b"89", (10, 12): b"", (50, 60): b""}
+        for (begin, end), expected in cases.items():
+            assert filled.get_range("k", begin, end) == expected, (begin, end)
+        assert filled.get_range("k", 3, 3) == b""
+        with pytest.raises(ValueError, match="range"):
+            filled.get_range("k", 5, 4)
+
+    def test_fetch_streams_the_whole_object(self, filled: Store) -> None:
+        """One chunk and more than one."""
+        for key in ("empty", "k", "big"):
+            out = io.BytesIO()
+            assert filled.fetch(key, out) == len(self.CONTENT[key])
+            assert out.getvalue() == self.CONTENT[key]
+
+    def test_nothing_can_be_written(self, filled: Store, tmp_path: Path) -> None:
+        """Every writing method raises, and the content stays."""
+        (tmp_path / "f").write_bytes(b"2")
+        writes: list[Callable[[], None]] = [
+            lambda: filled.put("k", b"2"),
+            lambda: filled.put_if_absent("new", b"2"),
+            lambda: filled.put_file("k", tmp_path / "f"),
+            lambda: filled.delete("k"),
+        ]
+        for write in writes:
+            with pytest.raises(StoreError, match="read only"):
+                write()
+        assert filled.get("k") == b"0123456789"
+
+    def test_a_child_is_a_folder(self, filled: Store) -> None:
+        """Same objects, shorter keys."""
+        assert filled.child("folder").child("sub").get("b.bin") == bytes(range(256))
+
+    def test_keys_cannot_leave_the_root(self, filled: Store) -> None:
+        """Refused before any request."""
+        for key in ("../x", "/etc/passwd", "a//b", "", ".", "a\\b", "nul\0"):
+            with pytest.raises(StoreError, match="key"):
+                filled.get(key)
+
+    def test_a_store_pickles(self, filled: Store) -> None:
+        """Worker processes receive stores; connections are made anew."""
+        again = pickle.loads(pickle.dumps(filled))  # noqa: S301 -- our own bytes
+        assert again.get("k") == b"0123456789"
+
+    def test_many_threads_share_one_store(self, filled: Store) -> None:
+        """Reads at once, each of its own range."""
+        got: dict[int, bytes] = {}
+
+        def read(who: int) -> None:
+            got[who] = filled.get_range("big", 16 * who, 16 * who + 16)
+
+        _run_threads(read, 16)
+        assert got == dict.fromkeys(range(16), b"0123456789abcdef")

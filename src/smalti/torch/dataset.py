@@ -1,4 +1,4 @@
-"""The datasets of `smalti.dataset` and `smalti.local` as datasets of torch.
+"""The datasets of `smalti.dataset` and `smalti.dataset.local` as datasets of torch.
 
 StreamingDataset is an `IterableDataset` whose samples are divided over loader workers; LocalDataset is map-style.
 """
@@ -17,10 +17,10 @@ from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
+from smalti.dataset.local import LocalDataset as _LocalDataset
 from smalti.dataset.run import RunTracker
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
-from smalti.local import LocalDataset as _LocalDataset
 from smalti.torch.ranks import group_runs, running_world
 from smalti.torch.samples import SampleIterator
 from smalti.torch.workers.processes import end_with_program
@@ -148,7 +148,7 @@ def view_for_loader(
 
 
 class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):
-    """A `smalti.local.LocalDataset` for `torch.utils.data.DataLoader` with any sampler."""
+    """A `smalti.dataset.local.LocalDataset` for `torch.utils.data.DataLoader` with any sampler."""
 
     def __getitems__(self, sample_ids: list[int]) -> list[dict[str, Any]]:
         """Return the samples of one batch; torch's loader calls this instead of `__getitem__` for each sample."""

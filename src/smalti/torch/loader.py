@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from smalti.attributes import Replaceable
+from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.dataset import Pass
 from smalti.errors import SmaltiError
 from smalti.ledger import LedgerWriter
@@ -23,7 +23,6 @@ from smalti.torch.workers.packing import PackingCollate
 from smalti.torch.workers.processes import check_workers_while_waiting, end_of_worker
 from smalti.torch.workers.ring import Ring
 from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
-from smalti.whole import whole_number, whole_or_none
 
 WORKER_KINDS = ("auto", "thread", "process")
 _SPARE_SLOTS = 4  # batches of each worker that the consumer may keep, besides those ahead, before the ring is full

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as npst
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format import parse_encoding
-from smalti.format.encodings.arrays import DTYPE_CODES
+from smalti.format.encodings.numbers import DTYPE_CODES
 
 SQUARE = np.array([[1, 2], [3, 4]], np.int16)
 

@@ -13,7 +13,7 @@ import pytest
 
 from smalti.errors import SchemaError
 from smalti.format import Encoding, Schema, Shard, parse_encoding, register_encoding
-from smalti.format.reading.plan import read_plan
+from smalti.format.reading.batch import read_plan
 from tests.format.shards import write
 
 PAGE = Path(__file__).parents[3] / "docs" / "encodings.md"

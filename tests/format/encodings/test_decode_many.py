@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as npst
 
 from smalti.errors import FormatError
 from smalti.format import parse_encoding
-from smalti.format.encodings.arrays import DTYPE_CODES
 from smalti.format.encodings.encoding import split
+from smalti.format.encodings.numbers import DTYPE_CODES
 from tests.format.columns import COLUMNS, NAMES, same
 
 SHAPES = npst.array_shapes(min_dims=1, max_dims=3, max_side=4)

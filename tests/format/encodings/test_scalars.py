@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
-from smalti.format.encodings.casting import cast_exact
+from smalti.format.encodings.numbers import cast_exact
 from tests.format.columns import SCALARS, same
 
 

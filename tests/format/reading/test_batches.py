@@ -28,8 +28,8 @@ from smalti.format import (
     register_encoding,
 )
 from smalti.format.reading.batch import RowSelection, read_batch
+from smalti.format.reading.files import _AddressRange
 from smalti.format.reading.gather import gather
-from smalti.format.reading.mapping import _AddressRange
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
 from tests.format.text_sets import one_shard, paths

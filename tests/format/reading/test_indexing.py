@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smalti.format.reading.selection import pick
+from smalti.format.reading.batch import pick
 
 
 def get(at, size=10):

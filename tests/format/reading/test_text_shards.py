@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError
 from smalti.format import TextShard, layout_of, open_shard, text_schema
 from smalti.format.reading.gather import Ragged
-from smalti.format.text_lines import make_lines
+from smalti.format.text import make_lines
 from tests.format.text_sets import COLUMNS, KINDS, builder, one_shard, paths, rewritten
 
 SAMPLES = [

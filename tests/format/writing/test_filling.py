@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.format.writing.memory import ShardMemory, SpareMemory
+from smalti.format.writing.sealing import ShardMemory, SpareMemory
 
 
 def address(view):

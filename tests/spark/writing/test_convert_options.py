@@ -225,7 +225,7 @@ def test_the_function_has_the_defaults_of_its_options():
 
 def test_progress_is_shown_always_on_request_and_otherwise_on_terminals(spark, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("smalti.spark.writing.progress._SILENT_SECONDS", 0.05)
-    monkeypatch.setattr("smalti.progress.LOG_SECONDS", 0.05)
+    monkeypatch.setattr("smalti.writer.progress.LOG_SECONDS", 0.05)
 
     def slow(batches):
         import time

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from smalti import progress as display
 from smalti.catalog import publish
 from smalti.catalog.manifest import Draft
 from smalti.format import Schema
 from smalti.spark.writing import progress
 from smalti.spark.writing.progress import Reporter, TaskCount
 from smalti.testing import MemoryStore
+from smalti.writer import progress as display
 
 
 class Stream(io.StringIO):

@@ -24,7 +24,7 @@ from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.shard_table import ShardTable, sizes_of
 from smalti.errors import IndexFileError, SchemaError, StoreNotFound
 from smalti.format import Schema, ShardInfo
-from smalti.format.names import check_basename
+from smalti.format.index import check_basename
 from smalti.storage import Store
 
 COLUMNS = "columns"

@@ -18,7 +18,7 @@ from smalti.catalog.additions.columns import SOURCES
 from smalti.catalog.manifest import ROW_HASH
 from smalti.errors import IndexFileError, SmaltiError, StoreNotFound
 from smalti.format import ShardInfo
-from smalti.format.names import check_basename
+from smalti.format.index import check_basename
 from smalti.storage import Store
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from smalti.attributes import whole_number
 from smalti.catalog.header import FOLDER, INDEX, Header, make_manifest, read_header, read_manifest
 from smalti.catalog.index.refresh import refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
@@ -36,7 +37,6 @@ from smalti.errors import (
 )
 from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
-from smalti.whole import whole_number
 
 Mode = Literal["create", "overwrite", "append"]
 MODES: tuple[Mode, ...] = ("create", "overwrite", "append")

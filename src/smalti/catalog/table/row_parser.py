@@ -7,10 +7,10 @@ from typing import Any
 
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
-from smalti.format.info import MAX_STORED_BYTES, parse_schema
+from smalti.format.index import MAX_STORED_BYTES, parse_schema
 from smalti.format.json_fields import Fields
 from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.text_layout import TEXT_FORMATS, parse_layout
+from smalti.format.text import TEXT_FORMATS, parse_layout
 
 _ONE_HASH = re.compile(
     r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII

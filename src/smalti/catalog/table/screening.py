@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from smalti.catalog.table.columns import Bools, Columns, Numbers, Texts, Words, gather
 from smalti.format.hashing import HASH_NAMES, hex_length
-from smalti.format.info import MAX_STORED_BYTES
-from smalti.format.names import MAX_NAME_CHARS
+from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES
 from smalti.format.sizes import MAX_FILE_BYTES
 
 _PAIR = r'"(\w+)": "([0-9a-f]+)"'

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from smalti.attributes import Replaceable, setting
+from smalti.attributes import Replaceable, setting, whole_number
 from smalti.compat.petastorm.batch_reader import BatchReader
 from smalti.compat.petastorm.unischema import Columns, rows_of
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.torch.ranks import Agreement
-from smalti.whole import whole_number
 
 _PROMOTED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
 _LISTED_TYPES = (str, bytes, Decimal)

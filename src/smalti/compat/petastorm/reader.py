@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from smalti.attributes import whole_number, whole_or_none
 from smalti.compat.petastorm.batch_reader import BatchReader, ReaderOptions
 from smalti.compat.petastorm.disk_cache import DiskCache, make_disk_cache
 from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
@@ -22,7 +23,6 @@ from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
 from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
-from smalti.whole import whole_number, whole_or_none
 from smalti.world import World, detect_ranks
 
 _log = logging.getLogger(__name__)

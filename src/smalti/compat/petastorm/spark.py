@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from smalti.attributes import whole_number
 from smalti.compat.petastorm.batch_reader import BatchReader
 from smalti.compat.petastorm.converted_folders import (
     PARENT_CACHE_DIR_URL_CONF,
@@ -32,7 +33,6 @@ from smalti.compat.petastorm.parquet import ParquetSet, open_set
 from smalti.compat.petastorm.reader import make_batch_reader
 from smalti.compat.petastorm.sources import open_place
 from smalti.errors import ChecksumMismatch, MissingDependency, SmaltiError
-from smalti.whole import whole_number
 
 __all__ = [
     "SparkDatasetConverter",

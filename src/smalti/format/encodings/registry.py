@@ -8,11 +8,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.arrays import DTYPE_CODES, MAX_DIMS, NdArray
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.images import ImageList, Jpeg, JpegArray, Pil, Png
+from smalti.format.encodings.numbers import DTYPE_CODES, MAX_DIMS, SCALAR_NAMES, Int, NdArray, Scalar
 from smalti.format.encodings.objects import Json, Pickle
-from smalti.format.encodings.scalars import SCALAR_NAMES, Int, Scalar
 from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
 from smalti.format.sizes import MAX_FILE_BYTES
 

@@ -1,8 +1,11 @@
 """Batches by column out of one or many mapped shards: one gather per column over all of them.
 
-A shuffled batch takes a few samples from each of many shards, so no step here loops over shards except the lookup.
+A read plan is what reading needs to know about a schema, computed once. A shuffled batch takes a few samples from each
+of many shards, so no step here loops over shards except the lookup.
 """
 
+import operator
+import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +14,151 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Array, Encoding, Int64s
-from smalti.format.encodings.registry import parse_encoding
+from smalti.format.encodings.numbers import NdArray, Scalar
+from smalti.format.encodings.registry import num_replaced, parse_encoding
+from smalti.format.encodings.text import Bytes
+from smalti.format.reading.files import MappedFile, MappedRows
 from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather, gather_into, locate
-from smalti.format.reading.mapping import MappedFile, MappedRows
-from smalti.format.reading.plan import ColumnReadPlan, ReadPlan, is_verbatim
 from smalti.format.schema import Schema
 
+_MAX_PLANS = 256
+_plans: "dict[tuple[Schema, bool, int], ReadPlan]" = {}
 Arrays = Mapping[str, Array]
 """Arrays of the caller to fill, by column."""
 DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
 """Errors that decoders raise on damaged bytes."""
 
 
+def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
+    """Return what `get` returns for an integer, or lists of it for more than one, nested as `at` is.
+
+    `at` is an integer (negative ones count from the end), a slice, a list, perhaps of lists, or an array of integers.
+
+    Raises:
+        IndexError: No such number.
+        ValueError: `at` is something else.
+    """
+    if isinstance(at, int | np.integer) and not isinstance(at, bool):
+        number = operator.index(at)
+        if not -size <= number < size:
+            there = f"samples 0 to {size - 1}" if size else "no samples"
+            raise IndexError(f"sample {number} of {what}: it has {there}.")
+        return get(number % size)
+    if isinstance(at, slice):
+        return [get(number) for number in range(*at.indices(size))]
+    if isinstance(at, np.ndarray) and at.ndim and (at.dtype.kind in "iu" or not at.size):
+        at = at.tolist()
+    if isinstance(at, list):
+        return [pick(item, size, get, what) for item in at]
+    raise ValueError(
+        f"{what} takes an integer, a slice, or lists or arrays of integers, found {type(at).__name__}"
+        + (f" of {at.dtype}" if isinstance(at, np.ndarray) else "")
+        + "."
+    )
+
+
+def check_rows(indices: Array, size: int, what: str) -> Array:
+    """Return the sample numbers as an integer array of shape (n,).
+
+    Negative numbers are refused.
+
+    Raises:
+        IndexError: Another shape or type, or a number outside [0, size).
+    """
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise IndexError(
+            f"expected a one-dimensional array of sample numbers, found {rows.dtype} of shape {rows.shape}"
+        )
+    if rows.size and not (rows.min() >= 0 and rows.max() < size):
+        raise IndexError(f"samples {rows.min()} to {rows.max()} of {size} in {what}")
+    return rows
+
+
+@dataclass(frozen=True)
+class ColumnReadPlan:
+    """Location, decoder and batch form of the values of one column."""
+
+    name: str
+    codec: Encoding
+    size: int | None
+    """Bytes of each value; None if its length stands in front of the sample."""
+    dtype: "np.dtype[Any] | None"
+    """Element type, little-endian, if a batch of the column is one array; else None."""
+    shape: tuple[int, ...]
+    """Shape of one value of such a column."""
+    is_verbatim: bool
+    """True if batches carry the stored bytes themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPlan:
+    """A schema prepared for reading.
+
+    Equal schemas share one object, so that batches can compare shards by identity.
+    """
+
+    schema: Schema
+    columns: tuple[ColumnReadPlan, ...]
+    steps: tuple[tuple[str, Encoding, Callable[[bytes], Any], int | None], ...]
+    """Name, encoding, decoder and size of each column, for single samples."""
+    head_bytes: int
+    """Bytes of the lengths in front of each sample."""
+    lengths: Callable[..., tuple[int, ...]]
+    """Unpacks these lengths from a buffer at an offset."""
+    min_bytes: int
+    """Bytes of a sample whose columns of varying length are all empty."""
+
+
+def read_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
+    """Return the plan of a schema; thread-safe.
+
+    Raises:
+        SchemaError: A column's encoding is unknown or unsafe.
+    """
+    key = schema, allow_unsafe_types, num_replaced()
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        # Not lru_cache: threads that call it at the same time would get different objects.
+        found = _plans.setdefault(key, _make_plan(schema, allow_unsafe_types=allow_unsafe_types))
+    return found
+
+
+def _make_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
+    codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
+    columns = tuple(map(_column, schema.names, codecs, schema.sizes))
+    num_lengths = schema.sizes.count(None)
+    return ReadPlan(
+        schema,
+        columns,
+        tuple((column.name, column.codec, column.codec.decode, column.size) for column in columns),
+        4 * num_lengths,
+        struct.Struct(f"<{num_lengths}I").unpack_from,
+        4 * num_lengths + sum(size for size in schema.sizes if size is not None),
+    )
+
+
+def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+    if isinstance(codec, Scalar):
+        dtype = codec.dtype
+    elif isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
+        dtype, shape = codec.dtype, codec.shape
+    return ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec))
+
+
+def is_verbatim(codec: Encoding) -> bool:
+    """Return whether batches carry the stored bytes themselves, as they do for bytes and image files."""
+    return codec.is_image or isinstance(codec, Bytes)
+
+
 def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe_types: bool = False) -> dict[str, Any]:
     """Decode what `Shard.gather` returned, perhaps in another process, into the batch of `Shard.batch`; pure.
 
-    Args:
-        schema: The shard's.
-        gathered: Column to values; those that are no `Ragged` are returned as they are.
-        allow_unsafe_types: Whether columns that run code when they are read are allowed.
+    Values that are no `Ragged` are returned as they are.
 
     Raises:
         FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.
@@ -50,12 +179,6 @@ def _place(row: int) -> str:
 
 def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[int], str]) -> Any:
     """Decode the values of one column.
-
-    Args:
-        name: The column's.
-        codec: Its encoding.
-        values: Their bytes.
-        where: Names a row of the batch, for the message.
 
     Raises:
         FormatError: A value is damaged; `column` and `row`, its place in the batch, are attributes.

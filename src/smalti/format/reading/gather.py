@@ -1,7 +1,8 @@
-"""Gathering many values at once out of mapped shards, without a loop over samples; decodes nothing.
+"""Values and samples as stored, out of mapped shards, without a loop over samples; decodes nothing.
 
 `locate` finds where each value lies and checks it against the ends of its sample and of its file; `gather`, `collect`
-and `copies` then copy the bytes. `Ragged` holds the values of one column of varying length.
+and `copies` then copy the bytes. `Ragged` holds the values of one column of varying length, `StoredSamples` whole
+samples, to be copied into another shard or hashed.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,54 @@ import numpy as np
 
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Array, Bytes1d, Int64s, split
+from smalti.format.hashing import hash_rows
 from smalti.format.layout import OFFSET
-from smalti.format.reading.mapping import MappedRows
+from smalti.format.reading.files import MappedRows
+
+_STEP_BYTES = 1 << 17
+"""Size of the buffer through which values are copied into a caller's array; it stays in the core's cache."""
+_LARGE_BYTES = 1 << 20
+"""Value size from which values are copied one by one: the cost of the loop is negligible."""
+_UNLOCKED_ITEMS = 500
+"""Number of items from which numpy releases the interpreter lock while it picks."""
+_LONG_BYTES = 1 << 10
+"""Value size from which values are sliced one by one; numpy, used below, copies them twice."""
+_MAX_VIEW_BYTES = 1 << 62
+"""numpy counts the bytes of an array in 63 bits, counting overlapping bytes each time."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSamples:
+    """Encoded samples, back to back."""
+
+    data: memoryview
+    """Buffer that holds them."""
+    ends: Int64s
+    """Begin of the first sample in `data`, and end of each; rising, int64, shape (samples + 1,)."""
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, rows: slice) -> "StoredSamples":
+        """Return the samples of a slice with step 1."""
+        begin, end, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"expected consecutive samples, found a step of {step}")
+        return StoredSamples(self.data, self.ends[begin : max(begin, end) + 1])
+
+    @property
+    def lengths(self) -> Int64s:
+        """Bytes of each sample, int64, shape (samples,)."""
+        return np.diff(self.ends)
+
+    @property
+    def content(self) -> memoryview:
+        """The bytes of these samples, and no others."""
+        return self.data[int(self.ends[0]) : int(self.ends[-1])]
+
+    def row_hash(self) -> int:
+        """Return the sum of their hashes (`smalti.format.hashing`)."""
+        return hash_rows(self.data, self.ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +96,6 @@ class Ragged:
     def tolist(self) -> list[bytes]:
         """Return a copy of each value."""
         return split(self.data, self.offsets)
-
-
-_STEP_BYTES = 1 << 17
-"""Size of the buffer through which values are copied into a caller's array; it stays in the core's cache."""
-_LARGE_BYTES = 1 << 20
-"""Value size from which values are copied one by one: the cost of the loop is negligible."""
-_UNLOCKED_ITEMS = 500
-"""Number of items from which numpy releases the interpreter lock while it picks."""
-_LONG_BYTES = 1 << 10
-"""Value size from which values are sliced one by one; numpy, used below, copies them twice."""
-_MAX_VIEW_BYTES = 1 << 62
-"""numpy counts the bytes of an array in 63 bits, counting overlapping bytes each time."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Int64s
-from smalti.format.info import ShardInfo
+from smalti.format.index import ShardInfo
 from smalti.format.reading.batch import Arrays, RowSelection, filled, gather_batch, read_batch
 from smalti.format.reading.gather import Ragged
 from smalti.format.reading.shard import Shard
@@ -123,9 +123,7 @@ def check_alike(infos: Sequence[ShardInfo]) -> None:
 def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:
     """Join parts of a batch that have the same columns.
 
-    Args:
-        parts: Column to values of each part; at least one.
-        places: For each part, which rows of the batch it holds, in its order.
+    `places` holds, for each of the parts, at least one, which rows of the batch it has, in its order.
     """
     order = np.argsort(np.concatenate(places), kind="stable")
     return {name: _in_order([part[name] for part in parts], order) for name in parts[0]}

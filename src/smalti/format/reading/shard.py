@@ -12,13 +12,21 @@ from xxhash import xxh3_64_intdigest
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Array
 from smalti.format.hashing import FIRST_BYTES
-from smalti.format.info import ShardInfo
+from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import DECODER_ERRORS, Arrays, RowSelection, damaged, gather_batch, read_batch
-from smalti.format.reading.mapping import MappedFile
-from smalti.format.reading.plan import ReadPlan, read_plan
-from smalti.format.reading.selection import check_rows
-from smalti.format.reading.stored import StoredSamples
+from smalti.format.reading.batch import (
+    DECODER_ERRORS,
+    Arrays,
+    ReadPlan,
+    RowSelection,
+    check_rows,
+    damaged,
+    gather_batch,
+    read_batch,
+    read_plan,
+)
+from smalti.format.reading.files import MappedFile
+from smalti.format.reading.gather import StoredSamples
 
 _BEGIN_AND_END = struct.Struct("<2I").unpack_from
 
@@ -149,9 +157,7 @@ class Shard:
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the samples at `indices`, by column, undecoded: the form in which processes exchange them.
 
-        Args:
-            indices: As in `batch`.
-            columns: Names of the columns; None for all.
+        `indices` are as in `batch`; None stands for all columns.
 
         Returns:
             Column to values: arrays as in `batch`, and a `Ragged` for every other column.

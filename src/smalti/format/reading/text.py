@@ -13,15 +13,12 @@ import numpy as np
 
 from smalti.errors import FormatError
 from smalti.format.encodings.encoding import Array
-from smalti.format.info import FileInfo, ShardInfo
+from smalti.format.index import FileInfo, ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import Arrays, check_column_names, filled
-from smalti.format.reading.gather import Ragged
-from smalti.format.reading.selection import check_rows
-from smalti.format.reading.stored import StoredSamples
-from smalti.format.reading.verification import check_size
-from smalti.format.text_layout import TextLayout
-from smalti.format.text_lines import make_lines
+from smalti.format.reading.batch import Arrays, check_column_names, check_rows, filled
+from smalti.format.reading.files import check_size
+from smalti.format.reading.gather import Ragged, StoredSamples
+from smalti.format.text import TextLayout, make_lines
 
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
 
@@ -45,11 +42,7 @@ class TextShard:
     def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, *, check_config: bool = False) -> "TextShard":
         """Map the data file, read the meta file, and check them against each other and against the index.
 
-        Args:
-            data_path: The file as `info.raw` describes it.
-            meta_path: The file as `info.meta` describes it.
-            info: The shard's entry in the index.
-            check_config: As for `Shard.open`.
+        `check_config` is as for `Shard.open`.
 
         Raises:
             ChecksumMismatch: The size of a file is not the declared one.
@@ -119,9 +112,7 @@ class TextShard:
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
 
-        Args:
-            indices: As for `batch`.
-            columns: Which ones; None means all.
+        `indices` are as in `batch`; None stands for all columns.
 
         Raises:
             SchemaError: There is no such column.

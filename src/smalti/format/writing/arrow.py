@@ -14,12 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, shape_header
-from smalti.format.encodings.casting import cast_exact, little_endian
 from smalti.format.encodings.encoding import Array, Encoding
-from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
-from smalti.format.encodings.images import ImageFileEncoding, Jpeg, Pil, Png
-from smalti.format.encodings.scalars import Int, Scalar
+from smalti.format.encodings.images import END_MARK, HEAD_BYTES, ImageFileEncoding, Jpeg, Pil, Png, has_good_head
+from smalti.format.encodings.numbers import DTYPE_CODES, Int, NdArray, Scalar, cast_exact, little_endian, shape_header
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.layout import OFFSET
 from smalti.format.schema import Schema, refused_value
@@ -59,11 +56,7 @@ def encode_batch(
 ) -> EncodedRows:
     """Encode the samples of a batch.
 
-    Args:
-        schema: The columns to write; the batch has exactly these, in any order.
-        codecs: Their encodings.
-        batch: At least one row.
-        first_row: Number of the first row, for messages.
+    The batch has at least one row and exactly the columns of the schema, in any order.
 
     Raises:
         SchemaError: Missing, unknown or repeated columns, nulls, or values that do not fit without loss.

@@ -14,9 +14,16 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.writing.memory import FilledShard, FillingShard, ShardMemory, SpareMemory
 from smalti.format.writing.rows import CheckedEncoder, make_fast_encoder
-from smalti.format.writing.sealing import FilledMds, MdsSealer, ShardOptions
+from smalti.format.writing.sealing import (
+    FilledMds,
+    FilledShard,
+    FillingShard,
+    MdsSealer,
+    ShardMemory,
+    ShardOptions,
+    SpareMemory,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +53,7 @@ class ShardCutter:
     def push(self, lengths: Int64s, *, first_row: int = 0) -> list[int]:
         """Return the rows of this batch before which a shard ends, in order; 0 ends the shard that was open.
 
-        Args:
-            lengths: Bytes of each new sample, int64, shape (n,).
-            first_row: Number of the first sample, for messages.
+        `lengths` are the bytes of each new sample, int64, shape (n,).
 
         Raises:
             SchemaError: A shard file would exceed 4 GiB; the state is unchanged.
@@ -106,11 +111,7 @@ class ShardBuilder:
     ) -> None:
         """Check the options and start with an empty shard.
 
-        Args:
-            schema: The columns.
-            options: Of the shard files.
-            allow_unsafe_types: Whether columns may be `pkl`.
-            spare: Memory that builders use in turn, in a process that makes many of them.
+        `spare` is memory that builders use in turn, in a process that makes many of them.
 
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
@@ -171,9 +172,7 @@ class ShardBuilder:
 
         Nothing is decoded or checked: the shard was checked when it was opened (`Shard.stored_samples`).
 
-        Args:
-            lengths: Bytes of each sample, int64, shape (n,).
-            data: The samples back to back; copied.
+        `lengths` are the bytes of each sample, int64, shape (n,); `data` holds the samples back to back, and is copied.
 
         Raises:
             SchemaError: The lengths are not those of the data, or a shard file would exceed 4 GiB; nothing was added.

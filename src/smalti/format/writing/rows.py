@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SchemaError
-from smalti.format.encodings.arrays import DTYPE_CODES, NdArray, is_possible, shape_header
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.image_checks import END_MARK, HEAD_BYTES, has_good_head
-from smalti.format.encodings.images import Jpeg
-from smalti.format.encodings.scalars import STRUCT_CODES, Int, Scalar
+from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Jpeg, has_good_head
+from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, is_possible, shape_header
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import check_stored
@@ -143,10 +141,6 @@ class CheckedEncoder:
     def encode(self, sample: Mapping[str, Any], *, row: int) -> bytes:
         """Return the stored bytes of a sample.
 
-        Args:
-            sample: Exactly the columns of the schema.
-            row: The number of the sample, for messages.
-
         Raises:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` are attributes.
         """
@@ -169,10 +163,7 @@ class CheckedEncoder:
 def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: Encode) -> Encode:
     """Return the fast path for a schema: generated code without a loop over columns, three times as fast.
 
-    Args:
-        schema: The columns.
-        codecs: Their encodings.
-        fallback: Encodes the samples that the fast path declines.
+    `fallback` encodes the samples that the fast path declines.
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback

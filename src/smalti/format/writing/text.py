@@ -8,13 +8,11 @@ import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.hashing import hash_each
-from smalti.format.info import ShardInfo
+from smalti.format.index import ShardInfo
 from smalti.format.layout import OFFSET
 from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.text_layout import TextLayout, encode_config
-from smalti.format.text_lines import make_lines
-from smalti.format.writing.memory import BuiltShard, FilledShard
-from smalti.format.writing.sealing import FileOptions, ShardOptions
+from smalti.format.text import TextLayout, encode_config, make_lines
+from smalti.format.writing.sealing import BuiltShard, FileOptions, FilledShard, ShardOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,13 +7,16 @@ change. MosaicML's own mixtures are in `smalti.order.mosaic`.
 
 from smalti.order.mixture.batches import portions_of
 from smalti.order.mixture.changes import ChangingMixture, Weighting
-from smalti.order.mixture.options import MixtureOptions, StreamShare
-from smalti.order.mixture.plan import MixturePlan
-from smalti.order.mixture.planning import plan_mixture
-from smalti.order.mixture.shares import check_not_empty, samples_taken
+from smalti.order.mixture.planning import (
+    MixtureOptions,
+    MixturePlan,
+    StreamShare,
+    check_not_empty,
+    plan_mixture,
+    samples_taken,
+)
 from smalti.order.mosaic.batching import BATCHINGS
-from smalti.order.mosaic.sampling import SAMPLINGS
-from smalti.order.mosaic.weights import StreamWeight
+from smalti.order.mosaic.sampling import SAMPLINGS, StreamWeight
 
 MIXTURE_VERSION = 1
 """Version of what an epoch takes of each stream, and of its batches. The order of samples is versioned as `window`."""

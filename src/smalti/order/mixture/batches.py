@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from smalti.errors import WorldMismatch
-from smalti.order.mixture.scatter import Words, mixed, scattered
-from smalti.order.mixture.weave import Weave
+from smalti.order.mixture.weave import Weave, Words, mixed, scattered
 from smalti.order.window import Ids
 
 
@@ -106,10 +105,6 @@ def stratified(taken: Ids, global_batch: int, key: Words | None) -> Stratified:
 
 def portions_of(taken: Sequence[int], global_batch: int) -> list[int]:
     """Return the samples of each stream in a stratified batch.
-
-    Args:
-        taken: samples of each stream that the batches are made of; not all 0.
-        global_batch: samples of a batch.
 
     Raises:
         WorldMismatch: a stream of which samples are taken would have none in a batch.

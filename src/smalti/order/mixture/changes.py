@@ -21,13 +21,18 @@ from numpy.typing import NDArray
 
 from smalti.errors import CursorError
 from smalti.order.keys import Purpose, raw_keys
-from smalti.order.mixture.options import MixtureOptions
-from smalti.order.mixture.plan import MixturePlan
-from smalti.order.mixture.planning import Window, checked_sizes, plan_shares
-from smalti.order.mixture.shares import parts_of, samples_taken, shared_out
-from smalti.order.mosaic.weights import StreamWeight
-from smalti.order.positions import GlobalOrder, Positions
-from smalti.order.window import Ids
+from smalti.order.mixture.planning import (
+    MixtureOptions,
+    MixturePlan,
+    Window,
+    checked_sizes,
+    parts_of,
+    plan_shares,
+    samples_taken,
+    shared_out,
+)
+from smalti.order.mosaic.sampling import StreamWeight
+from smalti.order.window import GlobalOrder, Ids, Positions
 
 
 @dataclass(frozen=True)

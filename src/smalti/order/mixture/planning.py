@@ -1,23 +1,213 @@
-"""`plan_mixture`: from the streams' shards and weights to the order of one epoch."""
+"""`plan_mixture`: from the streams' shards and weights to the order of one epoch, a `MixturePlan`.
 
+The number of samples that each stream gives to an epoch is exact arithmetic on the weights as written. `repeat=0.7` of
+10 samples is 7, although the float nearest to 0.7 is below it. Proportions divide the epoch exactly: each stream gets
+its share rounded down, and some of the streams with a fraction left, chosen by key, get one more.
+"""
+
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.order.keys import Purpose, raw_keys
+from smalti.errors import WorldMismatch
+from smalti.order.keys import Purpose, keyed_permutation, raw_keys
 from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
-from smalti.order.mixture.options import MixtureOptions, StreamShare
-from smalti.order.mixture.plan import MixturePlan, OrderedUnits
-from smalti.order.mixture.shares import samples_taken
 from smalti.order.mixture.units import Drawing, Units, joined, units_of
 from smalti.order.mixture.weave import MAX_LENGTH, Weave
-from smalti.order.window import Ids, plan_epoch
+from smalti.order.mosaic.batching import BATCHINGS
+from smalti.order.mosaic.sampling import SAMPLINGS, StreamWeight, are_relative
+from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
 
+MAX_EPOCH = (1 << 62) - 1
+"""Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
 _BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
-_BATCHES, _REST, _WITHIN = range(3)  # which keys of `Purpose.BATCHES`
+
+
+@dataclass(frozen=True, eq=False)
+class StreamShare:
+    """One stream of a mixture, and how much of it an epoch takes."""
+
+    shard_sizes: Sequence[int] | NDArray[Any]
+    """Samples in each of its shards, in stored order."""
+    weight: StreamWeight = field(default_factory=StreamWeight)
+    """`proportion`, `repeat` or `choose`. Without any, the epoch takes every sample once; with an `epoch_size`, a share
+    of it in proportion to the stream's samples."""
+
+
+@dataclass(frozen=True)
+class MixtureOptions:
+    """Options of drawing from streams and of batching. Every field affects the order."""
+
+    sampling_method: str = "balanced"
+    """Of a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, so that samples
+    are taken equally often, give or take one; `fixed` takes the same samples each epoch."""
+    sampling_granularity: int = 1
+    """Samples drawn together from one shard, from 1; the larger, the fewer shards an epoch opens."""
+    epoch_size: int | None = None
+    """Samples of an epoch, from 1, with proportions or without any weight; None for as many as the streams have."""
+    batching_method: str = "random"
+    """`random` mixes all streams; `stratified` gives each global batch the same number of each stream; `per_stream` and
+    `device_per_stream` take each global batch, or each rank's, from one stream."""
+    global_batch: int | None = None
+    """Samples of one step over all ranks; required by all methods but `random`."""
+    local_batch: int | None = None
+    """Samples of one step and rank; required by `device_per_stream`."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("sampling_method", SAMPLINGS), ("batching_method", BATCHINGS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
+        for name in ("sampling_granularity", "epoch_size", "global_batch", "local_batch"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < 1 << 62:
+                raise ValueError(f"`{name}` must lie in [1, 2^62), found {value}.")
+        self._check_batches()
+
+    def _check_batches(self) -> None:
+        method, whole, local = self.batching_method, self.global_batch, self.local_batch
+        if method == "random":
+            return
+        if whole is None:
+            raise ValueError(f"`global_batch` must be given with batching {method!r}, found None.")
+        if method != "device_per_stream":
+            return
+        if local is None:
+            raise ValueError(f"`local_batch` must be given with batching {method!r}, found None.")
+        if whole % local:
+            raise WorldMismatch(
+                f"batching {method!r}: a global batch of {whole} cannot be divided into batches of {local}; choose a "
+                "global batch that is a multiple of the local one.",
+                global_batch=whole,
+                local_batch=local,
+            )
+
+
+def samples_taken(
+    totals: Sequence[int], weights: Sequence[StreamWeight], *, epoch_size: int | None, seed: int
+) -> list[int]:
+    """Return the samples that an epoch takes of each stream. Pure, and the same in every epoch.
+
+    Args:
+        totals: Samples of each stream.
+        weights: Weight of each stream.
+        epoch_size: Samples of an epoch, with proportions or without any weight; None for as many as there are.
+        seed: Base seed: it chooses the streams that get one more sample by rounding.
+
+    Raises:
+        ValueError: relative and absolute weights are mixed, `epoch_size` is given with absolute ones, a weight is not
+            finite, samples are to be taken of a stream that has none, or more than `MAX_EPOCH` altogether.
+    """
+    is_relative = are_relative(weights)
+    if not is_relative and epoch_size is not None and any(weight != StreamWeight() for weight in weights):
+        raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
+    parts = parts_of(totals, weights)
+    if is_relative or epoch_size is not None:
+        taken = shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
+    else:
+        taken = [int(part) for part in parts]
+    for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
+        check_not_empty(stream, count, total)
+    if sum(taken) > MAX_EPOCH:
+        raise ValueError(
+            f"the streams' weights take {sum(taken)} samples in an epoch, expected at most {MAX_EPOCH}: give smaller "
+            "ones, and read more epochs."
+        )
+    return taken
+
+
+def check_not_empty(stream: int, count: int, total: int) -> None:
+    """Check that `count` samples can be taken of a stream that has `total`.
+
+    Raises:
+        ValueError: the stream has none.
+    """
+    if count and not total:
+        raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
+
+
+def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:
+    """Return the shares by which an epoch, or the rest of one, is divided: proportions, or else samples."""
+    return [_part(total, weight) for total, weight in zip(totals, weights, strict=True)]
+
+
+def _part(total: int, weight: StreamWeight) -> Fraction:
+    if weight.proportion is not None:
+        return _written("proportion", weight.proportion)
+    if weight.choose is not None:
+        return Fraction(weight.choose)
+    return Fraction(total if weight.repeat is None else math.floor(_written("repeat", weight.repeat) * total))
+
+
+def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
+    """Divide samples in proportion to `parts`: each share is rounded down, and the remainder distributed by key."""
+    whole = sum(parts)
+    if not whole:
+        raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
+    exact = [samples * part / whole for part in parts]
+    taken = [math.floor(share) for share in exact]
+    lacking = samples - sum(taken)
+    order = keyed_permutation(len(parts), Purpose.SHORTFALL, seed=seed).tolist()
+    for stream in [stream for stream in order if exact[stream] != taken[stream]][:lacking]:
+        taken[stream] += 1
+    return taken
+
+
+def _written(name: str, value: float) -> Fraction:
+    """Return the decimal number that the user wrote, not the float nearest to it."""
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, found {value}.")
+    return Fraction(repr(float(value)))
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedUnits:
+    """Samples that are ordered together: those of one stream, or of all streams."""
+
+    order: EpochPlan
+    """The order of the units' samples."""
+    units: Units
+    """The units that hold the samples."""
+
+    def ids_at(self, places: Ids) -> Ids:
+        """Return sample ids at the given places of the order."""
+        return self.units.sample_ids(self.order.ids_at(places))
+
+
+class MixturePlan(GlobalOrder):
+    """The global order of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
+
+    Sample ids count over all streams laid end to end; a sample of which the epoch takes several copies occurs that
+    often. Memory is O(units) plus the windows in use. Not thread-safe, as `EpochPlan`.
+    """
+
+    def __init__(self, parts: Sequence[OrderedUnits], layout: Layout | None, stream_samples: Sequence[int]) -> None:
+        self.stream_samples = tuple(stream_samples)
+        """Samples that the epoch takes of each stream."""
+        self.num_batched = sum(stream_samples) if layout is None else layout.num_batched
+        """Positions [0, num_batched) hold batches as the batching method defines them; then follow the remaining
+        samples of the streams."""
+        self._parts = parts
+        self._layout = layout
+
+    def __len__(self) -> int:
+        return sum(self.stream_samples)
+
+    def ids_at(self, positions: Ids) -> Ids:
+        """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
+        flat = positions.reshape(-1)
+        if self._layout is None:
+            return self._parts[0].ids_at(flat).reshape(positions.shape)
+        streams, places = self._layout.locate(flat)
+        ids = np.empty(flat.size, dtype=np.int64)
+        for stream in np.unique(streams).tolist():
+            here = streams == stream
+            ids[here] = self._parts[stream].ids_at(places[here])
+        return ids.reshape(positions.shape)
 
 
 def plan_mixture(

@@ -15,8 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from smalti.order.keys import Purpose, raw_keys
-from smalti.order.mixture.scatter import Words, scattered
-from smalti.order.mixture.weave import Weave
+from smalti.order.mixture.weave import Weave, Words, scattered
 from smalti.order.window import Ids
 
 _WHOLE = -1  # in `Units.begins`: a whole copy, not a drawn part

@@ -10,15 +10,10 @@ runs should use `smalti.order.plan_epoch`, which has neither limit.
 """
 
 from smalti.order.mosaic.batching import BATCHINGS
-from smalti.order.mosaic.dealing import partition_ids
-from smalti.order.mosaic.options import MosaicOptions, default_mosaic_nodes
-from smalti.order.mosaic.partition import PARTITIONS
-from smalti.order.mosaic.plan import MosaicPlan
-from smalti.order.mosaic.planning import plan_mosaic_epoch
-from smalti.order.mosaic.sampling import SAMPLINGS, sample_counts
-from smalti.order.mosaic.shape import WorldShape
+from smalti.order.mosaic.partition import PARTITIONS, WorldShape, partition_ids
+from smalti.order.mosaic.planning import MosaicOptions, MosaicPlan, default_mosaic_nodes, plan_mosaic_epoch
+from smalti.order.mosaic.sampling import SAMPLINGS, MosaicStream, StreamWeight, sample_counts, weigh_streams
 from smalti.order.mosaic.shuffles import SHUFFLES, shuffled_ids
-from smalti.order.mosaic.weights import MosaicStream, StreamWeight, weigh_streams
 
 __all__ = [
     "BATCHINGS",

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import WorldMismatch
-from smalti.order.mosaic.shape import WorldShape
-from smalti.order.mosaic.spans import Ints
+from smalti.order.mosaic.partition import WorldShape
+from smalti.order.mosaic.shuffles import Ints
 
 BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 

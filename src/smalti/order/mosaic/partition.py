@@ -1,4 +1,14 @@
-"""MosaicML's partitions, `orig` and `relaxed`: the id at each position of an epoch, for one world.
+"""MosaicML's partitions, `orig` and `relaxed`: the id at each position of an epoch, for one world (`WorldShape`).
+
+`CanonicalOrder` is the order of ids before a world divides it: N ids are cut into C canonical nodes, and one id is
+taken from each node in turn. N = 22, C = 4, one host:
+
+    place        0   1   2   3 |  4   5   6   7 | ... | 16  17  18  19 | 20  21  22  23
+    node         0   1   2   3 |  0   1   2   3 | ... |  0   1   2   3 |  0   1   2   3
+    id           0   5  11  16 |  1   6  12  17 | ... |  4   9  15  20 |  4*  10  15* 21      * a repeat
+
+A node with fewer ids than the longest repeats its last one. With more hosts than canonical nodes, rows are added so
+that each node's ids can be shared evenly among its hosts; added rows repeat earlier ids.
 
 Positions are counted as in `smalti.order.Division`, which therefore divides them as MosaicML does: position p goes to
 host p % H, and a host's n-th position from the start on to its rank n % R. Step s is then the span
@@ -12,20 +22,173 @@ the world: positions are added there that repeat earlier ids:
 batch is then the one that the first world would have read, divided differently. Its last one may be uneven: positions
 with id -1 are empty, and a rank may end with fewer samples than others or one step early, which MosaicML does not
 prevent.
+
+`partition_ids` returns the positions of each host, rank and worker in the shapes of MosaicML's arrays. One host of two
+ranks, two workers each, batches of 3; positions from the start:
+
+    rank 0   worker 0   [0  2  4]            [12 14 16]
+             worker 1              [6 8 10]              [18 20 22]
+    rank 1   worker 0   [1  3  5]            [13 15 17]
+             worker 1              [7 9 11]              [19 21 23]
+               step         0          1         2           3
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import CursorError, WorldMismatch
-from smalti.order.mosaic.canonical import CanonicalOrder, divides
-from smalti.order.mosaic.shape import WorldShape
-from smalti.order.mosaic.spans import Ints
+from smalti.order.mosaic.shuffles import Ids, Ints
+from smalti.world import World
 
+RowT = TypeVar("RowT", int, Ints)
 PARTITIONS = ("orig", "relaxed")
+
+
+@dataclass(frozen=True)
+class WorldShape:
+    """Numbers of hosts, ranks and workers, and the batch size; not which of them this process is."""
+
+    hosts: int = 1
+    """Physical nodes."""
+    ranks_on_host: int = 1
+    """Ranks on every host."""
+    workers: int = 1
+    """Loader processes of every rank; 1 where the rank reads by itself."""
+    batch_size: int = 1
+    """Samples per rank and step."""
+
+    def __post_init__(self) -> None:
+        for name in ("hosts", "ranks_on_host", "workers", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+
+    @classmethod
+    def of(cls, world: World, *, workers: int, batch_size: int) -> "WorldShape":
+        """Return the shape of `world`, with this many workers per rank (0 counts as 1) and this batch size."""
+        return cls(world.num_hosts, world.ranks_on_host, max(1, workers), batch_size)
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks altogether."""
+        return self.hosts * self.ranks_on_host
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step over all ranks."""
+        return self.num_ranks * self.batch_size
+
+    def replicated(self, replication: int) -> "WorldShape":
+        """Return the shape in which each replica group of `replication` consecutive ranks counts as one rank.
+
+        As in MosaicML: where the groups do not fill whole hosts, all of them count as ranks of one host.
+
+        Raises:
+            WorldMismatch: `replication` does not divide the ranks.
+        """
+        if replication < 1 or self.num_ranks % replication:
+            raise WorldMismatch(
+                f"`replication` is {replication}, expected a divisor of the {self.num_ranks} ranks.",
+                replication=replication,
+                num_ranks=self.num_ranks,
+            )
+        groups = self.num_ranks // replication
+        hosts = groups // self.ranks_on_host if groups % self.ranks_on_host == 0 else 1
+        return WorldShape(hosts, groups // hosts, self.workers, self.batch_size)
+
+
+@dataclass(frozen=True)
+class CanonicalOrder:
+    """The id at each of `len(order)` places; C divides the hosts, or the hosts divide C."""
+
+    num_samples: int
+    """Ids, N, from 1."""
+    canonical_nodes: int
+    """Nodes that the ids are cut into, C."""
+    hosts: int
+    """Physical nodes; they determine the number of added rows, and nothing else."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "canonical_nodes", "hosts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+        if not divides(self.canonical_nodes, self.hosts):
+            raise WorldMismatch(
+                f"{self.canonical_nodes} canonical nodes cannot be divided among {self.hosts} hosts: one number must "
+                "divide the other. Use another number of hosts, or, when resuming, the partition 'relaxed'.",
+                canonical_nodes=self.canonical_nodes,
+                hosts=self.hosts,
+            )
+        if self.added_rows and not self.is_tiny and self._source(self.longest) < 0:
+            raise WorldMismatch(
+                f"{self.num_samples} samples of {self.canonical_nodes} canonical nodes are too few to be shared by "
+                f"{self.hosts} hosts; use fewer hosts, or as many canonical nodes as hosts.",
+                num_samples=self.num_samples,
+                canonical_nodes=self.canonical_nodes,
+                hosts=self.hosts,
+            )
+
+    def __len__(self) -> int:
+        return self.canonical_nodes * self.rows
+
+    @cached_property
+    def hosts_per_node(self) -> int:
+        """Hosts that share one canonical node, if there are more hosts than nodes; else 1."""
+        return max(1, self.hosts // self.canonical_nodes)
+
+    @cached_property
+    def longest(self) -> int:
+        """Ids of the longest canonical node."""
+        return -(-self.num_samples // self.canonical_nodes)
+
+    @cached_property
+    def added_rows(self) -> int:
+        """Rows of repeats that make each node's ids divisible among its hosts."""
+        return -self.longest % self.hosts_per_node
+
+    @cached_property
+    def rows(self) -> int:
+        """Places of one canonical node."""
+        return self.longest + self.added_rows
+
+    @cached_property
+    def is_tiny(self) -> bool:
+        """True if there are too few ids to be cut into nodes: the places then go round all ids repeatedly."""
+        few = self.num_samples < self.canonical_nodes
+        return few or (self.num_samples == self.canonical_nodes and self.canonical_nodes < self.hosts)
+
+    def ids_at(self, places: Ints) -> Ints:
+        """Return the ids at the given places, each in [0, len(order))."""
+        row, node = np.divmod(places, self.canonical_nodes)
+        if self.is_tiny:
+            return (node * self.rows + row) % self.num_samples
+        begin, size = self._node(node)
+        if self.added_rows:
+            row = np.where(row < self.longest, row, self._source(row))
+        return begin + np.minimum(row, size - 1)
+
+    def is_repeat(self, places: Ints) -> NDArray[np.bool_]:
+        """Return, for each place, whether its id is a repeat that also occurs at another place."""
+        row, node = np.divmod(places, self.canonical_nodes)
+        if self.is_tiny:
+            return node * self.rows + row >= self.num_samples
+        return row >= self._node(node)[1]
+
+    def _node(self, node: Ints) -> tuple[Ints, Ints]:
+        begin = node * self.num_samples // self.canonical_nodes
+        return begin, (node + 1) * self.num_samples // self.canonical_nodes - begin
+
+    def _source(self, row: RowT) -> RowT:
+        """Return the row that an added row repeats."""
+        return row - self.added_rows - self.hosts_per_node + 1
+
+
+def divides(one: int, other: int) -> bool:
+    """Return whether one of two numbers is a multiple of the other."""
+    return one % other == 0 or other % one == 0
 
 
 @dataclass(frozen=True)
@@ -175,3 +338,60 @@ def _first_world(shape: WorldShape, initial_hosts: int) -> WorldShape:
             initial_hosts=initial_hosts,
         )
     return WorldShape(initial_hosts, shape.ranks_on_host, shape.workers, shape.global_batch // ranks)
+
+
+class Positioned(Protocol):
+    """Ids by position."""
+
+    def __len__(self) -> int: ...
+
+    def ids_at(self, positions: Ints) -> Ids:
+        """Return the ids at positions in [0, len); -1 for empty positions."""
+
+
+def rank_positions(shape: WorldShape, start: int, steps: Ints, host: Ints | int, rank: Ints | int) -> Ints:
+    """Return the positions that ranks read at the given steps; int64, shape (..., batch_size), by broadcasting."""
+    sample = np.arange(shape.batch_size, dtype=np.int64)
+    turn = (np.asarray(steps, dtype=np.int64)[..., None] * shape.batch_size + sample) * shape.ranks_on_host
+    host_first = start + (np.asarray(host) - start) % shape.hosts
+    positions: Ints = host_first[..., None] + (turn + np.asarray(rank)[..., None]) * shape.hosts
+    return positions
+
+
+def worker_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int, place: tuple[int, int, int]) -> Ints:
+    """Return the ids of one worker (host, rank of the host, worker of the rank); int64, shape (batches, batch_size).
+
+    All workers have equally many batches: -1 is padding, as in MosaicML's array.
+    """
+    host, rank, worker = place
+    steps = worker + shape.workers * np.arange(-(-num_steps // shape.workers), dtype=np.int64)
+    return _ids_or_padding(source, rank_positions(shape, start, steps, host, rank))
+
+
+def all_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int) -> Ints:
+    """Return all ids; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size); -1 is padding."""
+    host, rank, worker, batch = np.ix_(
+        np.arange(shape.hosts),
+        np.arange(shape.ranks_on_host),
+        np.arange(shape.workers),
+        np.arange(-(-num_steps // shape.workers)),
+    )
+    return _ids_or_padding(source, rank_positions(shape, start, worker + shape.workers * batch, host, rank))
+
+
+def partition_ids(algorithm: str, num_samples: int, shape: WorldShape, **options: Any) -> Ints:
+    """Return MosaicML's whole partition; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
+
+    -1 is padding. Arguments and errors are those of `make_partition`. O(N) memory.
+    """
+    partition = make_partition(algorithm, num_samples, shape, **options)
+    return all_ids(partition, shape, partition.start, partition.num_steps)
+
+
+def _ids_or_padding(source: Positioned, positions: Ints) -> Ints:
+    inside: NDArray[np.bool_] = positions < len(source)
+    if inside.all():
+        return source.ids_at(positions).astype(np.int64, copy=False)
+    ids = np.full(positions.shape, -1, dtype=np.int64)
+    ids[inside] = source.ids_at(positions[inside])
+    return ids

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
-from smalti.format.encodings.arrays import NdArray
+from smalti.format.encodings.numbers import NdArray
 from smalti.format.writing.arrow import encode_column
 from smalti.spark.types.types import Stored, has_nan, is_image
 

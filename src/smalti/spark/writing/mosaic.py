@@ -23,7 +23,7 @@ from smalti.spark.writing.packing import collect_parts
 from smalti.spark.writing.plan import SampleFunction
 from smalti.storage import Store
 from smalti.writer import UploadOptions
-from smalti.writer.version import WriterOptions
+from smalti.writer.writers import WriterOptions
 
 _KWARGS = (
     "out", "columns", "compression", "hashes", "size_limit", "keep_local", "progress_bar", "max_workers", "retry",

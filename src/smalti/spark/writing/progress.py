@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from smalti.catalog import Manifest
 from smalti.format import ShardInfo
-from smalti.progress import ProgressLine
 from smalti.spark.writing.options import ProgressChoice
+from smalti.writer.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
-from smalti.format.writing.memory import SpareMemory
+from smalti.format.writing.sealing import SpareMemory
 from smalti.spark.tasks import Answers, Attempt, run_tasks
 from smalti.spark.writing.plan import WritePlan, plan_output
 from smalti.writer import ShardUploader

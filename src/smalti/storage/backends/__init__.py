@@ -2,5 +2,5 @@
 
 A module may also parse the addresses of its scheme. Not here: which module belongs to which scheme, and what else is
 known about it (`smalti.storage.schemes`), retries and deadlines (`smalti.storage.object_store`), Databricks
-(`smalti.storage.databricks`). Read `memory` first, the shortest, then `s3`; `s3_reader` streams objects from S3.
+(`smalti.storage.databricks`). Read `memory` first, the shortest, then `s3`.
 """

@@ -208,8 +208,7 @@ def _limits() -> dict[str, Any]:
 def _explain(text: str) -> str:
     """Return the variables that are set and a short reason of each credential; first those that the variables select.
 
-    Args:
-        text: Message of azure-identity, with a line for each credential that it tried.
+    `text` is a message of azure-identity, with a line for each credential that it tried.
     """
     names = [name for group in VARIABLES.values() for name in group]
     found = [name for name in names if os.environ.get(name)]

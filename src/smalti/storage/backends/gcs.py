@@ -46,8 +46,7 @@ def make(options: dict[str, Any]) -> Any:
 def default_login(access: str) -> tuple[Any, str | None]:
     """Return Google's application default credentials, and their project if it is known.
 
-    Args:
-        access: Scope: "full_control", "read_write" or "read_only".
+    `access` is "full_control", "read_write" or "read_only".
     """
     load_extra("gcsfs")
     auth, requests = map(importlib.import_module, ("google.auth", "requests"))

@@ -1,22 +1,54 @@
-"""S3 and services with its protocol, through s3fs: AWS, MinIO, Ceph, R2, B2, CoreWeave, Oracle, Google.
+"""S3 and services with its protocol: AWS, MinIO, Ceph, R2, B2, CoreWeave, Oracle, Google.
 
-The client has time limits and few retries, is anonymous only on request, and follows no redirects: a store could send
-a reader to any other host. Requester pays and canned ACLs are read from MosaicML's environment variables.
+s3fs writes and lists. The client has time limits and few retries, is anonymous only on request, and follows no
+redirects: a store could send a reader to any other host. Requester pays and canned ACLs are read from MosaicML's
+environment variables.
+
+`S3Reader` reads through botocore: one streamed request for an object, in the caller's thread, on plain sockets. s3fs
+reads a range into memory behind one event loop; the reader is five times as fast with a tenth of the CPU time, and
+faster than obstore, which also breaks forked workers (docs/adr/0009). A client belongs to one process and finds
+credentials as s3fs does.
+
+Oracle's object storage, `oci://bucket@namespace/prefix`, is reached through its S3-compatible endpoint, with customer
+secret keys.
 """
 
+import configparser
 import functools
+import hashlib
 import importlib
-from collections.abc import Mapping
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
-from smalti.storage.schemes import detect, load_extra
+from smalti.errors import StoreError
+from smalti.process import PerProcess
+from smalti.storage.object_store import Body, FsspecReader, Reader
+from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
+from smalti.storage.schemes import Address, detect, load_extra
 from smalti.storage.store import Tagged, UnfinishedUpload
 
 MAX_PUT_BYTES = 5 << 30
 """Largest object that S3 accepts in one request."""
 REQUESTER_PAYS = "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"
 """Variable with the names of buckets whose reader pays, separated by commas."""
+CHUNK_BYTES = 256 << 10
+"""Size of the chunks of a body: fits into a core's cache, and needs few Python calls per megabyte."""
+_OPTIONS = frozenset(
+    {
+        "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
+        "s3_additional_kwargs", "profile",
+    }
+)  # fmt: skip
+_clients: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""Clients in use, by a hash of process, options and login: a hundred streams of one bucket share one client."""
+_REGION_HELP = (
+    "set OCI_REGION, or have a `region` in ~/.oci/config, or pass the storage option `endpoint_url` "
+    "(https://<namespace>.compat.objectstorage.<region>.oraclecloud.com)"
+)
 
 
 def detect_s3_endpoint() -> str | None:
@@ -151,3 +183,163 @@ class _NoRedirects:
 
     async def request(self, *args: Any, **kwargs: Any) -> Any:
         return await self._session.request(*args, allow_redirects=False, **kwargs)
+
+
+def s3_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> Reader:
+    """Return an `S3Reader`, or one that uses s3fs if some of the options are known to s3fs only."""
+    return S3Reader(options, timeout) if set(options) <= _OPTIONS else FsspecReader(connection)
+
+
+class S3Reader:
+    """Reads objects by botocore. Thread-safe, picklable.
+
+    Args:
+        options: Options of `s3fs.S3FileSystem`, of those in `_OPTIONS`.
+        timeout: Longest wait for more bytes of a response, seconds.
+    """
+
+    def __init__(self, options: Mapping[str, Any], timeout: float) -> None:
+        self._extra = dict(options.get("s3_additional_kwargs") or {})
+        if options.get("requester_pays"):
+            self._extra["RequestPayer"] = "requester"
+        self._client: PerProcess[Any] = PerProcess(partial(_shared_client, dict(options), timeout))
+
+    def open(self, path: str, begin: int, tag: str, *, timeout: float) -> Body:  # noqa: ARG002 -- the client has one
+        """Open the object from byte `begin` on; with a tag only if the content still has it."""
+        conditions = ({"Range": f"bytes={begin}-"} if begin else {}) | ({"IfMatch": tag} if tag else {})
+        reply = self._request("GetObject", path, **conditions)
+        if begin and not str(reply.get("ContentRange", "")).startswith(f"bytes {begin}-"):
+            reply["Body"].close()
+            raise StoreError(f"s3://{path}: the store ignores ranges: asked for byte {begin} on, it sent all")
+        return Body(str(reply.get("ETag", "")), _whole_size(reply), _chunks(reply["Body"]), reply["Body"].close)
+
+    def read(self, path: str, begin: int, end: int | None, *, timeout: float) -> bytes:
+        """Return the bytes [begin, end), or all from `begin` on."""
+        deadline, is_part = Deadline(timeout), bool(begin) or end is not None
+        span = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if is_part else {}
+        reply = self._request("GetObject", path, **span)
+        pieces = []
+        for chunk in _chunks(reply["Body"]):
+            pieces.append(chunk)
+            if deadline.passed():
+                reply["Body"].close()
+                raise TimeoutError(f"{sum(map(len, pieces))} bytes had arrived")
+        data = b"".join(pieces)
+        return data[begin:end] if is_part and "ContentRange" not in reply else data  # a store that ignores ranges
+
+    def size(self, path: str, *, timeout: float) -> int:  # noqa: ARG002
+        """Return the object's size, bytes."""
+        return int(self._request("HeadObject", path)["ContentLength"])
+
+    def renew(self) -> None:
+        """Discard this process's client, so that the next one reads the credentials again."""
+        client = self._client.peek()
+        for key in [key for key, known in list(_clients.items()) if known is client]:
+            _clients.pop(key, None)
+        self._client.renew(client)
+
+    def _request(self, operation: str, path: str, **parameters: Any) -> Any:
+        bucket, _, key = path.partition("/")
+        client = self._client.get()
+        known = client.meta.service_model.operation_model(operation).input_shape.members
+        extra = {name: value for name, value in self._extra.items() if name in known}
+        call = client.get_object if operation == "GetObject" else client.head_object
+        return call(Bucket=bucket, Key=key, **extra, **parameters)
+
+
+def _shared_client(options: dict[str, Any], timeout: float) -> Any:
+    facts = repr((os.getpid(), sorted(options.items()), timeout, *_login()))
+    key = hashlib.sha256(facts.encode()).hexdigest()  # the facts contain secrets
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = _make_client(options, timeout)
+    return client
+
+
+def _login() -> Iterator[Any]:
+    """Yield the sources of credentials, which may change while the process runs: variables, and times of files."""
+    yield sorted((name, os.environ[name]) for name in os.environ if name.startswith(("AWS_", "S3_")))
+    for name, usual in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
+        path = os.path.expanduser(os.environ.get(name, f"~/.aws/{usual}"))  # noqa: PTH111 -- as botocore does
+        yield path, os.stat(path).st_mtime_ns if os.path.exists(path) else None  # noqa: PTH110, PTH116
+
+
+def _make_client(options: dict[str, Any], timeout: float) -> Any:
+    botocore, configuration, sessions = map(load_extra, ("botocore", "botocore.config", "botocore.session"))
+    settings, client, config = arguments(dict(options))
+    config |= {
+        "connect_timeout": min(CONNECT_SECONDS, timeout),
+        "read_timeout": min(READ_SECONDS, timeout),
+        "retries": {"total_max_attempts": 1, "mode": "standard"},  # the store retries
+    }
+    names = {"key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token"}
+    given = {name: settings[name] for name in ("endpoint_url", "use_ssl") if settings.get(name) is not None}
+    if settings.get("anon"):
+        config["signature_version"] = botocore.UNSIGNED
+        client = {name: value for name, value in client.items() if name not in names.values()}
+    else:
+        given |= {names[name]: settings[name] for name in names if settings.get(name) is not None}
+    session = sessions.Session(profile=settings.get("profile"))
+    session.register_component("data_loader", _service_models())
+    return session.create_client("s3", config=configuration.Config(**config), **(given | client))
+
+
+@functools.cache
+def _service_models() -> Any:
+    """Return botocore's parsed description of S3: parsing it takes most of the time of making a client."""
+    return load_extra("botocore.loaders").create_loader()
+
+
+def _chunks(body: Any) -> Iterator[bytes]:
+    # The last read, which returns nothing, compares the number of bytes to the header.
+    return iter(partial(body.read, CHUNK_BYTES), b"")
+
+
+def _whole_size(reply: Any) -> int:
+    _, _, whole = str(reply.get("ContentRange", "")).partition("/")
+    return int(whole) if whole.isdigit() else int(reply["ContentLength"])
+
+
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address oci://bucket@namespace/prefix, with the endpoint of the namespace in its options.
+
+    Raises:
+        StoreError: the region or the namespace is unknown.
+    """
+    bucket, _, namespace = host.partition("@")
+    root = f"{bucket}/{prefix}".strip("/")
+    return Address(scheme, root, f"{scheme}://{host}/{prefix}".rstrip("/"), _with_endpoint(namespace, options))
+
+
+def _with_endpoint(namespace: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the S3-compatible endpoint of the namespace.
+
+    Raises:
+        StoreError: the region or the namespace is unknown.
+    """
+    filled = dict(options)
+    if endpoint_of(filled):
+        return filled
+    region = filled.get("client_kwargs", {}).get("region_name") or detect_oci_region()
+    if not region:
+        raise StoreError(f"oci://: the region is not known; {_REGION_HELP}")
+    if not namespace:
+        raise StoreError("oci://: the namespace is missing; expected oci://bucket@namespace/prefix")
+    filled["endpoint_url"] = f"https://{namespace}.compat.objectstorage.{region}.oraclecloud.com"
+    filled["client_kwargs"] = {"region_name": region, **filled.get("client_kwargs", {})}
+    return filled
+
+
+def detect_oci_region() -> str | None:
+    """Return the region from the environment, or from the profile in Oracle's configuration file."""
+    region = detect("OCI_REGION", "OCI_CLI_REGION")
+    if region:
+        return region
+    path = Path(os.environ.get("OCI_CONFIG_FILE") or os.environ.get("OCI_CLI_CONFIG_FILE") or "~/.oci/config")
+    config = configparser.ConfigParser(interpolation=None)
+    try:
+        config.read(path.expanduser())
+    except (OSError, configparser.Error):
+        return None
+    profile = detect("OCI_CLI_PROFILE") or "DEFAULT"
+    return config.get(profile, "region", fallback=None)

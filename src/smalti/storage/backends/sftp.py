@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
-from smalti.storage.listing import is_temporary, temporary_name, temporary_path, unfinished_uploads_in
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import Address, detect, load_extra
-from smalti.storage.store import UnfinishedUpload
+from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_name, temporary_path, unfinished_uploads_in
 
 BLOCK_BYTES = 1 << 18
 """Size of one read request."""

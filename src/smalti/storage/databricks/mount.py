@@ -70,10 +70,7 @@ def is_databricks(text: str, mounts: Path = Path("/")) -> bool:
 def open_databricks(text: str, options: Mapping[str, Any] | None, mounts: Path = Path("/")) -> Store:
     """Open `dbfs:/...`, `/Volumes/...` or `/dbfs/...`; the store's `url` and the log show whether by mount or API.
 
-    Args:
-        text: The address.
-        options: Options of the API: host, token and the like.
-        mounts: Folder below which Databricks mounts.
+    `mounts` is the folder below which Databricks mounts.
 
     Raises:
         StoreError: the address names no volume.

@@ -20,13 +20,11 @@ from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import stringify_path
 
-from smalti.storage.databricks.dbfs_api import DbfsApi
-from smalti.storage.databricks.files_api import FilesApi
+from smalti.storage.databricks.api import DbfsApi, FilesApi
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.listing import is_temporary, temporary_path, unfinished_uploads_in
 from smalti.storage.redact import secret_values
 from smalti.storage.schemes import load_extra
-from smalti.storage.store import UnfinishedUpload
+from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_path, unfinished_uploads_in
 
 STORE_RETRY_SECONDS = 2
 """Time limit of the SDK's retries of one request of a store, which has its own retries and deadline."""

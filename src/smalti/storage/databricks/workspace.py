@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from smalti.errors import SmaltiError, StoreAuthError
-from smalti.storage.process import PerProcess
+from smalti.process import PerProcess
 from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
 from smalti.storage.retry import READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
@@ -177,10 +177,6 @@ def login_limits(attributes: Iterable[Any], settings: Mapping[str, Any]) -> dict
 
     Before it looks for credentials, the SDK asks the host for its properties, which logins by a program (`az`) do not
     need.
-
-    Args:
-        attributes: Attributes of the SDK's `Config`.
-        settings: Arguments for `Config`.
     """
     login = [each for each in attributes if each.auth or each.name in _LOGIN_SETTINGS]
     has_login = any(settings.get(each.name) or (each.env and os.environ.get(each.env)) for each in login)

@@ -4,7 +4,7 @@ import json
 import sys
 
 from smalti.errors import TrainingError
-from smalti.orphans import end_with_parent
+from smalti.process import end_with_parent
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.launch.processes import FINISHED_EXIT_CODE
 from smalti.torch.train.loop import train_here

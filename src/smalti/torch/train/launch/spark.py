@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
-from smalti.interpreter import use_driver_python
-from smalti.orphans import end_with_parent
+from smalti.process import end_with_parent, use_driver_python
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, OnEvent, following

@@ -1,11 +1,15 @@
-"""`VersionWriter`: the life cycle of a writer, from the first sample to publication, for all shard formats."""
+"""The writers: `MDSWriter`, and `JSONWriter`, `CSVWriter`, `TSVWriter` and `XSVWriter`, with MosaicML's interfaces.
+
+`VersionWriter` is the life cycle of all of them, from the first sample to publication; the others provide the builder
+of shards and the options.
+"""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from smalti.attributes import Replaceable
 from smalti.catalog import Draft, Manifest, new_write_id, publish
@@ -14,7 +18,7 @@ from smalti.catalog.publishing.next_version import check_append
 from smalti.catalog.publishing.publish import MODES, Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError
-from smalti.format import Schema
+from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
 from smalti.storage import Store, open_store
 from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
@@ -229,3 +233,149 @@ class VersionWriter:
         if self._progress is not None:
             self._progress.close()
             self._progress = None
+
+
+class MDSWriter(VersionWriter):
+    """A writer of one version of a shard set in MDS. Not thread-safe: used by one thread.
+
+        with MDSWriter(out="s3://bucket/set", columns={"image": "jpeg", "label": "int"}) as writer:
+            writer.write({"image": data, "label": 3})
+
+    The version is published all at once when the block ends without an error. If the block raises, nothing is
+    published and the uploaded shards are deleted.
+
+    Threads hash, compress and upload shards while the next one is filled. Memory holds at most `max_workers` shards
+    that are being uploaded, one that waits and one that is being filled, plus up to 64 MiB of a batch that is being
+    added. A shard that is being uploaded counts twice if it is compressed or the store is remote.
+    """
+
+    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that notebooks need no changes
+        self,
+        *,
+        columns: Mapping[str, str],
+        out: Location | tuple[Location, Location],
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: Sequence[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        exist_ok: bool = False,
+        max_workers: int | None = None,
+        retry: int = 2,
+        progress_bar: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        allow_unsafe_types: bool = False,
+        row_hash: bool = False,
+        mode: Mode | None = None,
+    ) -> None:
+        """Check the options, and that the version can be published at `out`.
+
+        Args:
+            columns: Name to encoding, such as `{"image": "jpeg", "label": "int"}`.
+            out: A local folder or a URL; or both as (local, remote).
+            keep_local: With (local, remote), whether the set is written to the local folder as well.
+            compression: `"zstd"`, `"zstd:1"` ... `"zstd:22"`, another algorithm of MDS, or None.
+            hashes: Checksums to record for every file; None means xxh3_64, an empty list none at all.
+            size_limit: Largest shard before compression, in bytes or as `"64mb"`; None for a single shard.
+            exist_ok: MosaicML's name for `mode="overwrite"`.
+            max_workers: Shards that are hashed, compressed and uploaded at the same time, each in memory; by default
+                the number of cores plus 4, at most 8.
+            retry: Attempts per upload, at least 1.
+            progress_bar: Whether to show stored shards and bytes on the error stream.
+            storage_options: For the file system of the URL.
+            metadata: Kept with the version; JSON.
+            allow_unsafe_types: Whether columns may be `pkl`, whose values can run code when they are read.
+            row_hash: Whether the version records the hash of its samples, independent of order and shards, with which
+                `verify`, `diff` and `compact` compare them; about 0.2 microseconds per sample.
+            mode: `"create"`, the default, if there must be no set yet; `"overwrite"` or `"append"` to publish a new
+                version of a set, or create it. Earlier versions stay readable. An append needs the columns of the
+                set; concurrent appends are all added.
+
+        Raises:
+            SchemaError: a column or option is invalid, or `append` to a set with other columns.
+            DatasetExists: there is a set already and the mode is `create`, or Smalti did not write the set.
+            StoreError: `out` cannot be read.
+            ValueError: `retry` or `max_workers` is below 1, or the mode is unknown or contradicts `exist_ok` or
+                `keep_local`.
+        """
+        schema = Schema.from_columns(columns, allow_unsafe_types=allow_unsafe_types)
+        chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)
+        builder = ShardBuilder(schema, chosen, allow_unsafe_types=allow_unsafe_types)
+        options = WriterOptions(
+            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, row_hash, mode
+        )
+        super().__init__(schema, builder, options)
+
+
+class TextWriter(VersionWriter):
+    """The base of the writers of text shards, each of which writes one version. See `MDSWriter` for the life cycle.
+
+    Columns hold text, integers of any size, or floats. Values that cannot be read back unchanged are refused: as there
+    is no quoting, values in CSV, TSV and XSV contain neither separators nor line ends, and JSON contains no NaN.
+    """
+
+    _format: ClassVar[str]
+    _separator: str | None = None
+
+    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that notebooks need no changes
+        self,
+        *,
+        columns: Mapping[str, str],
+        out: Location | tuple[Location, Location],
+        newline: str = "\n",
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: Sequence[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        exist_ok: bool = False,
+        max_workers: int | None = None,
+        retry: int = 2,
+        progress_bar: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+    ) -> None:
+        r"""Check the options, and that the version can be published at `out`.
+
+        Columns are `"str"`, `"int"` or `"float"`; `newline` ends each line; `size_limit` counts the lines, without
+        the meta file. The other arguments are as for `MDSWriter`.
+
+        Raises:
+            Errors as for `MDSWriter`.
+        """
+        schema = text_schema(columns)
+        layout = layout_of(self._format, schema, newline, self._separator)
+        chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)
+        options = WriterOptions(
+            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, mode=mode
+        )
+        super().__init__(schema, TextShardBuilder(layout, chosen), options)
+
+
+class JSONWriter(TextWriter):
+    """A writer of JSONL: one JSON object per line."""
+
+    _format = "json"
+
+
+class CSVWriter(TextWriter):
+    """A writer of comma-separated values, below a line with the names of the columns."""
+
+    _format, _separator = "csv", ","
+
+
+class TSVWriter(TextWriter):
+    """A writer of tab-separated values, below a line with the names of the columns."""
+
+    _format, _separator = "tsv", "\t"
+
+
+class XSVWriter(TextWriter):
+    """A writer of values with any separator, below a line with the names of the columns."""
+
+    _format = "xsv"
+
+    def __init__(self, *, columns: Mapping[str, str], separator: str, **options: Any) -> None:
+        """Create a writer as `CSVWriter`, with the text that separates the values, such as `"|"`."""
+        self._separator = separator
+        super().__init__(columns=columns, **options)

@@ -1,17 +1,68 @@
-"""Mapped files, and several of them as one array of bytes, so that one numpy call gathers from all of them."""
+"""Local files of shards: compared with their entries in the index, and mapped into memory.
+
+Several mapped files are one array of bytes, so that one numpy call gathers from all of them. Fetches nothing.
+"""
 
 import mmap
 from collections.abc import Sequence
+from io import FileIO
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
+from smalti.errors import ChecksumMismatch
 from smalti.format.encodings.encoding import Bytes1d, Int64s
-from smalti.format.reading.verification import check_size
+from smalti.format.hashing import Hasher, compare_digests, new_hash
+from smalti.format.index import FileInfo
 
+_CHUNK_BYTES = 1 << 18  # one buffer stays in a core's cache: 14 GB/s, against 4 GB/s with fresh ones of a megabyte
 _MIN_BYTES = 8  # number of samples and one offset: the smallest shard
 _ADDRESS, _SIZE = attrgetter("address"), attrgetter("size")
+
+
+def check_size(found: int, expected: int, *, what: str) -> None:
+    """Return only if a file has the expected number of bytes.
+
+    Raises:
+        ChecksumMismatch: It has another; `expected`, `found` and `hash` ("size") are attributes.
+    """
+    if found != expected:
+        raise ChecksumMismatch(
+            f"{what}: expected {expected} bytes, found {found}; it is incomplete, was changed, or belongs to another "
+            "index. Fetch it again, or run the writer again.",
+            expected=expected,
+            found=found,
+            hash="size",
+        )
+
+
+def verify_file(path: Path, info: FileInfo, *, what: str) -> None:
+    """Return only if the file has the size and every checksum that `info` declares.
+
+    Without declared hashes, the size alone is compared.
+
+    Raises:
+        ChecksumMismatch: Size or a checksum differs; `expected`, `found` and `hash` are attributes.
+        OSError: The file cannot be read.
+    """
+    hashers = {name: new_hash(name) for name in info.hashes}
+    with path.open("rb", buffering=0) as file:
+        num_bytes = file.seek(0, 2)
+        if num_bytes == info.num_bytes and hashers:
+            file.seek(0)
+            num_bytes = _feed(file, list(hashers.values()))
+    check_size(num_bytes, info.num_bytes, what=what)
+    compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, info.hashes, what=what)
+
+
+def _feed(file: FileIO, hashers: list[Hasher]) -> int:
+    total, chunk = 0, memoryview(bytearray(_CHUNK_BYTES))
+    while count := file.readinto(chunk):
+        total += count
+        for hasher in hashers:
+            hasher.update(chunk[:count])
+    return total
 
 
 class MappedFile:
@@ -72,9 +123,7 @@ class MappedRows:
     def __init__(self, files: Sequence[MappedFile], which: Int64s) -> None:
         """Keep the files mapped while this lives.
 
-        Args:
-            files: At least one.
-            which: For each row its place in `files`, int64, shape (n,).
+        `which` is each row's place in `files`, of which there is at least one: int64, shape (n,).
         """
         self.files = files
         self.which = which

@@ -7,7 +7,7 @@ from typing import Any
 from smalti.attributes import Replaceable
 from smalti.errors import StoreError
 from smalti.format import ShardInfo
-from smalti.format.reading.selection import pick
+from smalti.format.reading.batch import pick
 from smalti.storage import LocalStore, open_store
 from smalti.stream import OpenStreams, StreamOptions
 

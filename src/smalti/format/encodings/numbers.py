@@ -1,4 +1,6 @@
-"""The `ndarray` encodings: element type and shape each in the column's name, or in front of every value.
+"""Encodings of numbers: single ones in a fixed number of bytes, and arrays (`ndarray`); casts that lose nothing.
+
+The element type and the shape of an array stand each in the column's name, or in front of every value:
 
     ndarray                  [dtype code 1 byte] [shape header] [values]
     ndarray:DTYPE                                [shape header] [values]
@@ -8,6 +10,7 @@ Shape header: one byte `ndim << 2 | k`, then ndim sizes of 1 << k bytes each, k 
 size.
 """
 
+import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -16,16 +19,128 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import FormatError, SchemaError
-from smalti.format.encodings.casting import cast_exact, little_endian
-from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, kind_of
+from smalti.format.encodings.encoding import Array, Bytes1d, Encoding, Int64s, damaged, kind_of
 from smalti.format.sizes import MAX_FILE_BYTES
 
+SCALAR_NAMES = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
+STRUCT_CODES = dict(zip(SCALAR_NAMES, "bhiqBHIQefd", strict=True))
 DTYPE_CODES = {
     "uint8": 8, "int8": 9, "uint16": 16, "int16": 17, "float16": 18, "uint32": 32, "int32": 33, "float32": 34,
     "uint64": 64, "int64": 65, "float64": 66,
 }  # fmt: skip
-DTYPES = {code: little_endian(name) for name, code in DTYPE_CODES.items()}
 MAX_DIMS = 63
+
+
+def little_endian(dtype: Any) -> "np.dtype[Any]":
+    """Return the dtype with its bytes in the order that MDS stores."""
+    found: np.dtype[Any] = np.dtype(dtype).newbyteorder("<")
+    return found
+
+
+def cast_exact(values: Array, dtype: Any) -> Array:
+    """Return the same numbers as `dtype`: casting back gives equal values, with NaN and the sign of zero kept.
+
+    `values` are booleans, integers or floats of any shape and byte order, `dtype` is an integer or float type.
+
+    Raises:
+        SchemaError: Not numbers, or a number that `dtype` cannot hold exactly; `row` is the first such index along the
+            first axis.
+    """
+    target = little_endian(dtype)
+    if values.dtype == target:
+        return values
+    if values.dtype.kind not in "biuf":
+        raise SchemaError(f"expected numbers for {target.name}, found {values.dtype.name}.", row=0)
+    with np.errstate(all="ignore"):
+        if values.dtype.kind == "b":
+            return values.astype(target)
+        if values.dtype.kind in "iu":
+            out, good = _from_integers(values, target)
+        else:
+            out, good = _from_floats(values, target)
+    if not good.all():
+        row = int(np.argmin(good.reshape(len(good), -1).all(axis=1))) if good.ndim else 0
+        raise SchemaError(
+            f"a value of type {values.dtype.name} cannot be stored as {target.name} without loss; change the column's "
+            "encoding, or cast explicitly before writing.",
+            row=row,
+        )
+    return out
+
+
+def _from_integers(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
+    out = values.astype(target)
+    if target.kind in "iu":
+        # A number that wrapped around casts back unchanged, but its sign differs in between.
+        return out, np.asarray((out.astype(values.dtype) == values) & ((out < 0) == (values < 0)))
+    return out, _equal_as_integers(out, values)
+
+
+def _from_floats(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
+    out = values.astype(target)
+    if target.kind == "f":
+        return out, np.asarray((out.astype(values.dtype) == values) | np.isnan(values))
+    return out, _equal_as_integers(values, out) & ~((values == 0) & np.signbit(values))
+
+
+def _equal_as_integers(floats: Array, integers: Array) -> Array:
+    """Compare floats with integers exactly; a float outside the integer type's range is not equal."""
+    limits = np.iinfo(integers.dtype)
+    # The bounds are powers of two, exact in float64; casting a float beyond them is undefined and differs by machine.
+    wide = floats.astype(np.float64) if floats.dtype.itemsize < 8 else floats
+    inside = np.isfinite(wide) & (wide >= float(limits.min)) & (wide < float(limits.max + 1))
+    whole = np.where(inside, wide, 0).astype(integers.dtype)
+    return np.asarray(inside & (whole == integers) & (whole.astype(wide.dtype) == wide))
+
+
+class Scalar(Encoding):
+    """A number of one numpy type, little-endian; decodes to a numpy scalar."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        self.dtype = little_endian(dtype)
+        super().__init__(name, self.dtype.itemsize)
+        self._pack = struct.Struct(f"<{STRUCT_CODES[dtype]}").pack if self.dtype.kind in "iu" else None
+
+    def encode(self, value: Any) -> bytes:
+        """Return the number in `size` bytes; integers, booleans and floats are accepted if nothing is lost."""
+        if self._pack is not None and not isinstance(value, np.bool_):  # numpy 2.2 warns where struct takes it
+            try:
+                return self._pack(value)
+            except (struct.error, TypeError):
+                pass  # not an integer, or out of range: the slow path accepts exact floats and explains the rest
+        if isinstance(value, int | float | np.generic | np.ndarray):
+            number = np.asarray(value)
+            if number.ndim == 0 and number.dtype.kind in "biuf":
+                return cast_exact(number, self.dtype).tobytes()
+        raise SchemaError(f"expected one number that fits {self.dtype.name}, found {kind_of(value)}.")
+
+    def decode(self, data: bytes) -> Any:
+        """Return a numpy scalar."""
+        return np.frombuffer(data, self.dtype)[0]
+
+    def decode_many(self, data: Bytes1d, offsets: Int64s) -> Array:
+        """Return an array of n numbers, for `int` too; a view of `data`."""
+        size = self.dtype.itemsize
+        wrong = np.diff(offsets) != size
+        if wrong.any():
+            raise damaged(int(wrong.argmax()), f"{self.dtype.name} takes {size} bytes.")
+        return data.view(self.dtype)
+
+
+class Int(Scalar):
+    """int64, decoding to a Python int."""
+
+    def __init__(self) -> None:
+        super().__init__("int", "int64")
+
+    def decode(self, data: bytes) -> int:
+        """Return a Python int."""
+        return int.from_bytes(data, "little", signed=True)
+
+
+DTYPES = {code: little_endian(name) for name, code in DTYPE_CODES.items()}
 
 
 def is_possible(shape: tuple[int, ...]) -> bool:
@@ -72,10 +187,7 @@ class Heads:
 def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -> Heads | None:
     """Parse the headers of all values; None if one is damaged, or if element types differ.
 
-    Args:
-        data: As for `Encoding.decode_many`.
-        offsets: As there; at least one value.
-        dtype: The element type; None if a code in front of each shape declares it.
+    There is at least one value. `dtype` is None if a code in front of each shape declares the element type.
     """
     begin, end = offsets[:-1], offsets[1:]
     num_code_bytes = 1 if dtype is None else 0
@@ -197,12 +309,7 @@ class NdArray(Encoding):
         return super().decode_many(data, offsets) if heads is None else _views(data, offsets, heads)
 
     def decode_block(self, data: Bytes1d, offsets: Int64s) -> Array | None:
-        """Return all values as one fresh array of shape (n, *shape); None if their headers are not all equal.
-
-        Args:
-            data: As for `decode_many`.
-            offsets: As there.
-        """
+        """Return all values as one fresh array of shape (n, *shape); None if their headers are not all equal."""
         count = len(offsets) - 1
         if self.shape is not None and self.dtype is not None:
             whole = len(data) == count * (self.size or 0) and (np.diff(offsets) == self.size).all()

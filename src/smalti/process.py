@@ -1,0 +1,116 @@
+"""Facts of one process: values that a fork does not share, the end with the parent, the Python of its children.
+
+`PerProcess` is for clients of object stores, which hold sockets, threads and event loops: a forked child must not use
+them. Imports no PySpark.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+_creation_lock = threading.RLock()
+_inherited: list[Any] = []
+"""Copies of the parent's values after a fork, kept alive: their finalizers use threads that only the parent has."""
+POLL_SECONDS = 1.0
+GRACE_SECONDS = 10.0
+"""Time for a process whose parent has died to save its work."""
+_PR_SET_PDEATHSIG = 1
+_DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTHON is not set
+
+
+def _after_fork_in_child() -> None:
+    # A thread of the parent may have held either lock during the fork; in the child it would never be released.
+    global _creation_lock  # noqa: PLW0603 -- one lock per process is the point
+    _creation_lock = threading.RLock()
+    asyn = sys.modules.get("fsspec.asyn")
+    if asyn is not None:
+        asyn.reset_lock()  # fsspec's own hook clears a variable of another name and leaves its lock held
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class PerProcess(Generic[T]):
+    """A value that each process creates on first use; thread-safe, and picklable if `make` is."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._slot: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        """Return this process's value; creates it on the first call."""
+        slot = self._slot
+        if slot is not None and slot[0] == os.getpid():
+            return slot[1]
+        with _creation_lock:
+            slot = self._slot
+            if slot is None or slot[0] != os.getpid():
+                if slot is not None:
+                    _inherited.append(slot)
+                slot = (os.getpid(), self._make())
+                self._slot = slot
+            return slot[1]
+
+    def peek(self) -> T | None:
+        """Return this process's value if it exists, else None."""
+        slot = self._slot
+        return slot[1] if slot is not None and slot[0] == os.getpid() else None
+
+    def renew(self, old: T) -> None:
+        """Discard the value if it is still `old`; the next `get` creates another."""
+        with _creation_lock:
+            if self._slot is not None and self._slot[1] is old:
+                self._slot = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make, "_slot": None}
+
+
+def request_death_signal(number: signal.Signals) -> None:
+    """Ask the kernel to send `number` to this process when its parent dies; a no-op except on Linux.
+
+    The kernel sends it when the *thread* that started this process ends, so that thread has to wait for this process.
+    The death of a parent before the call goes unnoticed: check for it after the call.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process when process `parent`, which started it, has died.
+
+    The process gets SIGTERM, so that it can save its work, and exits `GRACE_SECONDS` later. On Linux the kernel sends
+    SIGTERM at once; on all systems a thread checks for the parent every `POLL_SECONDS`.
+    """
+    request_death_signal(signal.SIGTERM)
+    threading.Thread(target=_end_after, args=(parent,), name="smalti-orphan-watch", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)
+
+
+def use_driver_python(spark: Any) -> None:
+    """Make Python workers that a local master starts from now on run the interpreter of this process.
+
+    PySpark uses PYSPARK_PYTHON, else the first `python3` on PATH: in a virtual environment that is not activated, that
+    is another Python, of another version or without the packages. A no-op if PYSPARK_PYTHON is set, if the session has
+    another interpreter already, and on a cluster or Spark Connect, whose workers are on other machines.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect") or not sys.executable:
+        return
+    context = spark.sparkContext
+    chosen = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None)
+    if context.master.startswith("local") and not chosen and context.pythonExec == _DEFAULT_PYTHON:
+        context.pythonExec = sys.executable
