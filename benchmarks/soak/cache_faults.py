@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.soak.faults import Fault, Field, Heal, Impossible, classes
-from smalti.cache.files import BUDGET_LOCK
-from smalti.cache.locking import FileLock
+from smalti.cache.files import BUDGET_LOCK, FileLock
 from smalti.storage.retry import Deadline
 
 BALLAST = ".ballast"

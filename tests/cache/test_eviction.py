@@ -9,7 +9,7 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
 from smalti.dataset import StreamingDataset
-from smalti.dataset.run import MAX_PASSES
+from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
 from smalti.testing import LoggedStore

@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from smalti.cache.files import lock_of
-from smalti.cache.locking import FileLock
+from smalti.cache.files import FileLock, lock_of
 from smalti.errors import ShardNotFound
 from smalti.storage.retry import Deadline
 from smalti.testing import MemoryStore

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.catalog import diff, publish, verify
-from smalti.catalog.publishing.publish import announce_removal
+from smalti.catalog.publishing import announce_removal
 from smalti.catalog.reading import find_newest
 from smalti.catalog.tags import tag, tags, untag, version_of_tag
 from smalti.errors import (

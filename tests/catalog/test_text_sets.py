@@ -8,7 +8,7 @@ import pytest
 
 from smalti.catalog import Draft, load_manifest, new_write_id, publish, verify
 from smalti.catalog.table.arrow import emit_table, parse_table
-from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo, parse_index, text_schema
 from smalti.testing import MemoryStore

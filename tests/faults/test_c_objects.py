@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, verify
-from smalti.catalog.publishing.commit import PublishingClock
+from smalti.catalog.commit import PublishingClock
 from smalti.errors import ShardNotFound, SmaltiError, StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source
-from smalti.cache.options import detect_cache_folder
+from smalti.cache.sources import detect_cache_folder
 from smalti.catalog import load_manifest
 from smalti.dataset import StreamingDataset
 from smalti.dataset.local import LocalDataset

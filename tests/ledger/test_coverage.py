@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.errors import FormatError
-from smalti.ledger.coverage import Coverage
+from smalti.ledger.checking import Coverage
 
 BLOCK = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from smalti.cursor import Cursor
 from smalti.errors import CursorError
 from smalti.ledger import LedgerWriter, PassStart, check_ledger
-from smalti.ledger.sums import Sum, sum_of
+from smalti.ledger.records import Sum, sum_of
 from smalti.order import Division, plan_epoch
 from smalti.world import World
 

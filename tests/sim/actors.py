@@ -5,10 +5,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from smalti.catalog import Draft, Manifest, load_manifest, publish, rollback
-from smalti.catalog.additions.columns import live_keys
-from smalti.catalog.publishing.publish import Mode, check_target
+from smalti.catalog.publishing import Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.catalog.retention.vacuum import vacuum
+from smalti.catalog.sidecars import live_keys
 from smalti.errors import (
     CatalogError,
     CommitConflict,

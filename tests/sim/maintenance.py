@@ -5,13 +5,12 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
-from smalti.catalog import Draft, Manifest, load_manifest, tag, untag
-from smalti.catalog.additions.columns import ColumnsEntry, columns_of
-from smalti.catalog.publishing import publish
-from smalti.catalog.publishing.check_stored import check_stored
+from smalti.catalog import Draft, Manifest, load_manifest, publishing, tag, untag
+from smalti.catalog.publishing import check_stored
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import ColumnsEntry, columns_of
 from smalti.catalog.table.arrow import emit_table
-from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.shard_table import digest_of
 from smalti.catalog.tags import version_of_tag
 from smalti.errors import (
     CommitConflict,
@@ -85,7 +84,7 @@ def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
 
 def replace_content_in_simulation(store: SimStore, draft: Draft, **options: Any) -> Manifest:
     """Call the real `replace_content` with the clock of the actor that uses the store."""
-    return publish.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
+    return publishing.replace_content(store, draft, clock=SimClock(store.disk.world, store.actor), **options)
 
 
 replace_content = replace_content_in_simulation
@@ -101,13 +100,13 @@ def compactor(stage: Stage, name: str) -> Callable[[Actor], None]:
             return
         made: list[ShardInfo] = []
 
-        def publish() -> Manifest:
+        def publishing() -> Manifest:
             markers.begin(store, write_id)
             made.extend(_merge(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}", since))
             _pause(stage, actor)
             return publish_compacted(store, base, made, write_id)
 
-        error = _published(stage, actor, Job(name, "compact", ()), publish)
+        error = _published(stage, actor, Job(name, "compact", ()), publishing)
         if isinstance(error, stage.habits.cleans_up_after):
             remove(store, [shard for shard in made if write_id in shard.raw.basename])
 
@@ -125,11 +124,11 @@ def _pause(stage: Stage, actor: Actor) -> None:
     stage.world.sleep(actor, stage.world.dice.choice((0.0, 0.0, 2.0, 9 * DAY)))
 
 
-def _published(stage: Stage, actor: Actor, job: Job, publish: Callable[[], Manifest]) -> SmaltiError | None:
+def _published(stage: Stage, actor: Actor, job: Job, publishing: Callable[[], Manifest]) -> SmaltiError | None:
     """Publish and record the result; return the error if there was one."""
     stage.oracle.jobs[job.name], since = job, stage.world.now
     try:
-        made = publish()
+        made = publishing()
     except SmaltiError as error:
         stage.world.log(actor, f"failed: {type(error).__name__}")
         if isinstance(error, CommitUnknown):
@@ -191,7 +190,7 @@ def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
         if base is None or columns_of(base.sidecars):
             return
 
-        def publish() -> Manifest:
+        def publishing() -> Manifest:
             markers.begin(store, write_id)
             added = _added_shards(stage, store, base, f"{write_id}/00000-{len(stage.world.actors)}")
             entry = _entry(store, added, write_id)
@@ -200,7 +199,7 @@ def adder(stage: Stage, name: str) -> Callable[[Actor], None]:
             draft = Draft(write_id, base.schema, base.shards, sidecars=(entry.to_json(),))
             return reshard.publish_from(store, base, draft, operation="add_columns")
 
-        _published(stage, actor, Job(name, "add_columns", ()), publish)
+        _published(stage, actor, Job(name, "add_columns", ()), publishing)
 
     return work
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from smalti.catalog import commit, index, next_version, publishing
 from smalti.catalog.header import INDEX, header_key
-from smalti.catalog.index import refresh
-from smalti.catalog.publishing import commit, next_version, publish
 from smalti.catalog.reading import find_newest
 from smalti.catalog.retention import sweep
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
@@ -39,7 +38,7 @@ def unconditional_put() -> Iterator[Habits]:
 @contextmanager
 def published_before_uploads_end() -> Iterator[Habits]:
     """Tasks answer before their shards are stored, and publishing does not check them."""
-    with patch.object(publish, "check_stored", _do_nothing):
+    with patch.object(publishing, "check_stored", _do_nothing):
         yield Habits(waits_for_uploads=False)
 
 
@@ -61,7 +60,7 @@ def lost_reply_is_a_failure() -> Iterator[Habits]:
             raise CommitConflict("counted as a failure") from error
         return header
 
-    with patch.object(publish, "commit", planted):
+    with patch.object(publishing, "commit", planted):
         yield Habits()
 
 
@@ -89,9 +88,9 @@ def index_of_an_older_version() -> Iterator[Habits]:
     """A publisher does not look for newer versions when it writes the index files."""
 
     def write_only(store: Any, manifest: Any) -> None:
-        refresh._write(store, manifest, stale=set())
+        index._write(store, manifest, stale=set())
 
-    with patch.object(publish, "refresh_index", write_only):
+    with patch.object(publishing, "refresh_index", write_only):
         yield Habits()
 
 
@@ -126,7 +125,7 @@ def write_ids_forgotten() -> Iterator[Habits]:
     def next_header(content: Any, write_id: str, step: Any) -> Any:
         return replace(real(content, write_id, step), writes={})
 
-    with patch.object(publish, "next_header", next_header), patch.object(next_version, "next_header", next_header):
+    with patch.object(publishing, "next_header", next_header), patch.object(next_version, "next_header", next_header):
         yield Habits()
 
 
@@ -141,7 +140,7 @@ def unknown_is_a_refusal() -> Iterator[Habits]:
         except CommitUnknown as error:
             raise CommitConflict("counted as a failure") from error
 
-    with patch.object(publish, "commit", planted):
+    with patch.object(publishing, "commit", planted):
         yield Habits()
 
 
@@ -159,7 +158,7 @@ def timeout_forgotten() -> Iterator[Habits]:
                 raise cause from error
             raise
 
-    with patch.object(publish, "commit", planted):
+    with patch.object(publishing, "commit", planted):
         yield Habits()
 
 
@@ -205,13 +204,13 @@ def vacuum_without_a_fence() -> Iterator[Habits]:
 @contextmanager
 def fence_ignored() -> Iterator[Habits]:
     """A writer publishes although its write id is fenced."""
-    real = publish.check_target
+    real = publishing.check_target
 
     def check_target(store: Any, mode: Any, **options: Any) -> Any:
         newest = real(store, mode, **options)
         return newest if newest.header is None else replace(newest, header=replace(newest.header, fenced=()))
 
-    with patch.object(publish, "check_target", check_target), patch.object(publish, "check_stored", _do_nothing):
+    with patch.object(publishing, "check_target", check_target), patch.object(publishing, "check_stored", _do_nothing):
         yield Habits()
 
 
@@ -260,12 +259,12 @@ def version_as_old_as_itself() -> Iterator[Habits]:
 @contextmanager
 def rollback_to_what_was_removed() -> Iterator[Habits]:
     """A rollback ignores expired versions and does not check the shards."""
-    real = publish._target
+    real = publishing._target
 
     def target(store: Any, newest: Any, version: int) -> Any:
         return real(store, replace(newest, expired=()), version)
 
-    with patch.object(publish, "_target", target), patch.object(publish, "check_stored", _do_nothing):
+    with patch.object(publishing, "_target", target), patch.object(publishing, "check_stored", _do_nothing):
         yield Habits()
 
 
@@ -313,7 +312,7 @@ def vacuum_that_forgets_columns() -> Iterator[Habits]:
 @contextmanager
 def split_index_left_behind() -> Iterator[Habits]:
     """The index file of a split that the newest version does not have stays."""
-    with patch.object(refresh, "_remove_older", _do_nothing):
+    with patch.object(index, "_remove_older", _do_nothing):
         yield Habits()
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smalti.stream.joined import AlignedShards
+from smalti.stream.opened import AlignedShards
 
 # Three streams of 3, 2 and 2 shards; columns were added twice to the first, never to the second, once to the third:
 #   streams 0 1 2 | 3 4 | 5 6     additions to the first 7 8 9 and 10 11 12     to the third 13 14

@@ -10,8 +10,7 @@ from smalti.cache.cache import ShardCache
 from smalti.cache.eviction import default_cache_limit
 from smalti.cache.mapping import with_descriptors
 from smalti.cache.next_use import Uses, least_bytes
-from smalti.cache.options import CacheOptions
-from smalti.cache.sources import Source
+from smalti.cache.sources import CacheOptions, Source
 from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 
 __all__ = [

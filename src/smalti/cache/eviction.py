@@ -29,6 +29,7 @@ from smalti.cache.files import (
     BUDGET_LOCK,
     NETWORK,
     Contents,
+    FileLock,
     SeenFiles,
     filesystem_of,
     folders_of,
@@ -38,10 +39,8 @@ from smalti.cache.files import (
     scan,
     target_of,
 )
-from smalti.cache.leases import Lease, LeaseContents, read_leases
-from smalti.cache.locking import FileLock
 from smalti.cache.mapping import OpenShards
-from smalti.cache.next_use import NEVER, UpcomingUses
+from smalti.cache.next_use import NEVER, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of
@@ -69,11 +68,6 @@ def default_cache_limit(
 
     Half of what is free on the disk of the cache folder. Copies of this version that exist already count as free, so
     that a job that is started again keeps its limit. At least the largest shard.
-
-    Args:
-        source: the shards, and the options that name the folder of the copies.
-        free_bytes: returns the free bytes of the disk that a folder lies on.
-        filesystem: returns the type of a folder's file system.
 
     Returns:
         None where nothing is copied, because shards are read where they lie, and on a network file system, where no
@@ -117,13 +111,7 @@ class _Candidate:
 class SpaceManager:
     """The limit of one cache in one process: admits fetches and evicts copies; thread-safe.
 
-    Args:
-        limit: Bytes; None for no limit.
-        sources: The shards, and the folders of their copies.
-        counters: Counters for evictions.
-        opened: The shards that this process has mapped; evicted ones are unmapped, as their files take space until
-            then.
-        free_bytes: Returns the free bytes of the disk of a folder.
+    Evicted shards that this process has mapped are unmapped, as their files take space until then.
     """
 
     def __init__(
@@ -159,12 +147,8 @@ class SpaceManager:
     def admit(self, shard: int, num_bytes: int, lock: FileLock, deadline: Deadline, *, is_ahead: bool) -> None:
         """Reserve the bytes that a fetch will keep, and free disk space for it.
 
-        Args:
-            shard: Id of the shard.
-            num_bytes: Bytes that its copies will take.
-            lock: Lock of the fetch, whose file holds the reservation.
-            deadline: For waiting for the folder's lock.
-            is_ahead: Whether no reader waits for the shard yet.
+        `lock` is that of the fetch, whose file holds the reservation; with `is_ahead`, no reader waits for the shard
+        yet.
 
         Raises:
             NoSpaceYet: it is fetched ahead, and what lies in the cache is needed sooner.

@@ -8,8 +8,8 @@ A wrong hash reaches the user in these steps:
    already, and `CheckedFile` (`transfer.py`) raises it while a file arrives.
 2. Of a file that is fetched, the fetch is repeated; after the last attempt `Fetcher._final_error` adds shard, key and
    number of attempts. Of a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
-3. `FetchQueue` (`prefetch.py`) keeps the error for the reader of the shard, and `ShardCache` (`cache.py`) raises a copy
-   in every thread that reads it. Nothing above wraps it.
+3. `FetchQueue` (`cache.py`) keeps the error for the reader of the shard, and `ShardCache` raises a copy in every thread
+   that reads it. Nothing above wraps it.
 """
 
 import errno
@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from smalti.cache.eviction import SpaceManager
-from smalti.cache.files import lock_of, make_parent, part_of, quarantine, remove_parts
-from smalti.cache.locking import FileLock
+from smalti.cache.files import FileLock, lock_of, make_parent, part_of, quarantine, remove_parts
 from smalti.cache.mapping import OpenShards, ShardOpener
 from smalti.cache.sources import CopyPaths, ShardFile, ShardSources, ShardToFetch, Source
 from smalti.cache.stats import Counters
@@ -68,16 +67,7 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class ShardLoader:
-    """Shards by id: fetched, verified and mapped. Thread-safe, but each shard must be loaded by one thread at a time.
-
-    Args:
-        sources: The shards.
-        opened: The shards that are mapped.
-        space: The limit on copies.
-        counters: Counters for bytes, attempts and failures.
-        tuner: The number of transfers at once.
-        clock: Seconds from any fixed point, for the deadlines of transfers.
-    """
+    """Shards by id: fetched, verified and mapped. Thread-safe; each shard must be loaded by one thread at a time."""
 
     def __init__(
         self,
@@ -110,9 +100,13 @@ class ShardLoader:
         was_here = all(map(os.path.exists, copies))
         opener = ShardOpener(shard, self._sources.sources[number], self._opened, is_copied=bool(copies))
         try:
-            loaded = self._opened.with_descriptors(
-                lambda: self._fetchers[number].load(shard, opener, space, is_ahead=is_ahead)
-            )
+            while True:
+                try:
+                    loaded = self._fetchers[number].load(shard, opener, space, is_ahead=is_ahead)
+                    break
+                except StoreError as error:  # locks and temporaries are files, too
+                    if not self._opened.free_descriptors(error):
+                        raise
         except ChecksumMismatch as error:
             explained = opener.explain(error)
             if explained is error:
@@ -423,10 +417,7 @@ class Fetcher:
 class _FullDisk:
     """Freeing space for one shard on a full disk.
 
-    Args:
-        shard_id: The shard.
-        fetch: Its fetch.
-        seconds: How long to wait for evicted files that are still mapped somewhere.
+    `seconds` is how long to wait for evicted files that are still mapped somewhere.
     """
 
     def __init__(self, shard_id: int, fetch: _Fetch, seconds: float) -> None:

@@ -1,7 +1,8 @@
 """The folder of one data set's copies: its files by name, size and lock, and creating them safely.
 
 The state of the cache is what lies on disk; nothing is remembered. A killed process leaves temporaries and a lock file
-that is no longer locked. The kernel releases locks, which distinguishes stale files from those of living processes.
+that is no longer locked: the kernel releases a `flock` when its holder dies, which distinguishes stale files from those
+of living processes.
 
 Folders and files are private: mode 0700, owned by this user, and never opened through a planted link.
 """
@@ -12,17 +13,23 @@ import hashlib
 import os
 import re
 import stat
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
+from types import TracebackType
 
-from smalti.cache.locking import NOT_A_FILE, FileLock
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
-from smalti.storage.retry import Deadline
+from smalti.storage.retry import Deadline, jitter
 
+NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
+"""Errors of opening a lock file in whose place a link, a socket or the like was put."""
+_FIRST_PAUSE = 0.002  # seconds between two attempts at a lock; grows by half each time
+_locked: set[int] = set()
+"""Descriptors of the locks that this process holds."""
 PART_SUFFIX = ".part"
 BAD_PREFIX = ".bad-"
 LOCK_SUFFIX = ".lock"
@@ -36,6 +43,123 @@ NETWORK = {
 _PART = re.compile(r"\.(.+)\.\d+\.[0-9a-f]+(?:\.raw)?\.part")
 _FOLDER = re.compile(r"[0-9a-f]{32,128}(?:\.[0-9a-f]{16})?(?:\.uid\d+)?")
 _warned_folders: set[str] = set()
+
+
+def _close_inherited() -> None:
+    # A forked child shares the parent's open lock: if it kept it, the lock would outlive a killed parent.
+    for descriptor in list(_locked):
+        with suppress(OSError):
+            os.close(descriptor)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def register_lock(descriptor: int) -> None:
+    """Have forks of this process close the descriptor of a lock, so that they do not keep it."""
+    _locked.add(descriptor)
+
+
+def unregister_lock(descriptor: int) -> None:
+    """Record that a lock is about to be released."""
+    _locked.discard(descriptor)
+
+
+class FileLock:
+    """An exclusive lock on a path, between processes and threads; a context manager that removes the file on release.
+
+    `what` is the thing that is locked, for messages; `longest_pause` the most seconds between two attempts.
+
+    Raises:
+        StoreTimeout: another process or thread held it until the deadline.
+    """
+
+    def __init__(self, path: Path, deadline: Deadline, what: str, *, longest_pause: float = 0.05) -> None:
+        self._path = path
+        self._deadline = deadline
+        self._what = what
+        self._descriptor = -1
+        self._longest_pause = longest_pause
+        self.is_new = False
+        """True if this holder created the file, so that no process was killed while it held the lock."""
+
+    def __enter__(self) -> "FileLock":
+        pause = _FIRST_PAUSE
+        while True:
+            if self._try():
+                return self
+            if self._deadline.passed():
+                raise StoreTimeout(
+                    f"{self._what}: another process of this host was fetching it (lock {self._path}) and did not "
+                    f"finish within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
+                    path=str(self._path),
+                )
+            time.sleep(min(pause, self._deadline.left()) * jitter(0.5, 1.0))
+            pause = min(pause * 1.5, self._longest_pause)
+
+    @property
+    def path(self) -> Path:
+        """The lock file."""
+        return self._path
+
+    def reserve(self, num_bytes: int) -> None:
+        """Reserve bytes for the holder: they are the size of the lock file, which is sparse and takes no space."""
+        os.ftruncate(self._descriptor, num_bytes)
+
+    def announce(self, name: str) -> None:
+        """Write into the lock file the name of the file that the holder writes now, for `EarlyReader`. Best effort."""
+        with suppress(OSError):  # on a full disk: the file is then read when it is complete
+            os.pwrite(self._descriptor, name.encode() + b"\0", 0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        unregister_lock(descriptor)
+        # Removed while still locked: a waiting process notices that the name is gone and starts over.
+        self._path.unlink(missing_ok=True)
+        # Explicitly: a child that was forked in between shares the open file, and closing would not unlock it.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+    def _try(self) -> bool:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            try:
+                descriptor, is_new = os.open(self._path, flags | os.O_EXCL, 0o600), True
+            except FileExistsError:
+                descriptor, is_new = os.open(self._path, flags, 0o600), False
+        except OSError as error:
+            if error.errno in NOT_A_FILE:  # a link or the like, in a folder of this user alone
+                self._path.unlink(missing_ok=True)
+            elif error.errno != errno.EISDIR:
+                raise
+            else:
+                raise StoreError(f"{self._path} is a folder, and stands where a lock belongs; remove it") from error
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not self._is_current(descriptor):
+            os.close(descriptor)
+            return False
+        register_lock(descriptor)
+        self._descriptor, self.is_new = descriptor, is_new
+        return True
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Return whether the locked file is still the one under the name."""
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(descriptor), there)
 
 
 def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
@@ -203,9 +327,7 @@ SeenFiles = dict[str, tuple[int, Path, int]]
 def scan(root: Path, seen: SeenFiles | None = None) -> Contents:
     """Return the files below a folder; those that come or go during the scan may be missed.
 
-    Args:
-        root: The folder; one that does not exist is empty.
-        seen: Result of the last scan, which is updated: repeated scans then need no size of a known file.
+    `seen` is the result of the last scan, which is updated: repeated scans then need no size of a known file.
     """
     found, fresh = Contents(), SeenFiles()
     before = {} if seen is None else seen

@@ -28,13 +28,13 @@ import numpy as np
 import xxhash
 
 from smalti.cache.files import is_quarantined, quarantine
-from smalti.cache.options import detect_open_limit
 from smalti.cache.sources import ShardToFetch, Source
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import AnyShard
 
 CHECKS_PER_SECOND = 2_000.0
 """Files that are compared per second at most: about one percent of a core, at some microseconds each."""
+_MAX_OPEN_SHARDS = 512
 _SAVED_SECONDS = 2.0
 """Seconds whose comparisons may be made at once, at the start and after a pause."""
 _SKIPPED_CALLS = 63
@@ -112,9 +112,6 @@ class CheckBudget:
 
     A loop that does nothing but read compares only some of its files. A loop with other work, as in any training,
     compares all of them. Not exact when several threads use it.
-
-    Args:
-        clock: Seconds from any fixed point.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -181,11 +178,7 @@ def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
 
 
 class OpenShards:
-    """The shards that this process has mapped, and the states in which their files were verified and mapped.
-
-    Args:
-        num_shards: Shards of the cache.
-    """
+    """The shards that this process has mapped, and the states in which their files were verified and mapped."""
 
     def __init__(self, num_shards: int) -> None:
         self.verified = VerifiedFiles(num_shards)
@@ -250,20 +243,12 @@ class OpenShards:
     def __len__(self) -> int:
         return len(self._shards)
 
-    def with_descriptors(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns; while no descriptor is left, unmap shards and call again.
+    def free_descriptors(self, error: StoreError) -> bool:
+        """Return whether shards were unmapped because no descriptor was left, so that another attempt may succeed.
 
         Other caches unmap first, then this one, which keeps no more shards mapped from then on.
-
-        Raises:
-            StoreError: what `call` raised, once nothing is left to unmap.
         """
-        while True:
-            try:
-                return call()
-            except StoreError as error:  # noqa: PERF203 -- locks and temporaries are files, too
-                if not is_out_of_descriptors(error) or not (_drop_half_of_each(but=self) or self._halve()):
-                    raise
+        return is_out_of_descriptors(error) and bool(_drop_half_of_each(but=self) or self._halve())
 
     def _halve(self) -> int:
         before = len(self._shards)
@@ -338,11 +323,8 @@ def with_descriptors(call: Callable[[], T]) -> T:
 class ShardOpener:
     """The opening of one shard: whether its files have to be verified, and mapping them.
 
-    Args:
-        shard: The shard.
-        source: Its source.
-        known: The open shards of its cache; the files are recorded there when they are mapped.
-        is_copied: Whether the files are copies, which are fetched again when they are wrong.
+    The files are recorded in `known` when they are mapped. With `is_copied` they are copies, which are fetched again
+    when they are wrong.
     """
 
     def __init__(self, shard: ShardToFetch, source: Source, known: OpenShards, *, is_copied: bool) -> None:
@@ -406,3 +388,11 @@ class ShardOpener:
             shard=self._shard.shard_id,
             key=self._shard.info.raw.basename,
         )
+
+
+def detect_open_limit() -> int:
+    """Return how many shards may be mapped at once: a quarter of the files this process may open, 8 to 512."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_OPEN_SHARDS
+    return max(8, min(_MAX_OPEN_SHARDS, soft // 4))

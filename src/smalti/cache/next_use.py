@@ -1,19 +1,30 @@
-"""The order in which shards are needed, so that the one needed last is evicted; and the bytes that this costs. Pure.
+"""The next use of each shard: in this process, by the order that it reads, and in others, by their leases.
 
-Intended behaviour; anything else is a bug:
+What is needed last is evicted. Intended behaviour; anything else is a bug:
 1. A turn is a step and, within it, a shard: a batch requests its shards by number, the lowest first.
 2. Steps are looked up when the next use of a shard is requested and not known yet, `MAX_LOOKAHEAD` uses ahead at most;
    a shard that is not among them counts as needed last.
 3. Past uses are dropped. No clock is involved: distances are counted in steps.
+4. A lease is a file in which a process announces the shards that it will read soon, so that others do not evict them.
+   The process holds an exclusive lock on it, which the kernel releases when the process dies: an unlocked lease is
+   stale.
 """
 
+import fcntl
+import json
+import os
+import secrets
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from smalti.cache.files import LEASES, is_held, register_lock, unregister_lock
 
 Ints = NDArray[np.int64]
 
@@ -22,6 +33,7 @@ NEVER = np.iinfo(np.int64).max
 MAX_LOOKAHEAD = 1 << 22
 """Uses that are looked up ahead at most: 60 MB and about a second, spread over as many samples read."""
 _STEP_BITS = 40  # 10^12 steps; 8 million shards
+_MAX_CREATE_ATTEMPTS = 5  # a sweep by another process may remove the new file before this one locks it
 
 
 @dataclass(frozen=True)
@@ -165,3 +177,121 @@ def least_bytes(
         next_use[shard] = following[place]
         heappush(latest, (-following[place], shard))
     return total
+
+
+@dataclass(frozen=True)
+class LeaseContents:
+    """The shards that one process will read soon."""
+
+    order: str = ""
+    """Identifies the order that it reads; processes that read the same one count the same steps."""
+    current_step: int = 0
+    """Step that it is reading; updated at every step."""
+    next_use: Mapping[str, int] = field(default_factory=dict)
+    """Step of the next use by file name, relative to the cache folder; updated occasionally, so entries may be past."""
+
+
+class Lease:
+    """The lease of this process on one cache folder; its file is created by the first `renew`."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / LEASES
+        self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
+        self._descriptor = -1
+        self._pid = os.getpid()
+
+    def renew(self, contents: LeaseContents) -> None:
+        """Write the lease. Best effort: a failed write is ignored and leaves the shards evictable."""
+        body = json.dumps({"order": contents.order, "soon": dict(contents.next_use)}).encode()
+        text = _step_line(contents.current_step) + body + b"\n"
+        with suppress(OSError):
+            if self._descriptor < 0 or not (self._folder / self.name).exists():
+                self._create()
+            os.pwrite(self._descriptor, text, 0)  # a concurrent reader stops at the end of the line
+            os.ftruncate(self._descriptor, len(text))
+
+    def advance(self, step: int) -> None:
+        """Record the current step without rewriting the rest. Best effort."""
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            with suppress(OSError):
+                os.pwrite(self._descriptor, _step_line(step), 0)
+
+    def release(self) -> None:
+        """Remove the lease file and release its lock."""
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            with suppress(OSError):
+                (self._folder / self.name).unlink(missing_ok=True)
+                read_leases(self._folder.parent)  # removes stale ones
+                self._folder.rmdir()
+            unregister_lock(self._descriptor)
+            with suppress(OSError):
+                os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _create(self) -> None:
+        self.release()
+        for _ in range(_MAX_CREATE_ATTEMPTS):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            read_leases(self._folder.parent)  # removes stale ones
+            self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
+            self._descriptor = _create_locked(self._folder / self.name)
+            if self._descriptor >= 0:
+                return
+
+
+def _create_locked(path: Path) -> int:
+    """Create a file and lock it; return its descriptor, or -1 if another process removed it as stale in between."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.stat()
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            return -1
+        raise
+    register_lock(descriptor)
+    return descriptor
+
+
+def read_leases(root: Path, own: str | None = None) -> list[LeaseContents]:
+    """Return the leases of other living processes on a cache folder, and remove stale ones.
+
+    `own` is the file name of this process's own lease, which is left out.
+    """
+    found = []
+    for path in lease_paths(root):
+        if path.name == own:
+            continue
+        if not is_held(path):
+            with suppress(OSError):  # a folder is not a lease, and may stay
+                path.unlink(missing_ok=True)
+            continue
+        found.append(_read(path))
+    return found
+
+
+def lease_paths(root: Path) -> list[Path]:
+    """Return the files of all leases on a cache folder, stale ones included."""
+    try:
+        return sorted((root / LEASES).iterdir())
+    except OSError:
+        return []
+
+
+def _step_line(step: int) -> bytes:
+    return b"%020d\n" % step  # of constant length: it is overwritten in place
+
+
+def _read(path: Path) -> LeaseContents:
+    """Return the contents of a lease; empty while it is being renewed, and for a file that is not a lease."""
+    try:
+        first, body, *_ = path.read_bytes().split(b"\n", 2)
+        step, fields = int(first), json.loads(body)
+        order, next_use = fields["order"], fields["soon"]
+        if type(order) is str and isinstance(next_use, dict):
+            return LeaseContents(order, step, {name: use for name, use in next_use.items() if type(use) is int})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return LeaseContents()

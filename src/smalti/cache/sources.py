@@ -1,4 +1,4 @@
-"""Shards by id: the versions that they come from, the bytes that each of them takes, and the paths of its copies.
+"""Shards by id: the versions that they come from, how they are fetched, their bytes, and the paths of their copies.
 
 Shard ids count over all sources, laid end to end. Nothing is fetched or opened here, except that the folder of a
 source's copies is created when its path is first needed.
@@ -6,7 +6,7 @@ source's copies is created when its path is first needed.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -14,14 +14,53 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.attributes import whole_number
 from smalti.cache.files import check_filesystem, folder_name, open_root
-from smalti.cache.options import CacheOptions, detect_cache_folder
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import CacheLimitError
 from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Options for fetching, verifying and keeping remote shards on this machine.
+
+    `StreamingDataset` takes each field but `local` as an argument, and `Stream` has each as a field, None for the
+    dataset's choice.
+    """
+
+    local: str | None = None
+    """Folder of the copies; None for the user's cache folder. Each data set gets a subfolder named by its digest, and
+    without checksums by its address too."""
+    download_retry: int = 2
+    """Attempts for one shard in all (not further ones), at least 1."""
+    download_timeout: float = 60.0
+    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, with every attempt, pause
+    and wait for another process, it may take this long and the time of its stored size at 64 KiB/s."""
+    validate_hash: str | None = None
+    """Hash that the index must have for every file; None for whichever it has. All hashes in the index are checked."""
+    keep_zip: bool = False
+    """Keep the compressed file beside the unpacked one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
+        if not self.download_timeout > 0:
+            raise ValueError(f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds")
+
+    def overridden_by(self, choices: object) -> "CacheOptions":
+        """Return these options, replaced by the attributes of `choices` that bear a field's name and are not None."""
+        chosen = {field.name: getattr(choices, field.name, None) for field in fields(self)}
+        return replace(self, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def detect_cache_folder() -> Path:
+    """Return the cache folder of this user on this system (`~/.cache/smalti`, `~/Library/Caches/smalti`)."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("smalti", appauthor=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +161,7 @@ class ShardToFetch:
 class CopyPaths:
     """The paths of one source's copies; their folder is created when it is first needed.
 
-    Args:
-        source: the source.
-        limit: bytes that copies may take, None for no limit; only to refuse folders in which no limit can be kept.
+    The limit is used only to refuse folders in which no limit can be kept.
     """
 
     def __init__(self, source: Source, limit: int | None) -> None:
@@ -183,9 +220,7 @@ class CopyPaths:
 class ShardsByFile:
     """Shard ids of one source by the names of their uncompressed files.
 
-    Args:
-        shards: shards of the source.
-        first: id of its first one.
+    `first` is the id of the source's first shard.
     """
 
     def __init__(self, shards: Sequence[ShardInfo], first: int) -> None:
@@ -224,9 +259,7 @@ def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> l
 class ShardSources:
     """The shards of several sources by id.
 
-    Args:
-        sources: the sources; a shard's id is its place in all of them, laid end to end.
-        limit: bytes that the copies of all of them may take; None for no limit.
+    A shard's id is its place in all sources, laid end to end. `limit` is for the copies of all of them.
     """
 
     def __init__(self, sources: Sequence[Source], limit: int | None) -> None:

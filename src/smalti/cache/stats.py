@@ -325,8 +325,7 @@ class CacheStats:
     def to_prometheus(self, labels: Mapping[str, str] | None = None) -> str:
         """Return all figures in Prometheus' text format.
 
-        Args:
-            labels: put on every line, such as the rank.
+        `labels`, such as the rank, are put on every line.
         """
         text = _Text(dict(labels or {}))
         for name, kind, value, help_text in (

@@ -50,9 +50,6 @@ class ConcurrencyTuner:
     Many small shards far away need many requests in flight, a few large ones need few, and the link is not known
     beforehand. Only times count in which all threads were busy and more was queued. Thread-safe; belongs to one
     process.
-
-    Args:
-        clock: Seconds from any fixed point.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,8 +87,7 @@ class ConcurrencyTuner:
     def adjust(self, *, is_saturated: bool) -> None:
         """Measure and perhaps change the number after a transfer.
 
-        Args:
-            is_saturated: Whether all threads are busy and more is queued; otherwise the measurement starts anew.
+        Unless all threads are busy and more is queued (`is_saturated`), the measurement starts anew.
         """
         with self._lock:
             now = self._clock()
@@ -160,11 +156,7 @@ class _Pipe:
 def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
     """Yield the chunks of an object in order.
 
-    Args:
-        store: Where it lies.
-        key: Its key.
-        deadline: Of the transfer; each chunk is reported to it.
-        stall: Seconds without a byte after which this attempt fails.
+    Each chunk is reported to `deadline`. The attempt fails after `stall` seconds without a byte.
 
     Raises:
         StoreTimeout: the deadline passed, or nothing arrived for `stall` seconds. The store's call may still run in
@@ -204,10 +196,7 @@ class Parts:
 def divide(num_bytes: int, first: int, at_once: int) -> Parts:
     """Divide an object of so many bytes; the `first` ones into a small part for each request, so that they come soon.
 
-    Args:
-        num_bytes: Size of the object.
-        first: Bytes at its begin that are needed first; 0 for none.
-        at_once: Requests that run at once.
+    At most `at_once` requests run at once. `first` is 0 if nothing is needed first.
     """
     small = -(-first // at_once) if first else PART_BYTES
     ends = [*range(small, first, small), *range(first or PART_BYTES, num_bytes, PART_BYTES), num_bytes]
@@ -269,14 +258,8 @@ class _PartRequests:
 def stream_parts(store: Store, key: str, parts: Parts, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
     """Yield an object by several ranged requests at once, which use a link better than one connection.
 
-    Parts of different objects under one key would go unnoticed: only for objects whose hash is known.
-
-    Args:
-        store: Where it lies.
-        key: Its key.
-        parts: The ranges to request.
-        deadline: Of the transfer; each part is reported to it.
-        stall: Seconds without a whole part after which this attempt fails.
+    Parts of different objects under one key would go unnoticed: only for objects whose hash is known. Each part is
+    reported to `deadline`. The attempt fails after `stall` seconds without a whole part.
 
     Raises:
         PartsTimeout: no part arrived for `stall` seconds; a slow link can still bring the object by `stream`.
@@ -399,14 +382,9 @@ def may_be_early(info: ShardInfo, last: int) -> bool:
 class EarlyReader:
     """The first bytes of one shard while it is fetched, by this process or by another one of the host.
 
-    The fetching process writes the name of its temporary file into the lock file. A waiting process finds it there,
-    and uses the bytes if they have the hash that the manifest declares for them.
-
-    Args:
-        target: Path of the shard's copy.
-        source: Source of the shard.
-        info: The shard.
-        last: The last of its samples that is needed.
+    The fetching process writes the name of its temporary file into the lock file. A waiting process finds it there, and
+    uses the bytes if they have the hash that the manifest declares for them. `target` is the path of the shard's copy,
+    `last` the last of its samples that is needed.
     """
 
     def __init__(self, target: Path, source: Source, info: ShardInfo, last: int) -> None:

@@ -2,13 +2,13 @@
 
 Here are manifests, the objects below `_versions/`, the commit by put-if-absent, and the index files for other readers.
 The bytes of shards are in `smalti.format`, local copies in `smalti.cache`, the order of samples in `smalti.order`.
-Read `manifest` first, then `publishing/publish`, and `reading` for how a version is found.
+Read `manifest` first, then `publishing`, and `reading` for how a version is found.
 """
 
 from smalti.catalog.diff import VersionDiff, diff
-from smalti.catalog.index.merge import merge_index
 from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
-from smalti.catalog.publishing.publish import publish, rollback
+from smalti.catalog.merge import merge_index
+from smalti.catalog.publishing import publish, rollback
 from smalti.catalog.reading import history, load_manifest
 from smalti.catalog.retention.vacuum import VacuumReport, vacuum
 from smalti.catalog.tags import tag, tags, untag

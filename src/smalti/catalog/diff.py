@@ -67,10 +67,7 @@ class VersionDiff:
 def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
     """Compare two versions.
 
-    Args:
-        place: The root of the set: a URL, folder or store.
-        a: The first version, by number or tag.
-        b: The second one; the newest by default.
+    `a` and `b` are numbers or tags; without `b`, the newest.
 
     Raises:
         StoreNotFound: there is no set.

@@ -11,8 +11,7 @@ from typing import Any
 
 from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, VersionInfo, shared_fields
 from smalti.catalog.table.arrow import load_table
-from smalti.catalog.table.digest import digest_of
-from smalti.catalog.table.shard_table import ShardTable, sizes_of
+from smalti.catalog.table.shard_table import ShardTable, digest_of, sizes_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -186,13 +185,10 @@ def read_header(store: Store, version: int) -> Header:
 def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Manifest:
     """Read the shard table that a header names, and return the complete version.
 
-    Args:
-        store: The root of the set.
-        header: The header of the version.
-        recount: Recompute the digest of the content, which creates every shard of the table; publishers and `verify`
-            do. Readers skip it: the SHA-256 in the header pins every byte of the table, and the publisher that created
-            the header computed the digest. A wrong digest in a header has no effect on what is read: cached files are
-            verified by the hashes in the table, or are kept apart by address.
+    With `recount`, as publishers and `verify` do, the digest of the content is recomputed, which creates every shard of
+    the table. Readers skip it: the SHA-256 in the header pins every byte of the table, and the publisher that created
+    the header computed the digest. A wrong digest in a header has no effect on what is read: cached files are verified
+    by the hashes in the table, or are kept apart by address.
 
     Raises:
         IndexFileError: the shard table is missing, was changed, or contradicts the header.

@@ -3,7 +3,7 @@
 A new field belongs in `VersionFacts` if the history shows it (and in `Draft` too if writers fill it in), else in
 `Annotations`. Headers, manifests and drafts inherit from them, and `shared_fields` copies the values between these
 classes by name. The other place to change is the table of the JSON codec in `smalti.catalog.header`; a value that the
-publisher itself sets, such as `created`, is also set in `next_header` (`publishing/next_version.py`).
+publisher itself sets, such as `created`, is also set in `next_header` (`next_version.py`).
 """
 
 import json
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
-from smalti.catalog.table.digest import check_shards
-from smalti.catalog.table.shard_table import ShardTable
+from smalti.catalog.table.shard_table import ShardTable, check_shards
 from smalti.errors import CatalogError, SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.format.hashing import MODULUS

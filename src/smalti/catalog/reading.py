@@ -8,11 +8,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.index.first_hashes import decode_first_hashes
-from smalti.catalog.index.peek import EXTRA, IndexSummary, peek_index
+from smalti.catalog.index import EXTRA, IndexSummary, decode_first_hashes, peek_index
 from smalti.catalog.manifest import Manifest, VersionInfo
-from smalti.catalog.table.digest import digest_of
-from smalti.catalog.table.shard_table import sizes_of
+from smalti.catalog.table.shard_table import digest_of, sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of

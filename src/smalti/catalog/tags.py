@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 
 from smalti.attributes import whole_or_none
-from smalti.catalog.checked_put import check_created
+from smalti.catalog.commit import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
 from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (
@@ -33,11 +33,8 @@ _MAX_BYTES = 1 << 16
 def tag(place: Place, name: str, version: int | None = None, *, move: bool = False) -> int:
     """Tag a version, the newest by default, and return its number. Idempotent.
 
-    Args:
-        place: The root of the set: a URL, folder or store.
-        name: 1 to 128 letters, digits and . _ -, not digits alone.
-        version: The number of the version.
-        move: Move the tag if another version has it; needs a store with conditional puts.
+    A name has 1 to 128 letters, digits and . _ -, not digits alone. With `move`, which needs a store with conditional
+    puts, the tag is moved if another version has it.
 
     Raises:
         CatalogError: the name is invalid, or another version has it and `move` is not given.

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalti.catalog.additions.columns import aligned_shards, columns_of
 from smalti.catalog.manifest import Manifest, row_hash_text
 from smalti.catalog.reading import load_from_table
+from smalti.catalog.sidecars import aligned_shards, columns_of
 from smalti.catalog.tags import chosen_version
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreNotFound, StoreTimeout
 from smalti.format import AnyShard, ShardInfo, open_shard, parse_compression, verify_file

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from smalti.cache import inspect
-from smalti.cache.options import detect_cache_folder
+from smalti.cache.sources import detect_cache_folder
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.additions.columns import aligned_shards, columns_of
+from smalti.catalog.sidecars import aligned_shards, columns_of
 from smalti.catalog.tags import chosen_version
 from smalti.cli.version_choice import add_version_choice
 from smalti.format import ShardInfo

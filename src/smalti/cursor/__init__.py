@@ -4,14 +4,18 @@ It holds everything that determines the order, but not the order itself (`smalti
 input: every field is checked when it is loaded. Read `place` first.
 """
 
-from smalti.cursor.mixture import MAX_WEIGHT, WEIGHT_NAMES, MixedStream, Mixture, Weights
 from smalti.cursor.place import (
     MAX_BLOCK,
     MAX_CANONICAL_NODES,
     MAX_SEED,
+    MAX_WEIGHT,
     ORDER_VERSIONS,
+    WEIGHT_NAMES,
     WINDOW,
     Cursor,
+    MixedStream,
+    Mixture,
+    Weights,
 )
 
 __all__ = [

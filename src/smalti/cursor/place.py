@@ -1,13 +1,22 @@
-"""Cursor: the place of a run as an immutable value, and as the dict that is saved."""
+"""Cursor: the place of a run as an immutable value, with its mixture of streams, and as the dict that is saved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+from smalti.cursor import fields
 from smalti.cursor.fields import MAX_NUMBER, flag, mapping, shown, text, text_or_none, whole
-from smalti.cursor.mixture import Mixture
 from smalti.errors import CursorError
 
+WEIGHT_NAMES = ("proportion", "repeat", "choose")
+MAX_STREAMS = 1 << 16
+MAX_CHANGES = 1 << 16
+MAX_WEIGHT = 1e18
+"""The largest weight, both in a saved state and in a declared stream."""
+
+Weight = tuple[str, float] | None
+"""Such as ("proportion", 0.7); None for a stream without a weight."""
 CURSOR_VERSION = 2
 """The highest version that can be read. A cursor of one stream is written as version 1, which older releases read."""
 WINDOW = "window"
@@ -19,6 +28,157 @@ MAX_CANONICAL_NODES = 1 << 20
 MAX_SEED = MAX_NUMBER
 MAX_BLOCK = 1 << 62
 """MosaicML's `py1e` draws numbers up to a quarter more, which must fit into 64 bits."""
+
+
+@dataclass(frozen=True)
+class MixedStream:
+    """One stream of a mixture, in the version that the run reads."""
+
+    digest: str
+    """Digest of the manifest."""
+    split: str | None
+    samples: int
+    """Samples of the stream."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The streams' weights from a place of the run on, until the next ones."""
+
+    epoch: int
+    samples: int
+    """Samples of that epoch after which they apply."""
+    values: tuple[Weight, ...]
+    """One for each stream."""
+    epoch_size: int | None
+    """Samples of an epoch, if the user chose it."""
+
+    def to_state(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        values = [None if value is None else dict([value]) for value in self.values]
+        return {"epoch": self.epoch, "samples": self.samples, "weights": values, "epoch_size": self.epoch_size}
+
+    @classmethod
+    def from_state(cls, state: Any) -> "Weights":
+        """Return the weights that `to_state` wrote; raises as `Mixture.from_state`."""
+        saved = fields.mapping(state, "history")
+        values = tuple(map(_weight, fields.listed(saved, "weights", most=MAX_STREAMS)))
+        size = fields.whole_or_none(saved, "epoch_size", low=1)
+        return cls(fields.whole(saved, "epoch", low=0), fields.whole(saved, "samples", low=0), values, size)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The streams of a run, the methods of drawing and batching, and the weights over the run."""
+
+    streams: tuple[MixedStream, ...]
+    sampling_method: str
+    sampling_granularity: int
+    batching_method: str
+    global_batch: int | None
+    """Samples of one step over all ranks when the epoch began; None where the order does not depend on it."""
+    local_batch: int | None
+    """Samples of one step on one rank when the epoch began."""
+    history: tuple[Weights, ...]
+    """All weights in the order of their places; the first ones at the start of epoch 0."""
+    version: int = 1
+    """Version of the algorithms of drawing and batching."""
+
+    @property
+    def weights(self) -> Weights:
+        """The weights at the run's newest place."""
+        return self.history[-1]
+
+    def changed(self, weights: Weights) -> "Mixture":
+        """Return the mixture with other weights from a place on; weights from that place or later are dropped.
+
+        Raises:
+            CursorError: weights changed more often than a state can hold.
+        """
+        place = (weights.epoch, weights.samples)
+        history = (*(each for each in self.history if (each.epoch, each.samples) < place), weights)
+        if len(history) > MAX_CHANGES:
+            raise CursorError(
+                f"weights may hold from {MAX_CHANGES} places of a run, and these would be one more: continue with "
+                "those of the state, or begin a new run.",
+                key="history",
+            )
+        return replace(self, history=history)
+
+    def is_followed_by(self, later: "Mixture", epoch: int, samples: int) -> bool:
+        """Return whether a run with this mixture may continue with a later one: only weights changed, at this place."""
+        place = (epoch, samples)
+        kept = tuple(each for each in self.history if (each.epoch, each.samples) < place)
+        newest = later.weights
+        changed = later.history[:-1] == kept and (newest.epoch, newest.samples) == place
+        same = changed or later.history in (kept, self.history)
+        return same and replace(later, history=self.history) == self
+
+    def to_state(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        saved = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("streams", "history")}
+        streams = [{"digest": one.digest, "split": one.split, "samples": one.samples} for one in self.streams]
+        return saved | {"streams": streams, "history": [each.to_state() for each in self.history]}
+
+    @classmethod
+    def from_state(cls, state: Any) -> "Mixture":
+        """Return the mixture that `to_state` wrote.
+
+        Raises:
+            CursorError: a field is missing, of another type, or out of range; the message names it.
+        """
+        saved = fields.mapping(state, "mixture")
+        mixture = cls(
+            streams=tuple(map(_stream, fields.listed(saved, "streams", most=MAX_STREAMS))),
+            sampling_method=fields.text(saved, "sampling_method"),
+            sampling_granularity=fields.whole(saved, "sampling_granularity", low=1),
+            batching_method=fields.text(saved, "batching_method"),
+            global_batch=fields.whole_or_none(saved, "global_batch", low=1, high=(1 << 62) - 1),
+            local_batch=fields.whole_or_none(saved, "local_batch", low=1, high=(1 << 62) - 1),
+            history=tuple(map(Weights.from_state, fields.listed(saved, "history", most=MAX_CHANGES))),
+            version=fields.whole(saved, "version", low=1),
+        )
+        places = [(each.epoch, each.samples) for each in mixture.history]
+        if places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
+            raise CursorError(
+                "saved state: the changes in 'history' are not in order from epoch 0, sample 0 on; the state is "
+                "damaged: use an older checkpoint.",
+                key="history",
+            )
+        divided = mixture.batching_method == "device_per_stream" and mixture.global_batch is not None
+        if divided and (not mixture.local_batch or (mixture.global_batch or 0) % mixture.local_batch):
+            raise CursorError(
+                f"saved state: 'local_batch' is {mixture.local_batch} and 'global_batch' {mixture.global_batch}, "
+                "expected a multiple of it; the state is damaged: use an older checkpoint.",
+                key="local_batch",
+            )
+        if any(len(each.values) != len(mixture.streams) for each in mixture.history):
+            raise CursorError(
+                f"saved state: 'weights' in 'history' are not as many as the {len(mixture.streams)} streams.",
+                key="weights",
+            )
+        return mixture
+
+
+def _stream(state: Any) -> MixedStream:
+    saved = fields.mapping(state, "streams")
+    samples = fields.whole(saved, "samples", low=0)
+    return MixedStream(fields.text(saved, "digest"), fields.text_or_none(saved, "split"), samples)
+
+
+def _weight(state: Any) -> Weight:
+    if state is None:
+        return None
+    if isinstance(state, Mapping) and len(state) == 1:
+        ((name, value),) = state.items()
+        kinds = (int,) if name == "choose" else (int, float)
+        if name in WEIGHT_NAMES and type(value) in kinds and 0 <= value <= MAX_WEIGHT:
+            return name, value
+    raise CursorError(
+        f"saved state: a weight in 'history' is {fields.shown(state)}, expected one of {', '.join(WEIGHT_NAMES)} with "
+        "a number from 0; the state is damaged: use an older checkpoint.",
+        key="weights",
+    )
 
 
 @dataclass(frozen=True)
@@ -153,10 +313,8 @@ class Cursor:
     def from_mosaic_state(cls, state: Mapping[str, Any], fresh: "Cursor", *, num_ranks: int) -> "Cursor":
         """Return the cursor of a state that MosaicML Streaming wrote: five keys, or four in old checkpoints.
 
-        Args:
-            state: the return value of MosaicML's `state_dict`.
-            fresh: a cursor of this data set with this run's options, which the state does not hold.
-            num_ranks: ranks that read different samples in this run.
+        `fresh` is a cursor of this data set with this run's options, which the state does not hold; `num_ranks` counts
+        the ranks that read different samples in this run.
 
         Raises:
             CursorError: a field is missing, of another type, or out of range, or the order is not MosaicML's.

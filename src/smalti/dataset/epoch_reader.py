@@ -18,7 +18,7 @@ from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.arguments import checked
-from smalti.dataset.lookahead import planned_ahead
+from smalti.dataset.lookahead import PassHistory, planned_ahead
 from smalti.dataset.order import (
     MixingOptions,
     OrderOptions,
@@ -31,8 +31,16 @@ from smalti.dataset.order import (
     reading_world,
     with_batch_sizes,
 )
-from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, open_saved_versions, saved_cursor
-from smalti.dataset.run import OpenedOnce, PassHistory, RunPlace, RunTracker
+from smalti.dataset.resume import (
+    OpenedOnce,
+    RunPlace,
+    RunTracker,
+    at_epoch,
+    changes_weights,
+    first_cursor,
+    open_saved_versions,
+    saved_cursor,
+)
 from smalti.errors import SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
@@ -193,9 +201,7 @@ class EpochReader:
     def begin_pass(self, batch_size: int | None = None, number: int | None = None) -> Pass:
         """Determine the start of an iteration, and record that its epoch began.
 
-        Args:
-            batch_size: samples per rank and step, if the dataset has no batch size of its own.
-            number: the return value of `tracker.enter`.
+        `batch_size` is used if the dataset has none of its own; `number` is the return value of `tracker.enter`.
         """
         self._follow_versions()
         # Before `settle`, which other workers wait for: the first use of `sizes` opens the streams.

@@ -104,11 +104,6 @@ class Shards:
 def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
     """Return the cost of the cursor's epoch. Pure; O(shards) for each canonical node.
 
-    Args:
-        cursor: the epoch, of a single stream in the `window` order.
-        shards: sizes of the shards.
-        reader: the hosts that read them.
-
     Raises:
         ValueError: the cursor is of a mixture, or of another order.
     """

@@ -1,14 +1,16 @@
-"""Lookahead: the shards that a pass will need, step by step, planned and prefetched in the cache ahead of reading."""
+"""Lookahead: the shards that a pass will need, step by step, prefetched ahead of reading and counted for `stats`."""
 
 import hashlib
 import warnings
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import Uses
+from smalti.cache import CacheStats, Uses, least_bytes, stats_of
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
 from smalti.order import EpochPlan
@@ -20,17 +22,16 @@ _MIN_LOOKAHEAD = 64  # samples; MosaicML Streaming's lookahead when the batch si
 _SHARDS_AHEAD = 4  # average shards; with fewer the link is idle whenever one of them is late
 _MAX_SAMPLES_AHEAD = 1 << 16  # planned at once, which takes some microseconds for a step
 _MAX_STEPS_AHEAD = 1 << 10
+MAX_PASSES = 8  # passes that are remembered for `stats`
+_MAX_USES = 1 << 22  # uses of shards that the least cost is computed from; more would take seconds
 _MAX_WINDOW_CHECKED = 1 << 20  # samples of a shuffle window that are examined before the first one is read
 
 
 def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
     """Yield the shards that a pass and the epochs after it need, endlessly; steps are counted through.
 
-    Includes the shards of all ranks of the host: they share a cache folder and take their steps together.
-
-    Args:
-        reading: the first pass.
-        shard_ends: of the stream. Not the stream itself: its cache keeps this iterator, which must not keep it alive.
+    Includes the shards of all ranks of the host: they share a cache folder and take their steps together. The stream
+    itself is not passed in: its cache keeps this iterator, which must not keep the stream alive.
     """
     before = 0
     while num_steps := reading.division.num_steps:
@@ -66,13 +67,8 @@ def planned_ahead(
 ) -> Iterator[Planned]:
     """Yield the steps of one loader worker with their sample ids; shards of later steps are prefetched.
 
-    Args:
-        reading: the rank's part of the pass.
-        stream: the opened streams.
-        worker: number of the worker; it takes steps worker, worker + num_workers, ...
-        num_workers: workers that share the rank's steps.
-        num_readers: threads of this worker that read its steps at once.
-        predownload: samples to look ahead; None for a number derived from batches and shards.
+    Worker `worker` takes the steps worker, worker + num_workers, ... of the rank, and `num_readers` of its threads read
+    them at once. `predownload` is the samples to look ahead; None for a number derived from batches and shards.
     """
     if not reading.division.num_steps:
         return
@@ -111,11 +107,7 @@ def planned_ahead(
 def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int | None) -> tuple[int, int]:
     """Return how many steps are planned together, at first and later on; both are multiples of `num_all`.
 
-    Args:
-        reading: the rank's part of the pass.
-        stream: the opened streams.
-        num_all: readers of the rank: workers times threads of each.
-        predownload: as for `planned_ahead`.
+    `num_all` counts the readers of the rank: workers times threads of each.
     """
     samples = max(8 * reading.batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
     first = max(1, -(-samples // reading.batch_size)) * num_all
@@ -161,3 +153,62 @@ def shards_needed(reading: Reading, stream: OpenStreams, num_steps: int) -> Ints
         if stretch.end >= num_steps:
             break
     return np.concatenate(needed) if needed else np.zeros(0, np.int64)
+
+
+@dataclass
+class _BegunPass:
+    reading: Reading
+    bytes_before: int
+    """Bytes fetched before the pass began."""
+    is_first: bool
+    steps: int = 0
+    """Steps that were read; of the current pass, the cache's counters hold them."""
+
+
+@dataclass
+class PassHistory:
+    """The latest passes, for `stats`: the passes of loader workers are recorded in the main process."""
+
+    begun: deque[_BegunPass] = field(default_factory=lambda: deque(maxlen=MAX_PASSES))
+
+    def begin(self, reading: Reading, stream: OpenStreams) -> None:
+        """Record that a pass begins; before the first one, warn if it is empty or the cache too small for it."""
+        counters = stream.cache.counters
+        if self.begun:
+            self.begun[-1].steps = counters.get("reached")
+        elif len(stream):
+            check_window(reading, stream)
+        else:
+            warnings.warn(
+                f"{stream.root} has no samples: an epoch of it ends at once. Check the address, the version and the "
+                "split",
+                stacklevel=4,
+            )
+        counters.restart()
+        self.begun.append(_BegunPass(reading, counters.get("bytes_fetched"), is_first=not self.begun))
+
+    def stats(self, stream: OpenStreams, *, least: bool) -> CacheStats:
+        """Return the cost of reading; with `least`, also the least that these passes could have cost."""
+        cache = stream.cache
+        cache.settle()
+        if not (least and self.begun):
+            return stats_of(cache.counters)
+        self.begun[-1].steps = cache.counters.get("reached")
+        passes, needed = self._needed(stream)
+        if not passes or (cache.limit is None and not passes[0].is_first):
+            return stats_of(cache.counters)
+        order = np.concatenate(needed).tolist()
+        # The cache's contents before the first of these passes are unknown: the most favourable ones are assumed.
+        least_cost = least_bytes(order, *cache.costs(), cache.limit, is_warm=not passes[0].is_first)
+        ranks = passes[0].reading.division.world.ranks_on_host
+        return stats_of(cache.counters, least_cost, passes[0].bytes_before, ranks)
+
+    def _needed(self, stream: OpenStreams) -> tuple[list[_BegunPass], list[NDArray[np.int64]]]:
+        """Return the latest passes with at most `_MAX_USES` uses in all, and the shards that each needed."""
+        passes = [each for each in self.begun if each.steps]
+        # A copy of each reading: the recorded one would keep its cached plan as long as the dataset exists.
+        needed = [shards_needed(replace(each.reading), stream, each.steps) for each in passes]
+        from_last = list(accumulate(each.size for each in reversed(needed)))
+        count = sum(size <= _MAX_USES for size in from_last)
+        first = len(passes) - count
+        return passes[first:], needed[first:]

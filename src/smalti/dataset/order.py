@@ -250,10 +250,6 @@ def cursor_after(start: Cursor, division: Division, steps: int) -> Cursor:
 def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
     """Return the `window` order of a cursor's epoch.
 
-    Args:
-        start: a cursor in the epoch.
-        shard_sizes: of every stream, the samples of each of its shards.
-
     Raises:
         ValueError: the cursor's mixture does not fit the streams.
     """
@@ -329,12 +325,8 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
 
     For a run that changes weights inside an epoch. The rest of that epoch has other shares than a whole epoch, and
     keeps the batch size that it was begun with, so it may be valid where the following epochs are not. Without this
-    check the run would fail only when the first of them begins.
-
-    Args:
-        start: where the run begins, with the weights that it changes to.
-        sizes: of every stream, the samples of each of its shards.
-        global_batch: samples of a step over all ranks, with which later epochs will begin.
+    check the run would fail only when the first of them begins. `start` is where the run begins, with the weights that
+    it changes to; later epochs will begin with steps of `global_batch` samples over all ranks.
 
     Raises:
         CursorError: a stream would have no sample in a `stratified` batch.

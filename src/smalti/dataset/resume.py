@@ -1,12 +1,12 @@
-"""Resuming: the first cursor of a run, and saved cursors compared with the dataset that should continue from them.
+"""The place of a run: in this process, at its first cursor, and in saved states that a dataset should continue from.
 
-Everything is pure but `open_saved_versions`, which opens the versions that a state was saved with where a tag has moved
-since.
+Everything but `RunTracker` is pure, except `open_saved_versions`, which opens the versions that a state was saved with
+where a tag has moved since.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.catalog import history
@@ -24,7 +24,7 @@ from smalti.dataset.order import (
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import default_block_size, default_canonical_nodes
 from smalti.order.mosaic import SHUFFLES, MosaicOptions, default_mosaic_nodes
-from smalti.stream import OpenStreams, ShardSet, StreamOptions
+from smalti.stream import OpenStreams, ShardSet, StreamOptions, Version
 from smalti.world import World
 
 ALGORITHMS = (WINDOW, *SHUFFLES)
@@ -51,12 +51,7 @@ def first_cursor(
 ) -> Cursor:
     """Return the start of a run's first epoch.
 
-    Args:
-        options: the user's choices about the order.
-        world: the ranks that read different samples.
-        streams: the streams, as a state names them.
-        sizes: of every stream, the samples of each of its shards.
-        mixing: the user's choices about mixing the streams.
+    `world` has the ranks that read different samples; `sizes`, of every stream, the samples of each of its shards.
 
     Raises:
         ValueError: the streams' weights contradict each other, or take nothing.
@@ -104,13 +99,8 @@ def saved_cursor(
 ) -> Cursor:
     """Return the cursor of a saved state, Smalti's or MosaicML's, once it was checked against the dataset.
 
-    Args:
-        state: the return value of `state_dict`.
-        fresh: the first cursor of this dataset.
-        options: the user's choices about the order.
-        num_ranks: ranks that read different samples.
-        sizes: of every stream, the samples of each of its shards.
-        change_weights: apply the dataset's weights from the state's place on, if they differ.
+    `fresh` is the first cursor of this dataset, and `num_ranks` counts ranks that read different samples. With
+    `change_weights`, the dataset's weights apply from the state's place on, if they differ.
 
     Raises:
         CursorError: the state is damaged, or belongs to another data set or order.
@@ -144,10 +134,8 @@ def changes_weights(state: Any, cursor: Cursor) -> bool:
 def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None:
     """Refuse a cursor that would silently continue in another order.
 
-    Args:
-        saved: the cursor to continue from.
-        here: a fresh cursor of this dataset, for the same epoch.
-        options: the user's choices; options without an explicit choice are restored from the saved cursor.
+    `here` is a fresh cursor of this dataset for the same epoch. Options without an explicit choice are restored from
+    the saved cursor.
 
     Raises:
         CursorError: they differ; the message names the first difference, with both values.
@@ -272,11 +260,8 @@ def open_saved_versions(
 ) -> OpenStreams:
     """Return the streams in the versions that a state was saved with; opens them where a tag has moved since.
 
-    Args:
-        declared: the options of each stream; streams without a tag are left as they are.
-        streams: the opened streams, not read yet; closed if others are returned.
-        state: a saved state; states of MosaicML Streaming name no version and change nothing.
-        cache_limit: as for `OpenStreams`.
+    Streams without a tag are left as they are. `streams`, not read yet, are closed if others are returned. States of
+    MosaicML Streaming name no version and change nothing.
 
     Raises:
         CursorError: the state is damaged, or the version that it was saved with no longer exists.
@@ -334,3 +319,76 @@ def _version_with_digest(tag: str, found: ShardSet, digest: str) -> int:
         saved=digest,
         found=now.digest,
     )
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """The place that the iterations of a dataset have reached. Immutable."""
+
+    next_epoch: int = 0
+    """Epoch of the next iteration, unless `resume` is given."""
+    resume: Cursor | None = None
+    """Start of the next iteration, after a state was loaded."""
+    adopted: Cursor | None = None
+    """The loaded state, whose seed, canonical nodes and block size apply to all following epochs."""
+    begun: Cursor | None = None
+    """Start of the latest iteration; None after a state was loaded or an epoch chosen."""
+    versions: tuple[Version, ...] = ()
+    """The version of each stream; empty before the first use."""
+
+    def at_epoch(self, epoch: int) -> "RunPlace":
+        """Return the place after the user chose an epoch."""
+        return replace(self, next_epoch=epoch, resume=None, begun=None)
+
+    def resumed(self, cursor: Cursor, versions: tuple[Version, ...]) -> "RunPlace":
+        """Return the place after a state was loaded."""
+        return replace(self, resume=cursor, adopted=cursor, begun=None, versions=versions)
+
+    def after_begin(self, start: Cursor) -> "RunPlace":
+        """Return the place after an iteration began at `start`."""
+        return replace(self, next_epoch=start.epoch + 1, resume=None, begun=start)
+
+
+class RunTracker:
+    """The current place, shared by a dataset and the views that loaders make of it."""
+
+    def __init__(self) -> None:
+        self._place = RunPlace()
+
+    def get(self) -> RunPlace:
+        """Return the current place."""
+        return self._place
+
+    def set(self, place: RunPlace) -> None:
+        """Replace the place by the user's choice."""
+        self._place = place
+
+    def enter(self) -> int | None:
+        """Register an iteration that is about to begin; return its number, or None where no number is needed."""
+        return None
+
+    def begin(self, settle: Callable[[RunPlace], Cursor], number: int | None = None) -> tuple[Cursor, bool]:
+        """Begin an iteration.
+
+        `settle` returns the start of the iteration, given the place before it; `number` is what `enter` returned.
+
+        Returns:
+            Its start, and whether this call decided the start, rather than another worker of the same iteration.
+        """
+        del number
+        start = settle(self._place)
+        self._place = self._place.after_begin(start)
+        return start, True
+
+    def agree(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
+        """Record the versions that were opened, and return those that were recorded first."""
+        if not self._place.versions:
+            self._place = replace(self._place, versions=versions)
+        return self._place.versions
+
+
+@dataclass
+class OpenedOnce:
+    """The opened streams, shared by a dataset and its views; the first use opens them."""
+
+    stream: OpenStreams | None = None

@@ -351,8 +351,7 @@ class StreamingDataset:
     def begin_pass(self, batch_size: int | None = None) -> Pass:
         """Determine the start of an iteration, and record that its epoch began.
 
-        Args:
-            batch_size: samples per rank and step, if the dataset has no batch size of its own.
+        `batch_size` is used if the dataset has none of its own.
         """
         return self._smalti.begin_pass(batch_size)
 

@@ -9,9 +9,9 @@ then `reading` (the part of them that counts) and `checking`.
 """
 
 from smalti.ledger.checking import Plan, check_ledger
+from smalti.ledger.reading import read_sample_order
 from smalti.ledger.records import PassStart
 from smalti.ledger.report import EpochReport, LedgerReport, Problem
-from smalti.ledger.sample_order import read_sample_order
 from smalti.ledger.writing import LedgerWriter, claim_life
 
 __all__ = [

@@ -15,21 +15,24 @@ count only if no later pass begins in that epoch or an earlier one.
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from smalti.cursor import Cursor, Weights
-from smalti.errors import FormatError, StoreError, StoreNotFound
+from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
 from smalti.ledger.records import (
     MAX_LINE_BYTES,
     MOSAIC_ORDERS,
+    Ids,
     PassStart,
     RecordedStep,
+    Sum,
     parse_end,
     parse_head,
     parse_pass,
@@ -37,7 +40,6 @@ from smalti.ledger.records import (
     parse_sum,
 )
 from smalti.ledger.report import LedgerReport
-from smalti.ledger.sums import Ids, Sum
 from smalti.ledger.writing import LIFE_FOLDER
 from smalti.world import World
 
@@ -48,6 +50,7 @@ _NO_LIMIT = 1 << 62  # above every position
 _MAX_RANKS_COMPARED = 1 << 20  # bounds the work for a damaged head
 # Fields that may differ between the cursors of one run; an epoch's size and a mixture only where weights changed.
 _VARIABLE_FIELDS = ("epoch", "samples", "initial_hosts", "epoch_size", "mixture")
+_MAX_MISSING_LISTED = 100  # positions in an error's facts
 
 
 @dataclass
@@ -432,3 +435,75 @@ def _mixture_follows(then: Cursor, now: Cursor) -> bool:
     if now.samples == 0 or now.epoch != then.epoch:  # an epoch keeps the batch size that it began with
         before = replace(before, global_batch=now.mixture.global_batch, local_batch=now.mixture.local_batch)
     return before.is_followed_by(now.mixture, now.epoch, now.samples)
+
+
+def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
+    """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
+
+    Steps that a later life took again count once, and steps that not all ranks had begun when the run was killed do not
+    count. The last epoch may be unfinished; it then ends at its last position. The ledger must hold steps (not sums) of
+    an order whose positions do not depend on the world, read without replication.
+
+    Raises:
+        StoreNotFound: there is no ledger.
+        StoreError: the ledger cannot be read.
+        TrainingError: a position was taken twice or never, or the ledger is damaged.
+    """
+    report = LedgerReport(str(folder))
+    files = read_files(Path(folder), report)
+    passes = {(span.life, span.number): span for span in order_passes(files, report)}
+    if report.problems:
+        raise _damaged(report.problems[0].message)
+    if any(span.sums or span.by_sample or span.start.replication != 1 for span in passes.values()):
+        raise TrainingError(
+            f"{folder} holds sums, an order of MosaicML's or replicated samples, from which no order of samples can be "
+            "read: use `check_ledger`.",
+            folder=str(folder),
+        )
+    taken: dict[int, dict[int, int]] = defaultdict(dict)
+    for file in files:
+        for claims in read_claims(file):
+            if claims.damage:
+                raise _damaged(claims.damage[0])
+            span = passes[claims.file.life, claims.pass_number]
+            counts = claims.positions < span.limit
+            if span.is_open:
+                counts &= claims.steps < span.complete_steps
+            for position, sample_id in zip(claims.positions[counts].tolist(), claims.ids[counts].tolist(), strict=True):
+                _add(taken[span.epoch], span.epoch, position, sample_id)
+    epoch_size = max((span.start.cursor.epoch_size for span in passes.values()), default=0)
+    last = max(taken, default=0)
+    return {
+        epoch: _in_order(epoch, ids, size=epoch_size if epoch < last else max(ids) + 1)
+        for epoch, ids in sorted(taken.items())
+    }
+
+
+def _add(taken: dict[int, int], epoch: int, position: int, sample_id: int) -> None:
+    if position in taken:
+        raise TrainingError(
+            f"position {position} of epoch {epoch} was taken twice: as sample {taken[position]} and as sample "
+            f"{sample_id}.",
+            epoch=epoch,
+            position=position,
+            sample_ids=(taken[position], sample_id),
+        )
+    taken[position] = sample_id
+
+
+def _in_order(epoch: int, taken: dict[int, int], *, size: int) -> list[int]:
+    num_missing = size - sum(position < size for position in taken)
+    if num_missing:
+        # A damaged ledger may contain any size, so missing positions are not all listed.
+        missing = tuple(islice((place for place in range(size) if place not in taken), _MAX_MISSING_LISTED))
+        raise TrainingError(
+            f"epoch {epoch} lacks {num_missing} of {size} positions, the first is {missing[0]}: samples "
+            "were skipped, or a rank's file is missing.",
+            epoch=epoch,
+            missing=missing,
+        )
+    return [taken[position] for position in sorted(taken)]
+
+
+def _damaged(problem: str) -> TrainingError:
+    return TrainingError(f"{problem} The order of samples cannot be read from a damaged ledger: restore the file.")

@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import StoreError, StoreExists
-from smalti.ledger.records import MOSAIC_ORDERS, PassStart, end_line, head_line, pass_line, step_line, sum_line
-from smalti.ledger.sums import Ids, Sum, sum_of
+from smalti.ledger.records import (
+    MOSAIC_ORDERS,
+    Ids,
+    PassStart,
+    Sum,
+    end_line,
+    head_line,
+    pass_line,
+    step_line,
+    sum_line,
+    sum_of,
+)
 from smalti.world import World
 
 _STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step

@@ -1,28 +1,36 @@
 """OpenStreams: the samples of one shard set or of several, laid end to end and read through one cache.
 
-Not here: how one shard set is found (`shard_set`), and which shards hold added columns (`joined`).
+Columns that were added to a set later lie in shards of their own, aligned with the set's shards. The cache numbers the
+shards of all streams first, as the order does, and then the shards of added columns:
+
+    streams          a0 a1 a2 | b0 b1        shard numbers 0 1 2 | 3 4
+    added columns    x0 x1 x2 (of a)         5 6 7: shard 6 is aligned with shard 1
+
+Only `OpenStreams` uses numbers beyond the streams' own. Plans, prefetching and costs refer to a stream's shard together
+with all shards that are aligned with it. Not here: how one shard set is found (`shard_set`).
 """
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import ShardCache, with_descriptors
+from smalti.cache import ShardCache, Source, Uses, with_descriptors
 from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
 from smalti.format.reading.batch import filled
 from smalti.format.reading.joining import check_alike, joined
-from smalti.stream.joined import AlignedShards, JoinedCache
 from smalti.stream.shard_set import ConcatenatedShards, ShardSet, find_shard_set
 from smalti.stream.stream import StreamOptions
 
 Ids = NDArray[np.int64]
+_NONE = -1
 Version = tuple[int, str]
 """Number and digest of a version; the number is 0 for a set without versions."""
 
@@ -37,9 +45,7 @@ class OpenStreams:
     def __init__(self, options: Sequence[StreamOptions], cache_limit: int | None = None) -> None:
         """Read the manifests; no shard is fetched yet.
 
-        Args:
-            options: the streams to open.
-            cache_limit: bytes that the local copies of all streams together may take; None for no limit.
+        `cache_limit` is for the local copies of all streams together, in bytes; None for no limit.
 
         Raises:
             SmaltiError: the classes that `find_shard_set` names.
@@ -169,11 +175,8 @@ class OpenStreams:
     ) -> dict[str, Any]:
         """Return a batch read from the shards `needed` and the shards of added columns aligned with them.
 
-        Args:
-            needed: shard numbers, sorted and distinct.
-            numbers: each sample's shard number.
-            rows: each sample's row in its shard.
-            out: as for `batch`.
+        `needed` has shard numbers, sorted and distinct; `numbers` and `rows` each sample's shard number and its row
+        there.
         """
         which = np.searchsorted(np.array(needed), numbers) if len(needed) > 1 else np.zeros(len(rows), np.int64)
 
@@ -269,6 +272,88 @@ def _cache_of(sets: tuple[ShardSet, ...], limit: int | None) -> ShardCache:
         return ShardCache(*sources, limit=limit)
     aligned = AlignedShards.of([len(each.shards) for each in sets], [len(each.added) for each in sets])
     return JoinedCache(*sources, *added, limit=limit, aligned=aligned)
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedShards:
+    """The shards of added columns that hold the same samples as each shard of the streams."""
+
+    ends: Ids
+    """The end of each stream's shard numbers; int64, shape (streams,)."""
+    shifts: Ids
+    """By level (the first addition, the second, ...) and stream, what to add to a shard's number for that of its
+    aligned shard; -1 where the stream has fewer additions; int64, shape (levels, streams)."""
+
+    @classmethod
+    def of(cls, num_shards: Sequence[int], num_added: Sequence[int]) -> "AlignedShards":
+        """Return the alignment for streams with this many shards each, and this many additions of columns each."""
+        ends = np.cumsum(np.array(num_shards, np.int64))
+        shifts = np.full((max(num_added, default=0), len(num_shards)), _NONE, np.int64)
+        begin = int(ends[-1]) if ends.size else 0
+        for stream, (count, added) in enumerate(zip(num_shards, num_added, strict=True)):
+            for level in range(added):
+                shifts[level, stream] = begin - (ends[stream] - count)
+                begin += count
+        return cls(ends, shifts)
+
+    @property
+    def num_levels(self) -> int:
+        """The most shards that are aligned with one."""
+        return len(self.shifts)
+
+    def at(self, level: int, shards: Ids) -> Ids:
+        """Return the shards aligned with `shards` at a level; -1 where there is none; int64, the shape of `shards`."""
+        shifts = self.shifts[level][np.searchsorted(self.ends, shards, side="right")]
+        return np.where(shifts == _NONE, _NONE, shards + shifts)
+
+    def of_shard(self, shard: int) -> list[int]:
+        """Return all shards aligned with one."""
+        found = (int(self.at(level, np.array([shard]))[0]) for level in range(self.num_levels))
+        return [number for number in found if number != _NONE]
+
+    def with_aligned(self, shards: Ids) -> tuple[Ids, Ids]:
+        """Return the shards, each followed by its aligned ones, and the place in `shards` that each belongs to."""
+        both = np.stack([shards, *(self.at(level, shards) for level in range(self.num_levels))], axis=1)
+        places = np.broadcast_to(np.arange(len(shards))[:, None], both.shape)
+        return both[both != _NONE], places[both != _NONE]
+
+
+class JoinedCache(ShardCache):
+    """A cache that plans, fetches and counts each shard together with the shards aligned with it."""
+
+    def __init__(self, *sources: Source, limit: int | None, aligned: AlignedShards) -> None:
+        """As `ShardCache`; the sources are those of the streams, then those of added columns, as in `aligned`."""
+        self.aligned = aligned
+        super().__init__(*sources, limit=limit)
+
+    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
+        """As `ShardCache.plan`; a use of a shard is a use of the shards aligned with it."""
+        # A partial, not a method: the cache keeps the plan, which must not refer to the cache.
+        with_aligned = None if future is None else map(partial(_with_aligned, self.aligned), future)
+        super().plan(with_aligned, order, is_of_many=is_of_many)
+
+    def prefetch(self, shard_ids: Iterable[int]) -> None:
+        """As `ShardCache.prefetch`, with all aligned shards."""
+        found, _ = self.aligned.with_aligned(np.fromiter(shard_ids, np.int64))
+        super().prefetch(found.tolist())
+
+    def costs(self) -> tuple[list[int], list[int]]:
+        """As `ShardCache.costs`, by shard of the streams; aligned shards are counted with it."""
+        held, fetched = map(np.array, super().costs())
+        count = int(self.aligned.ends[-1]) if self.aligned.ends.size else 0
+        numbers, places = self.aligned.with_aligned(np.arange(count))
+        sums = [np.zeros(count, np.int64), np.zeros(count, np.int64)]
+        for total, each in zip(sums, (held, fetched), strict=True):
+            np.add.at(total, places, each[numbers])
+        return sums[0].tolist(), sums[1].tolist()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "aligned": self.aligned}
+
+
+def _with_aligned(aligned: AlignedShards, uses: Uses) -> Uses:
+    shards, places = aligned.with_aligned(uses.shards)
+    return replace(uses, shards=shards, steps=uses.steps[places])
 
 
 def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> "_Conversion | None":

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from smalti.cache import Source
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.additions.columns import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
+from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound

@@ -122,10 +122,7 @@ def weight_of(stream: Stream) -> StreamWeight:
 def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: Any) -> StreamOptions:
     """Return the options of a stream, in which its own choices override those of the dataset.
 
-    Args:
-        stream: what the user declared.
-        cache: the dataset's choice of how to fetch.
-        defaults: the dataset's choices for other fields of `StreamOptions`.
+    `cache` and `defaults` are the dataset's choices of how to fetch and for other fields of `StreamOptions`.
 
     Raises:
         ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or a number is out of range.

@@ -18,7 +18,7 @@ from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import EpochReader
 from smalti.dataset.local import LocalDataset as _LocalDataset
-from smalti.dataset.run import RunTracker
+from smalti.dataset.resume import RunTracker
 from smalti.dataset.streaming import reads_columns, view_of
 from smalti.errors import CursorError
 from smalti.torch.ranks import group_runs, running_world

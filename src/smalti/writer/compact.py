@@ -19,10 +19,17 @@ from typing import Any
 import numpy as np
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
-from smalti.catalog.additions.columns import aligned_shards, columns_of, sources_of, store_columns
-from smalti.catalog.additions.source_files import SourceRecord, read_source_record, store_sources
-from smalti.catalog.publishing.publish import replace_content
+from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import (
+    SourceRecord,
+    aligned_shards,
+    columns_of,
+    read_source_record,
+    sources_of,
+    store_columns,
+    store_sources,
+)
 from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict, SmaltiError
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder, parse_byte_count

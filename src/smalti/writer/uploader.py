@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from smalti.catalog.checked_put import put_and_check
+from smalti.catalog.commit import put_and_check
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardInfo
 from smalti.format.encodings.encoding import Int64s

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from smalti.attributes import Replaceable
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.catalog.manifest import row_hash_text
-from smalti.catalog.publishing.next_version import check_append
-from smalti.catalog.publishing.publish import MODES, Mode, check_target
+from smalti.catalog.next_version import check_append
+from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema

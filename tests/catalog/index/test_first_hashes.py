@@ -10,7 +10,7 @@ import pytest
 from smalti.catalog import Draft, load_manifest, publish
 from smalti.catalog.reading import load_from_table
 from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
-from smalti.catalog.table.digest import digest_of
+from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo, parse_index
 from smalti.testing import MemoryStore

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from smalti.catalog import load_manifest, publish, rollback
-from smalti.catalog.index.refresh import replace_index
+from smalti.catalog.index import replace_index
 from smalti.errors import CatalogError, CommitUnknown, StoreConflict, StoreError, StoreTimeout
 from smalti.storage import LocalStore
 from smalti.testing import Killed, MemoryStore

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from smalti.catalog import load_manifest
-from smalti.catalog.table.digest import digest_of
 from smalti.catalog.table.foreign_index import read_regular
+from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import emit_index, parse_index
 from smalti.testing import MemoryStore

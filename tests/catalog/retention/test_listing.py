@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from smalti.catalog.retention.listing import Listing, Names
+from smalti.catalog.retention.vacuum import Listing, Names
 from smalti.storage import ObjectInfo
 
 

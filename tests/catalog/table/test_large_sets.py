@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from smalti.catalog import Draft, load_manifest, new_write_id, publish
-from smalti.catalog.index.refresh import MANY_SHARDS, index_parts, put_index
-from smalti.catalog.publishing.check_stored import check_stored
+from smalti.catalog.index import MANY_SHARDS, index_parts, put_index
+from smalti.catalog.publishing import check_stored
 from smalti.catalog.table.arrow import emit_table, pack_shards, table_of, unpack_shards
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, emit_index, parse_index, text_schema

@@ -15,8 +15,15 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from assets.flowers import draw_flower
 from smalti.catalog import load_manifest, vacuum, verify
-from smalti.catalog.additions.columns import live_keys, sources_of
-from smalti.catalog.additions.source_files import SampleRun, SourceTable, load_sources, parse_sources, split_runs
+from smalti.catalog.sidecars import (
+    SampleRun,
+    SourceTable,
+    live_keys,
+    load_sources,
+    parse_sources,
+    sources_of,
+    split_runs,
+)
 from smalti.catalog.verify import open_checked
 from smalti.errors import CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo

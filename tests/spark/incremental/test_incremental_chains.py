@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.catalog import Draft, load_manifest, new_write_id, publish, rollback, vacuum, verify
-from smalti.catalog.additions.columns import sources_of
-from smalti.catalog.additions.source_files import load_sources
 from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.verify import open_checked
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions

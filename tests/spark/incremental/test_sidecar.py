@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import smalti
 from smalti import LocalDataset, Stream, open_dataset
 from smalti.catalog import Draft, load_manifest, publish, rollback, vacuum, verify
-from smalti.catalog.additions.columns import columns_of, live_keys, shards_of
+from smalti.catalog.sidecars import columns_of, live_keys, shards_of
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, CommitConflict, IndexFileError, SchemaError, StoreNotFound
 from smalti.format import Schema, ShardOptions

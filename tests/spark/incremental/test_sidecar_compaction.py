@@ -7,7 +7,7 @@ import pytest
 
 from smalti import LocalDataset, compact, load_manifest, open_dataset, verify
 from smalti.catalog import Draft, new_write_id, publish, vacuum
-from smalti.catalog.additions.columns import aligned_shards, columns_of
+from smalti.catalog.sidecars import aligned_shards, columns_of
 from smalti.catalog.tags import tag
 from smalti.errors import ChecksumMismatch, CommitConflict
 from smalti.format import Schema, ShardBuilder, ShardOptions

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from smalti.catalog.header import FOLDER, Header
-from smalti.catalog.retention.age import time_of
 from smalti.catalog.retention.markers import write_id_of
 from smalti.storage import ObjectInfo, UnfinishedUpload
 
@@ -201,13 +200,8 @@ def sweep(
 ) -> Sweep:
     """Decide which of the listed objects may be removed.
 
-    The listing is iterated three times; nothing is remembered of objects that stay.
-
-    Args:
-        listing: All objects of the set.
-        known: The facts from headers and tables.
-        cutoff: Objects last put before this time, in seconds by the store's clock, are old.
-        unfinished: Uploads that were not completed: a writer with a young one is running.
+    The listing is iterated three times; nothing is remembered of objects that stay. Objects last put before `cutoff`,
+    in seconds by the store's clock, are old. A writer with a young upload in `unfinished` is running.
     """
     writes = writes_of(listing, known.published)
     youngest: dict[str, float] = {}
@@ -278,3 +272,8 @@ def _removal_order(each: Doomed) -> tuple[int, str]:
     """Sort tables first, so that a half-removed version cannot be opened, and markers last: they identify the rest."""
     is_marker = write_id_of(each.key) is not None
     return 0 if _TABLE.fullmatch(each.key) else 2 if is_marker else 1, each.key
+
+
+def time_of(info: ObjectInfo) -> float:
+    """Return the time when the object was put; infinity if it is unknown, so that the object is never old."""
+    return float("inf") if info.changed is None else info.changed

@@ -11,19 +11,23 @@
 """
 
 import json
+import re
 import secrets
+import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 
-from smalti.catalog.additions.columns import columns_of, live_keys
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from smalti.catalog.commit import SYSTEM, PublishingClock
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest
-from smalti.catalog.publishing.check_stored import stored_sizes_of
-from smalti.catalog.publishing.commit import SYSTEM, PublishingClock
-from smalti.catalog.publishing.publish import announce_removal
+from smalti.catalog.publishing import announce_removal, stored_sizes_of
 from smalti.catalog.reading import find_newest, headers_before, no_shard_set
-from smalti.catalog.retention.age import checked_limit, probe_in, probe_timestamp
-from smalti.catalog.retention.listing import Listing, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
@@ -36,10 +40,19 @@ from smalti.catalog.retention.sweep import (
     sweep,
     writes_of,
 )
+from smalti.catalog.sidecars import columns_of, live_keys
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
 
+_OBJECTS_AT_ONCE = 4096
+_COMPRESSION_LEVEL = 1
+_MERGE_THRESHOLD = 1 << 20
+"""Number of new names, or of merged ones if that is more, from which on they are merged: versions share most names."""
+LEAST_SECONDS = 7 * 86400.0
+"""Writers and readers may run for days, so a smaller limit needs `unsafe_ttl`."""
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PUBLISH_ATTEMPTS = 10  # when others publish at the same time
 _TABLE_SUFFIX = ".arrow"
 
@@ -296,3 +309,109 @@ def _report(
         uploads=uploads,
         kept={why.value: found.kept[why] for why in Why if why in found.kept},
     )
+
+
+class Listing:
+    """Objects in the order in which a store listed them, iterable several times; name, size and time of each.
+
+    A million objects take some 25 MB: neighbouring names differ little, and are kept compressed.
+    """
+
+    def __init__(self, found: Iterable[ObjectInfo]) -> None:
+        self._parts: list[bytes] = []
+        rest = iter(found)
+        while part := list(islice(rest, _OBJECTS_AT_ONCE)):
+            columns = [[each.key for each in part], [each.num_bytes for each in part], [each.changed for each in part]]
+            self._parts.append(zlib.compress(json.dumps(columns).encode(), _COMPRESSION_LEVEL))
+
+    def __iter__(self) -> Iterator[ObjectInfo]:
+        for part in self._parts:
+            for key, num_bytes, changed in zip(*json.loads(zlib.decompress(part)), strict=True):
+                yield ObjectInfo(key, num_bytes, "", changed)
+
+
+class Names:
+    """A set of names with eight bytes per name and rare false positives: 1 in 2^44 for a set of a million names.
+
+    Use it for names of objects to keep: a false positive keeps an object that could have been removed.
+    """
+
+    def __init__(self, parts: Iterable[Iterable[str]]) -> None:
+        merged: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        fresh: list[NDArray[np.uint64]] = []
+        count = 0
+        for part in parts:
+            fresh.append(np.fromiter(map(_hash, part), np.uint64))
+            count += fresh[-1].size
+            if count > max(merged.size, _MERGE_THRESHOLD):
+                merged, fresh, count = np.unique(np.concatenate([merged, *fresh])), [], 0
+        self._hashes = memoryview(np.unique(np.concatenate([merged, *fresh])))
+
+    def __contains__(self, name: object) -> bool:
+        mark = _hash(str(name))
+        place = bisect_left(self._hashes, mark)
+        return place < len(self._hashes) and self._hashes[place] == mark
+
+
+def _hash(name: str) -> int:
+    return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
+
+
+def parse_age(age: str | float) -> float:
+    """Return an age in seconds, given as a number or as text such as "7d", "36h", "90m", "2w".
+
+    Raises:
+        CatalogError: it is neither.
+    """
+    if isinstance(age, int | float) and not isinstance(age, bool) and 0 <= age < float("inf"):
+        return float(age)
+    match = _AGE.fullmatch(age.strip()) if isinstance(age, str) else None
+    if match is None:
+        raise CatalogError(f'expected an age such as "7d", "36h" or a number of seconds, found {age!r:.60}')
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def checked_limit(older_than: str | float, *, whose: str, unsafe_ttl: bool) -> float:
+    """Return the age in seconds from which on objects may be removed.
+
+    `whose` names the processes that may still need the objects, such as "writer or reader", for the message.
+    `unsafe_ttl` allows less than `LEAST_SECONDS`.
+
+    Raises:
+        CatalogError: it is not an age, or is too small.
+    """
+    limit = parse_age(older_than)
+    if limit < LEAST_SECONDS and not unsafe_ttl:
+        raise CatalogError(
+            f"`older_than` is {limit / 86400:.2g} days; less than {LEAST_SECONDS / 86400:.0f} may remove what a slow "
+            f"{whose} still needs. Say `unsafe_ttl` if no {whose} is running"
+        )
+    return limit
+
+
+@contextmanager
+def probe_in(store: Store, folder: str) -> Iterator[str]:
+    """Put a small object into the folder for the duration of the block, and yield its key.
+
+    Its time in a listing is the current time by the store's clock.
+    """
+    key = f"{folder}/probe-{secrets.token_hex(8)}"
+    store.put(key, b"what time is it?")
+    try:
+        yield key
+    finally:
+        with suppress(StoreError):  # a later vacuum removes it
+            store.delete(key)
+
+
+def probe_timestamp(store: Store, changed: float | None) -> float:
+    """Return the time of a probe as listed.
+
+    Raises:
+        CatalogError: the store does not report times.
+    """
+    if changed is None:
+        raise CatalogError(
+            f"{store.url}: this store does not report when its objects were put, so that no object can be called old"
+        )
+    return changed

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.catalog.table.columns import Columns, Numbers, Texts, Words
-from smalti.catalog.table.digest import canonical, check_shards
-from smalti.catalog.table.row_parser import RowParser
+from smalti.catalog.table.columns import Columns, Numbers, RowParser, Texts, Words
 from smalti.catalog.table.screening import screen
-from smalti.catalog.table.shard_table import ShardTable, TableContent
+from smalti.catalog.table.shard_table import ShardTable, TableContent, canonical, check_shards
 from smalti.errors import SmaltiError
 from smalti.format import ShardInfo, parse_index
 

@@ -1,6 +1,6 @@
 """Columnar pre-check of a shard table: finds suspect rows; only these are parsed when the table is opened.
 
-A suspect row is converted to a shard, which checks and possibly refuses it (`row_parser`). So the rules are stated in
+A suspect row is converted to a shard, which checks and possibly refuses it (`RowParser`). So the rules are stated in
 one place: the pre-check may suspect too many rows, but never too few.
 """
 
@@ -120,10 +120,8 @@ class Screened:
 def screen(columns: Columns, size: int, done: Callable[[], None]) -> Screened:
     """Find the suspect rows of a table.
 
-    Args:
-        columns: The columns of the table, named as by `emit_table`.
-        size: Number of rows, at least 1.
-        done: Called from time to time, when the memory of columns that were checked can be released.
+    The columns are named as by `emit_table`, and have at least one row. `done` is called from time to time, when the
+    memory of columns that were checked can be released.
     """
     odd = np.zeros(size, bool)
     kinds = _first_of_each_kind(columns, size)

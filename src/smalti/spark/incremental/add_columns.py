@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
-from smalti.catalog.additions.columns import columns_of, store_columns
-from smalti.catalog.publishing.check_stored import check_stored
-from smalti.catalog.publishing.publish import check_target
+from smalti.catalog.publishing import check_stored, check_target
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import columns_of, store_columns
 from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions

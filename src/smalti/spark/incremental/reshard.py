@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
-from smalti.catalog.additions.columns import columns_of, sources_of
-from smalti.catalog.additions.source_files import (
+from smalti.catalog.manifest import check_json, row_hash_text
+from smalti.catalog.publishing import check_target, replace_content
+from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import (
     SampleRun,
     SourceRecord,
     SourceTable,
+    columns_of,
     ipc_file,
     read_source_record,
+    sources_of,
     split_runs,
     store_sources,
 )
-from smalti.catalog.manifest import check_json, row_hash_text
-from smalti.catalog.publishing.publish import check_target, replace_content
-from smalti.catalog.retention import markers
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.format.sizes import parse_size_limit

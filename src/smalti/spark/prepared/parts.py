@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog.additions.source_files import ipc_file
+from smalti.catalog.sidecars import ipc_file
 from smalti.spark.prepared.rows import labels_in, read_part
 from smalti.spark.prepared.store import part_writer, write_part
 from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog.additions.source_files import ipc_file
+from smalti.catalog.sidecars import ipc_file
 from smalti.errors import FormatError, StoreNotFound
 from smalti.spark.incremental.reshard import SourceFile
 from smalti.storage import Store, open_store

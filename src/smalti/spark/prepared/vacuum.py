@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog.retention.age import LEAST_SECONDS, checked_limit, probe_in, probe_timestamp, time_of
-from smalti.catalog.retention.sweep import Doomed, Why
-from smalti.catalog.retention.vacuum import VacuumReport
+from smalti.catalog.retention.sweep import Doomed, Why, time_of
+from smalti.catalog.retention.vacuum import LEAST_SECONDS, VacuumReport, checked_limit, probe_in, probe_timestamp
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.spark.prepared.table import load_table
 from smalti.spark.prepared.writes import WRITES, begin, give_up, is_given_up, marker_key, write_id_of

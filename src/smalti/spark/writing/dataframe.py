@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id, publish
 from smalti.catalog.header import Header
-from smalti.catalog.publishing.publish import Mode, check_target
+from smalti.catalog.publishing import Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.spark.frames import require_frame
 from smalti.spark.lineage.source import require_unchanged, source_of, write_id_of

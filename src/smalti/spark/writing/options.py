@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from smalti.catalog.publishing.publish import Mode
+from smalti.catalog.publishing import Mode
 from smalti.format import ShardOptions
 from smalti.spark.prepare import require
 from smalti.spark.writing.transform import Transform, TransformFunction

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from smalti.catalog.additions.columns import check_no_added_columns
 from smalti.catalog.header import Header
+from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.prepare import ERROR, PATH, default_columns, policy_of, without_bad_images

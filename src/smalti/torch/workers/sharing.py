@@ -30,7 +30,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from smalti.cursor import Cursor
-from smalti.dataset.run import RunPlace, RunTracker
+from smalti.dataset.resume import RunPlace, RunTracker
 from smalti.errors import CursorError
 from smalti.stream import Version
 from smalti.torch.workers.board import Board, own_board, parent_board

@@ -4,18 +4,29 @@ Intended behaviour; anything else is a bug:
 1. Of all writers that try to create a version exactly one succeeds, and `commit` reports success to that one only.
 2. A lost reply, or a refusal of our own repeated put, is settled by reading the object back and comparing the write id.
    If that is impossible, `CommitUnknown` is raised; nothing is ever removed.
+3. Puts are checked afterwards: some stores acknowledge an object and keep nothing, or only a part, of it.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from smalti.catalog.checked_put import check_created
 from smalti.catalog.header import Header, header_key, read_header
-from smalti.errors import CommitUnknown, StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import (
+    CatalogError,
+    CommitUnknown,
+    SmaltiError,
+    StoreAuthError,
+    StoreError,
+    StoreExists,
+    StoreNotFound,
+    StoreTimeout,
+)
 from smalti.storage import Store
 from smalti.storage.retry import jitter
 
+ATTEMPTS = 2
 PUT_ATTEMPTS = 4
 READ_BACK_ATTEMPTS = 4
 PAUSE_SECONDS = 0.06
@@ -96,4 +107,54 @@ def _unknown(store: Store, header: Header) -> CommitUnknown:
         "write id: it returns the version or makes it",
         version=header.version,
         write_id=header.write_id,
+    )
+
+
+def put_and_check(
+    put: Callable[[], object],
+    store: Store,
+    key: str,
+    num_bytes: int,
+    *,
+    is_shared: bool = False,
+    attempts: int = ATTEMPTS,
+    error: type[SmaltiError] = CatalogError,
+) -> None:
+    """Put an object, and check that the store has all of it.
+
+    `put` is called once per attempt. With `is_shared`, other publishers may have replaced the object since, so that any
+    content will do.
+
+    Raises:
+        CatalogError: the store acknowledged the object and has another number of bytes; or `error`.
+    """
+    for _ in range(attempts):
+        put()
+        found = store.size(key)
+        if found == num_bytes or (is_shared and found):
+            return
+    raise _lost_write(error, store, key, found, num_bytes)
+
+
+def check_created(store: Store, key: str, data: bytes) -> None:
+    """Check that the store has the object that was just created. An empty one is removed: it would block the key.
+
+    Raises:
+        CatalogError: the store has something else.
+    """
+    found = store.get_range(key, 0, len(data) + 1)
+    if found == data:
+        return
+    if not found:
+        store.delete(key)
+    raise _lost_write(CatalogError, store, key, len(found), len(data))
+
+
+def _lost_write(error: type[SmaltiError], store: Store, key: str, found: int, expected: int) -> SmaltiError:
+    return error(
+        f"{store.locate(key)}: put {expected} bytes, and the store has {found}; it did not take the whole object. Try "
+        "again; if it happens again, check the store's own log: it loses what is written",
+        key=key,
+        expected=expected,
+        found=found,
     )

@@ -1,4 +1,4 @@
-"""Index files for readers that know no versions: `index.json` at the root and in the folder of each split.
+"""Index files: `index.json` at the root and in the folder of each split, for readers that know no versions.
 
 They are copies; the headers below `_versions/` decide. A publisher that dies before or between them leaves the old
 ones, whose shards still exist; the next publisher brings them up to date. Index files of very many shards are written
@@ -11,29 +11,43 @@ Intended behaviour of replacing one, on a store with conditional puts; anything 
 3. So a publisher that is suspended between reading and putting, or whose put arrives late, never replaces a newer one.
 
 On other stores the file is replaced unconditionally, and the publisher then looks for newer versions.
+
+Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain hashes of the first bytes
+of shards, because other readers refuse unknown fields in a shard's entry. The digest does not cover these; it covers
+the hashes of the whole files, which are checked once a file is complete.
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog.checked_put import ATTEMPTS, put_and_check
+from smalti.catalog.commit import ATTEMPTS, put_and_check
 from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
-from smalti.catalog.index.first_hashes import encode_first_hashes
-from smalti.catalog.index.peek import EXTRA, peek_index
 from smalti.catalog.manifest import Manifest
+from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.format import ShardInfo, emit_index
+from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
 from smalti.storage.store import Tagged
 
+EXTRA = "smalti"
+"""Smalti's own top-level key in an index file; other readers ignore it."""
+PEEK_BYTES = 1 << 20
+"""An index file up to this size is read and parsed as a whole."""
+
+_KEY = b'"smalti": '
+_END = re.compile(r', "version": 2}\s*\Z')
+FIRST_HASHES = "first_hashes"
+"""The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
+_HASH = re.compile("[0-9a-f]{16}", re.ASCII)
 INDEX_FORMAT = 1
 MAX_ROUNDS = 100
 """Rounds of writing index files while other publishers keep overtaking; after that the last of them does it."""
@@ -44,6 +58,101 @@ MAX_REPLACED_BYTES = 64 << 20
 MANY_SHARDS = 4096
 """From this number of shards on, an index file is written entry by entry: a million entries are 700 MB."""
 _ENTRIES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """The parts of an index file that are needed to find versions, and its content if it was read anyway."""
+
+    extra: dict[str, Any] | None
+    """The value of Smalti's key; None when another program wrote the file."""
+    top: dict[str, Any] | None = None
+    """The whole file, parsed, when it was small enough to be read at once."""
+    regular: RegularIndex | None = None
+    """The shards of a large file whose entries are all alike."""
+    is_empty: bool = False
+    """True if the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
+
+
+def peek_index(store: Store) -> IndexSummary | None:
+    """Read the summary of the index file at this place; None when there is no such file.
+
+    Raises:
+        IndexFileError: it is not JSON, or Smalti's key is not an object.
+    """
+    try:
+        head = store.get_range(INDEX, 0, PEEK_BYTES)
+        if not head:
+            return IndexSummary(None, is_empty=True)
+        if len(head) < PEEK_BYTES:
+            return _parse_whole(head, store)
+        size = store.size(INDEX)
+        extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
+        if extra is not None:  # a million shards of Smalti's own are 700 MB, which need not be parsed
+            return IndexSummary(extra)
+        check_index_size(size, store.locate(INDEX))
+        data = store.get(INDEX)
+    except StoreNotFound:
+        return None
+    regular = read_regular(data, where=store.locate(INDEX))
+    return _parse_whole(data, store) if regular is None else IndexSummary(None, regular=regular)
+
+
+def check_index_size(num_bytes: int, where: str) -> int:
+    """Return the size of an index file if the file may be read into memory.
+
+    Raises:
+        IndexFileError: it is larger than any index file that is parsed.
+    """
+    if num_bytes > MAX_INDEX_BYTES:
+        raise IndexFileError(f"{where}: {num_bytes} bytes are more than the {MAX_INDEX_BYTES} allowed.", where=where)
+    return num_bytes
+
+
+def _from_tail(tail: bytes) -> dict[str, Any] | None:
+    """Return the value of Smalti's key if it is the last top-level key but one, as `emit_index` writes it; else None.
+
+    Only the version may follow it up to the end of the file, so that it cannot be the key of a nested object.
+    """
+    place = tail.rfind(_KEY)
+    if place < 0:
+        return None
+    try:
+        text = tail[place + len(_KEY) :].decode("ascii")
+        found, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and _END.match(text, end) else None
+
+
+def _parse_whole(data: bytes, store: Store) -> IndexSummary:
+    top = parse_json(data, where=store.locate(INDEX))
+    extra = top.get(EXTRA)
+    if extra is not None and not isinstance(extra, dict):
+        raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
+    return IndexSummary(extra, top)
+
+
+def encode_first_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[str | None]]:
+    """Return what is added below Smalti's key: nothing where no shard has such a hash."""
+    found = [shard.raw.first_hash for shard in shards]
+    if all(each is None for each in found):
+        return {}
+    return {FIRST_HASHES: [None if each is None else f"{each:016x}" for each in found]}
+
+
+def decode_first_hashes(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
+    """Return the shards with the hashes below Smalti's key; missing or malformed hashes are ignored."""
+    encoded = extra.get(FIRST_HASHES)
+    if not isinstance(encoded, list) or len(encoded) != len(shards):
+        return tuple(shards)
+    return tuple(_with_first_hash(shard, each) for shard, each in zip(shards, encoded, strict=True))
+
+
+def _with_first_hash(shard: ShardInfo, encoded: object) -> ShardInfo:
+    if not isinstance(encoded, str) or not _HASH.fullmatch(encoded):
+        return shard
+    return replace(shard, raw=replace(shard.raw, first_hash=int(encoded, 16)))
 
 
 def refresh_index(store: Store, manifest: Manifest) -> None:
@@ -126,14 +235,8 @@ def _newer_header(store: Store, version: int) -> Header | None:
 def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mapping[str, Any], folder: str = "") -> None:
     """Replace an index file unless one of a newer version is there; check that the store has a file afterwards.
 
-    An index file of very many shards is put unconditionally.
-
-    Args:
-        store: The store that it goes to.
-        key: Its key.
-        shards: The shards that it lists.
-        extra: Its further top-level keys.
-        folder: Prefix to cut off from the names of files, such as `train/`; the shards are then listed without split.
+    An index file of very many shards is put unconditionally. `extra` has its further top-level keys. `folder`, such as
+    `train/`, is cut off from the names of files; the shards are then listed without split.
 
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
@@ -151,12 +254,6 @@ def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mappin
 
 def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
     """Put an index file unless one of a newer version is there; check that the store has a file afterwards.
-
-    Args:
-        store: The store that it goes to.
-        key: Its key.
-        data: Its bytes.
-        version: The version that it shows.
 
     Raises:
         CatalogError: the store acknowledged the file and has nothing.

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from smalti.catalog.header import FOLDER, INDEX
-from smalti.catalog.index.peek import check_index_size, peek_index
+from smalti.catalog.index import check_index_size, peek_index
 from smalti.errors import CatalogError, StoreTimeout
 from smalti.format import ShardInfo, emit_index, parse_index
 from smalti.storage import Place, Store, open_store

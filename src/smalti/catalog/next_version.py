@@ -9,7 +9,7 @@ append       parent + draft  sum       parent's (1)  (2)       draft's
 rollback     the target's    target's  target's      target's  target's
 vacuum       the parent's    parent's  parent's      parent's  parent's           and what it removes
 
-(1) The draft's must be the same, or empty. (2) See `smalti.catalog.additions.columns.sidecars_after`.
+(1) The draft's must be the same, or empty. (2) See `smalti.catalog.sidecars.sidecars_after`.
 """
 
 import hashlib
@@ -20,15 +20,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from smalti.catalog.additions.columns import check_no_added_columns, sidecars_after
-from smalti.catalog.checked_put import put_and_check
+from smalti.catalog.commit import PublishingClock, put_and_check
 from smalti.catalog.header import FOLDER, MAX_REMEMBERED_WRITES, Header, read_manifest, table_key
-from smalti.catalog.index.refresh import MANY_SHARDS
+from smalti.catalog.index import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
-from smalti.catalog.publishing.commit import PublishingClock
+from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
 from smalti.catalog.table.arrow import emit_table, table_of
-from smalti.catalog.table.digest import check_shards, digest_of
-from smalti.catalog.table.shard_table import sizes_of
+from smalti.catalog.table.shard_table import check_shards, digest_of, sizes_of
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
