@@ -21,9 +21,8 @@ from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.catalog.header import read_header
 from smalti.spark import dataframe_to_mds
-from smalti.spark.incremental.same_rows import find_same
 from smalti.spark.prepared.reshard import Target
-from smalti.spark.rows import SPLIT, Identity, by_split, identity_of, with_split
+from smalti.spark.rows import SPLIT, Identity, by_split, find_same, identity_of, with_split
 from smalti.spark.writing.transform import TransformRun, as_transform
 from smalti.storage import open_store
 from smalti.storage.redact import redact

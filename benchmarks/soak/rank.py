@@ -17,7 +17,7 @@ from benchmarks.soak.samples import Expected
 from benchmarks.soak.told import ENDED, OTHER, TYPED, Told
 from smalti.errors import SmaltiError
 from smalti.torch import StreamingDataLoader, gather_world
-from smalti.torch.recording import open_ledger
+from smalti.torch.loader import open_ledger
 
 
 def live(told: Told) -> None:

@@ -23,7 +23,7 @@ from benchmarks.soak.samples import Expected
 from benchmarks.soak.told import Reads, reads_of
 from smalti.errors import SmaltiError
 from smalti.torch import StreamingDataLoader
-from smalti.torch.recording import open_ledger
+from smalti.torch.loader import open_ledger
 
 SAVE_EVERY = 5  # steps
 _PAUSE_SECONDS = 0.3

@@ -12,7 +12,7 @@ from benchmarks.soak.reading import steps
 from benchmarks.soak.samples import Expected, SetOf, write_set
 from smalti.cli import main
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.torch.recording import open_ledger
+from smalti.torch.loader import open_ledger
 
 pytestmark = pytest.mark.torch
 COUNT = 40

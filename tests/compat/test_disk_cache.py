@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.compat.petastorm import make_batch_reader
-from smalti.compat.petastorm.disk_cache import DiskCache
+from smalti.compat.petastorm.reader import DiskCache
 from tests.compat.parquet_files import flat, ids_of, url, write_rows
 
 TABLE = pa.table({"x": range(1000)})

@@ -22,7 +22,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.format import Schema, ShardInfo
-from smalti.spark.incremental import reshard
+from smalti.spark import reshard
 from tests.sim.actors import BODY, Stage, read_all, remove, shard_of, upload
 from tests.sim.oracle import TTL, BrokenPromiseError, Job
 from tests.sim.store import SimClock, SimStore

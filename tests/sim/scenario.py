@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from smalti.spark.incremental import reshard
+from smalti.spark import reshard
 from tests.sim import maintenance
 from tests.sim.actors import Habits, SparkJob, Stage, old_reader, reader, roller, vacuumer
 from tests.sim.oracle import BrokenPromiseError, Oracle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.sources.splits import held_out
+from smalti.sources.image_folder import held_out
 
 PATHS = [f"roses/{n}.jpg" for n in range(100)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from smalti.errors import StoreNotFound
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.torch.workers.processes import check_workers_while_waiting, end_of_worker
+from smalti.torch.worker_processes import check_workers_while_waiting, end_of_worker
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]

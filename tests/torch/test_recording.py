@@ -11,7 +11,7 @@ from smalti.dataset import Pass
 from smalti.errors import SmaltiError, WorldMismatch
 from smalti.ledger import LedgerWriter, check_ledger
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.torch.recording import PassRecorder, open_ledger
+from smalti.torch.loader import PassRecorder, open_ledger
 from smalti.world import World
 from tests.shard_sets import write_set
 
@@ -142,7 +142,7 @@ def test_ranks_that_cannot_agree_on_a_life_are_refused(tmp_path):
 GROUP = """
 import sys
 import torch.distributed as dist
-from smalti.torch.recording import open_ledger
+from smalti.torch.loader import open_ledger
 from smalti.errors import StoreError
 from smalti.world import World
 rank, folder, meeting = int(sys.argv[1]), sys.argv[2], sys.argv[3]

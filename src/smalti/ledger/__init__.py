@@ -3,7 +3,7 @@
     folder/life-00001/rank-00000.jsonl    a head; then a line for each pass, each step, and each end of a pass
 
 A life is one start of the run, a pass one iteration over an epoch or the rest of one. The package knows neither torch
-nor how samples are read; the loader records through `smalti.torch.recording`. The check proves that each planned sample
+nor how samples are read; the loader records through `smalti.torch.loader`. The check proves that each planned sample
 was taken once; the caller passes in the plan, from `smalti.order`. Start reading at `records` (the lines of a file),
 then `reading` (the part of them that counts) and `checking`.
 """

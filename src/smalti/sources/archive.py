@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smalti.errors import FormatError, SmaltiError, StoreError
-from smalti.sources.archive_download import too_large
+from smalti.sources.archive_download import ArchiveSource, describe_archive, is_archive, too_large
 from smalti.sources.archive_members import Member, read_members
-from smalti.sources.archive_source import ArchiveSource, describe_archive, is_archive
 
 __all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive", "is_archive"]
 
@@ -50,11 +49,9 @@ class ArchiveLimits:
 def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = None) -> Path:
     """Unpack an archive below `into` and return the folder with the class folders.
 
-    Args:
-        source: a local path, an http(s) URL, which may be signed, or any URL that `smalti.storage.open_store` takes.
-        into: a folder for unpacked archives; each source gets its own sub-folder, which a later call reuses. The
-            signature of an address is not part of its identity.
-        limits: limits on its size and time; default: `ArchiveLimits()`.
+    The source is a local path, an http(s) URL, which may be signed, or any URL that `smalti.storage.open_store` takes.
+    Each source gets its own sub-folder of `into`, which a later call reuses. The signature of an address is not part of
+    its identity.
 
     Raises:
         StoreNotFound: no such file or URL.

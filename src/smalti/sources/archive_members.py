@@ -67,12 +67,7 @@ class Member:
 
 
 def read_members(shown: str, archive: BinaryIO, *, is_zip: bool) -> Iterator[Member]:
-    """Yield all members; all checks of the archive have passed when the iterator ends.
-
-    Args:
-        shown: The archive's address without secrets, for messages.
-        archive: A seekable file.
-        is_zip: True for a zip, False for a tar, compressed or not.
+    """Yield all members; all checks of the archive, a seekable file, have passed when the iterator ends.
 
     Raises:
         FormatError: not an archive, damaged, truncated, encrypted, or packed by a method that Python does not support.

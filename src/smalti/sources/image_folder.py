@@ -1,7 +1,10 @@
-"""The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image."""
+"""The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image.
+
+`held_out` chooses the files for validation.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +14,8 @@ from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.redact import redact, redact_address
 
 _NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # files that file managers leave in folders of images
+TRAIN = "train"
+VALIDATION = "validation"
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,10 @@ class ImageFolder:
 
 
 def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None) -> ImageFolder:
-    """Return the inventory of a folder that has one sub-folder per class.
+    """Return the inventory of a folder that has one sub-folder per class; unpack an archive first by `fetch_archive`.
 
     Files below a class folder count at any depth; hidden ones (a name or folder that begins with a dot) and files
     outside of the class folders do not.
-
-    Args:
-        source: a path or URL that `smalti.storage.open_store` takes; unpack an archive first by `fetch_archive`.
-        storage_options: credentials and endpoint of the source's store.
 
     Raises:
         StoreNotFound: there is no such folder, or it is empty.
@@ -131,3 +132,22 @@ def _digest(files: tuple[ImageFile, ...]) -> str:
     for file in files:
         digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def held_out(paths: Iterable[str], *, fraction: float, seed: int) -> frozenset[str]:
+    """Return the paths of one class that are held out for validation.
+
+    Paths are sorted by a hash of seed and path, and the first `fraction` of them, 0 to 1, is held out; rounded, but of
+    two or more files at least one is held out and one stays. The choice is independent of the order of listing and of
+    the machine. When files are added, only as many others change sides as needed to keep the share.
+    """
+    ranked = sorted(paths, key=lambda path: place_key(path, seed))
+    if fraction <= 0 or len(ranked) < 2:
+        return frozenset()
+    count = min(max(1, round(fraction * len(ranked))), len(ranked) - 1)
+    return frozenset(ranked[:count])
+
+
+def place_key(path: str, seed: int) -> bytes:
+    """Return a hash by which to sort paths in a fixed, well-mixed order."""
+    return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16, key=str(seed).encode()).digest()

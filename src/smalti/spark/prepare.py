@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
-from smalti.sources.image_folder import ImageFolder
-from smalti.sources.splits import TRAIN, VALIDATION, held_out, place_key
+from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder, held_out, place_key
 from smalti.spark.tasks import make_frame, map_in_arrow
 from smalti.storage import Store, open_store
 

@@ -1,4 +1,4 @@
-"""Rows of any DataFrame as the source of a data set: their identity, and their split.
+"""Rows of any DataFrame as the source of a data set: their identity, their split, and versions made from the same rows.
 
 Read `identity_of` first. Writing them is `smalti.spark.writing`.
 """
@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smalti.catalog import Manifest, rollback
+from smalti.catalog.header import Header, read_header
+from smalti.catalog.reading import headers_before
 from smalti.errors import SchemaError
-from smalti.spark.lineage.source import source_of
+from smalti.spark.lineage import source_of
 from smalti.spark.writing.transform import Transform, as_transform
+from smalti.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SPLIT = "split"
 """Column that `with_split` adds."""
-
 _PLACES = 1 << 30  # of the hash that decides to which split a row belongs
 
 
@@ -59,11 +62,8 @@ def identity_of(df: "DataFrame") -> Identity:
 def with_split(df: "DataFrame", shares: Mapping[str, float], *, seed: int = 0, key: str | None = None) -> "DataFrame":
     """Return the DataFrame with a column `split`, decided by a hash of each row or of one of its columns.
 
-    Args:
-        df: The rows.
-        shares: Share of the rows of each split but `train`, which gets the rest.
-        seed: Another seed is another choice.
-        key: Column that is hashed, so that rows with equal values stay together; by default all columns.
+    `shares` has the share of the rows of each split but `train`, which gets the rest. With the column `key`, rows with
+    equal values stay together; by default all columns are hashed.
 
     Raises:
         SchemaError: there is a column `split` already, or none of the key's name.
@@ -151,3 +151,30 @@ def _row_hash(df: "DataFrame", seed: int) -> "Column":
 
 def _digest_of(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def find_same(
+    store: Store, newest: Manifest | None, facts: Mapping[str, Any], *, write_id: str = ""
+) -> Manifest | None:
+    """Return the newest version whose lineage has these facts; None if there is none. Needs no Spark.
+
+    A version that was written under `write_id` is accepted too. If others came after it, it is rolled back to: the same
+    shards and digest under a new number.
+
+    Raises:
+        CatalogError: As for `rollback`.
+    """
+
+    def is_same(version: Manifest | Header) -> bool:
+        has_facts = all(version.lineage.get(name) == fact for name, fact in facts.items())
+        return has_facts or (bool(write_id) and version.write_id == write_id)
+
+    if newest is None or is_same(newest):
+        return newest
+    if not newest.version:  # a plain MDS set
+        return None
+    last = read_header(store, newest.version)
+    for header in headers_before(store, last):
+        if header.version not in last.expired and is_same(header):
+            return rollback(store, header.version)
+    return None

@@ -50,10 +50,7 @@ class Java:
 
 
 def detect_java(places: Sequence[str] = JAVA_PROGRAMS) -> Java:
-    """Return the Java to run Spark on: that of JAVA_HOME, else of PATH, else of a usual place; blocks below a second.
-
-    Args:
-        places: Patterns of programs to try after JAVA_HOME and PATH.
+    """Return the Java to run Spark on: that of JAVA_HOME, else of PATH, else of `places`; blocks below a second.
 
     Raises:
         MissingDependency: None is new enough; the message explains how to install one on this machine.

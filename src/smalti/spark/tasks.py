@@ -48,20 +48,32 @@ _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\": error=\d+, ([^\n]+)"
 _BEFORE_START = "before the session is started; `smalti.spark.build_session()` does so on this machine"
 _ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_BEFORE_START}"
 _MAX_MESSAGE = 16_000  # characters; Spark Connect truncates longer error texts
-
-Batch = TypeVar("Batch")
-Result = TypeVar("Result")
+_Batch = TypeVar("_Batch")
+_Result = TypeVar("_Result")
+_ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
+_ANSWER_FOR_SPARK = "task int, attempt string, answer string"
+_FRAME_ADVICE = {
+    "pandas": ("spark.createDataFrame(frame)", "pyarrow.Table.from_pandas(frame)"),
+    "polars": ("spark.createDataFrame(frame.to_pandas())", "frame.to_arrow()"),
+    "pyarrow": ("spark.createDataFrame(frame.to_pandas())", "frame"),
+    "pyspark.pandas": ("frame.to_spark()", ""),
+    "pyspark.rdd": ("frame.toDF()", ""),
+    "pyspark.core.rdd": ("frame.toDF()", ""),
+}
+"""By module of the argument: the call that makes a Spark DataFrame of it, and what `MDSWriter.write_batch` takes."""
 
 
 class EncodedError(RuntimeError):
     """A task's error, encoded for its way through Spark; `decode_errors` decodes it."""
 
 
-def encode_errors(task: Callable[[Iterator[Batch]], Iterator[Result]]) -> Callable[[Iterator[Batch]], Iterator[Result]]:
+def encode_errors(
+    task: Callable[[Iterator[_Batch]], Iterator[_Result]],
+) -> Callable[[Iterator[_Batch]], Iterator[_Result]]:
     """Return the task with every `SmaltiError` that it raises encoded for its way to the driver."""
 
     @functools.wraps(task)
-    def run(batches: Iterator[Batch]) -> Iterator[Result]:
+    def run(batches: Iterator[_Batch]) -> Iterator[_Result]:
         try:
             yield from task(batches)
         except SmaltiError as error:
@@ -140,10 +152,6 @@ def decode_error(text: str) -> SmaltiError | None:
     return kind(message, **facts)  # type: ignore[no-any-return]  # kind is a subclass of SmaltiError
 
 
-_ANSWER = pa.schema([("task", pa.int32()), ("attempt", pa.string()), ("answer", pa.string())])
-_ANSWER_FOR_SPARK = "task int, attempt string, answer string"
-
-
 @dataclass(frozen=True)
 class Attempt:
     """One attempt of Spark to process one partition."""
@@ -165,16 +173,15 @@ class Attempt:
 
 
 TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
+
+
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
 def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
     """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
 
-    Args:
-        df: The rows.
-        work: Called on executors with the batches of a partition.
-        as_pandas: Whether these are pandas DataFrames, as Spark makes them, instead of Arrow batches.
+    With `as_pandas`, `work` gets pandas DataFrames, as Spark makes them, instead of Arrow batches.
 
     Raises:
         SmaltiError: What `work` raised on an executor, with its type; or a task answered twice.
@@ -285,3 +292,25 @@ def _small_batches(spark: "SparkSession") -> Iterator[None]:
     finally:
         for name in changed:
             spark.conf.unset(name)
+
+
+def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:
+    """Return only if `frame` is a DataFrame of classic Spark or Spark Connect.
+
+    `is_set` says that it becomes a shard set, which `MDSWriter` could write without Spark.
+
+    Raises:
+        TypeError: It is not; the message has the call that makes one of it.
+    """
+    kind = type(frame)
+    if all(hasattr(kind, name) for name in ("mapInArrow", "sparkSession", "schema")):
+        return
+    if frame is None:
+        raise TypeError(f"{what} must be a Spark DataFrame, none was given")
+    known = [prefix for prefix in _FRAME_ADVICE if f"{kind.__module__}.".startswith(f"{prefix}.")]
+    rows, batch = _FRAME_ADVICE[known[-1]] if known else ("spark.createDataFrame(rows)", "")
+    without = f"; without Spark, `MDSWriter(out=..., columns=...)` and its `write_batch({batch})`"
+    raise TypeError(
+        f"{what} must be a Spark DataFrame, found {kind.__module__}.{kind.__qualname__}: give {rows}"
+        f"{without if is_set and batch else ''}"
+    )

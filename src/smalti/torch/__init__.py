@@ -1,8 +1,9 @@
 """Smalti for PyTorch: datasets and a loader that counts what was consumed; the trainer is in `train`.
 
 Besides `spark` and `compat`, this is the only package that may import torch. The order of samples, and reading them, is
-in `smalti.dataset`, which this package adapts to torch's classes and worker processes. Start reading at `loader`.
-Names are imported on first use, so that `smalti.torch.train.config` can be read without torch.
+in `smalti.dataset`, which this package adapts to torch's classes and to loader workers, which are threads or processes.
+Start reading at `loader`. Names are imported on first use, so that `smalti.torch.train.config` can be read without
+torch.
 """
 
 from importlib import import_module

@@ -74,14 +74,10 @@ _COLLATE_FUNCTIONS: dict[Any, Any] = {
 
 
 def check_batches(reading: Reading, sets: Sequence[ShardSet]) -> None:
-    """Check that no batch at either end of a pass mixes streams with different columns.
+    """Check that no batch at either end of one rank's part of a pass mixes streams with different columns.
 
     Samples that do not fill a batch of their stream, less than one batch of each, are at the end of an epoch. So it is
     sufficient to plan as many steps as there are streams, plus one, at both ends of the pass.
-
-    Args:
-        reading: one rank's part of the pass.
-        sets: the streams.
 
     Raises:
         SchemaError: a batch mixes streams with different columns.

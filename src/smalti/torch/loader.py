@@ -1,4 +1,4 @@
-"""StreamingDataLoader: a torch DataLoader that reads whole batches and counts those that its consumer has taken."""
+"""StreamingDataLoader: a torch DataLoader of whole batches, which counts and records those that its consumer takes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -6,24 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.dataset import Pass
-from smalti.errors import SmaltiError
-from smalti.ledger import LedgerWriter
+from smalti.dataset.order import Planned, Reading
+from smalti.errors import SmaltiError, StoreError, WorldMismatch
+from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
 from smalti.torch.collate import check_batches, collate_samples, columns_to_tensors
 from smalti.torch.dataset import LoaderState, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
-from smalti.torch.recording import PassRecorder, open_ledger
-from smalti.torch.workers.handover import TaskArgument, pickles_tasks
-from smalti.torch.workers.packing import PackingCollate
-from smalti.torch.workers.processes import check_workers_while_waiting, end_of_worker
-from smalti.torch.workers.ring import Ring
-from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
+from smalti.torch.shared_memory import PackingCollate, Ring
+from smalti.torch.worker_processes import TaskArgument, check_workers_while_waiting, end_of_worker, pickles_tasks
+from smalti.torch.worker_threads import ThreadedIterator, ThreadOptions
+from smalti.world import World
 
+_STEPS_AT_ONCE = 64  # planned together: cheap per step, and little memory
 WORKER_KINDS = ("auto", "thread", "process")
 _SPARE_SLOTS = 4  # batches of each worker that the consumer may keep, besides those ahead, before the ring is full
 _DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is considered dead
@@ -193,7 +194,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         self._streaming_dataset._smalti.load_state_dict(state)
 
-    def _recorder(self, this_pass: Pass) -> PassRecorder | None:
+    def _recorder(self, this_pass: Pass) -> "PassRecorder | None":
         if self._ledger is None:
             return None
         if not isinstance(self._ledger, LedgerWriter):
@@ -273,11 +274,7 @@ def _state_of(view: StreamingDataset) -> LoaderState:
 
 
 def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
-    """Return `thread` or `process`, for the user's choice.
-
-    Raises:
-        ValueError: the choice is unknown, or threads cannot have one of the options.
-    """
+    """Return `thread` or `process`, for the user's choice."""
     if choice not in WORKER_KINDS:
         raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {choice!r}.")
     for_processes = [name for name in ("worker_init_fn", "multiprocessing_context") if options.get(name) is not None]
@@ -302,3 +299,72 @@ def _pinning() -> Callable[[Any], Any] | None:
         return pin_memory(batch)  # type: ignore[no-untyped-call]  # torch's own
 
     return pinned
+
+
+def open_ledger(folder: str | Path, world: World, mode: str = "steps") -> LedgerWriter:
+    """Return a writer of this rank's file of a new life of the run. Collective if a process group is running.
+
+    Raises:
+        StoreError: the folder cannot be written.
+        WorldMismatch: there are several ranks and no process group in which they could agree on the life's number.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return LedgerWriter(folder, life=_agreed_life(folder), world=world, mode=mode)
+    if world.num_ranks != 1:
+        raise WorldMismatch(
+            f"a ledger of {world.num_ranks} ranks without a process group: they cannot agree on the number of the "
+            "run's life. Make the group first, or pass as `ledger` a LedgerWriter(folder, life=..., world=...) whose "
+            "life one process got from `claim_life` and shared with the others.",
+            num_ranks=world.num_ranks,
+        )
+    return LedgerWriter(folder, life=claim_life(folder), world=world, mode=mode)
+
+
+class PassRecorder:
+    """A recorder of one pass; call `take` once for each batch, in order."""
+
+    def __init__(self, writer: LedgerWriter, reading: Reading) -> None:
+        start, options = reading.this_pass.start, reading.options
+        writer.begin_pass(PassStart(start, reading.batch_size, options.last_step, options.replication))
+        self._writer, self._number = writer, writer.num_passes
+        self._epoch, self._planned = start.epoch, _all_steps(reading)
+
+    def take(self) -> None:
+        """Record the next step's samples, before the step takes effect.
+
+        Raises:
+            SmaltiError: another iteration with the same ledger has begun since; a ledger records one at a time.
+        """
+        if self._writer.num_passes != self._number:
+            raise SmaltiError(
+                f"ledger {self._writer.path}: a step of epoch {self._epoch} was taken after another iteration began; "
+                "a run with a ledger reads one epoch after the other. Give loaders that read in turns ledgers of their "
+                "own.",
+                epoch=self._epoch,
+            )
+        step, ids = next(self._planned)
+        self._writer.record(step.step, self._epoch, step.positions, ids)
+
+    def end(self) -> None:
+        """Record that the epoch was read to its end."""
+        self._writer.end_pass()
+
+
+def _all_steps(reading: Reading) -> Iterator[Planned]:
+    for first in range(0, reading.division.num_steps, _STEPS_AT_ONCE):
+        yield from reading.steps(first, first + _STEPS_AT_ONCE)
+
+
+def _agreed_life(folder: str | Path) -> int:
+    """Return the number that rank 0 claims. Its failure is raised on every rank, as the others would wait for it."""
+    outcome: list[int | str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            outcome = [claim_life(folder)]
+        except StoreError as fault:
+            outcome = [str(fault)]
+    dist.broadcast_object_list(outcome, src=0)
+    life = outcome[0]
+    if not isinstance(life, int):
+        raise StoreError(f"the first rank could not number this life of the run: {life}")
+    return life

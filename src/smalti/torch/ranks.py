@@ -65,9 +65,8 @@ _IGNORED_FIELD = "initial_physical_nodes"  # of a cursor's state: the order does
 class Agreement:
     """The passes of one loader, to be compared with those of the same loader on other ranks.
 
-    Args:
-        where: the data that the loader reads, as its user named it. A loader is identified by `where` and its number
-            among the loaders of the group with the same `where`. So ranks may read other data besides.
+    A loader is identified by `where`, the data that it reads as its user named it, and its number among the loaders of
+    the group with the same `where`. So ranks may read other data besides.
     """
 
     def __init__(self, where: str) -> None:

@@ -28,19 +28,12 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
-from smalti.spark.incremental.add_columns import add_columns
-from smalti.spark.incremental.images import reshard_images, source_files
-from smalti.spark.incremental.reshard import (
-    Conversion,
-    Recipe,
-    SourceFile,
-    bring_up_to_date,
-    convert_files,
-    reshard_files,
-)
+from smalti.spark.add_columns import add_columns
 from smalti.spark.prepare import PrepareOptions
+from smalti.spark.reshard import Conversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
+from smalti.spark.reshard_images import reshard_images, source_files
 from smalti.spark.tasks import Attempt
-from smalti.spark.writing.options import WriteOptions
+from smalti.spark.writing.plan import WriteOptions
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter

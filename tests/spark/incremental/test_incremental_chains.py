@@ -13,7 +13,7 @@ from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.verify import open_checked
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.spark.incremental.add_columns import add_columns, drop_columns
+from smalti.spark.add_columns import add_columns, drop_columns
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
 from smalti.writer import ShardUploader, UploadOptions, compact

@@ -21,9 +21,9 @@ from smalti.catalog.sidecars import columns_of, live_keys, shards_of
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, CommitConflict, IndexFileError, SchemaError, StoreNotFound
 from smalti.format import Schema, ShardOptions
-from smalti.spark.incremental.add_columns import AlignedPlan, add_columns, drop_columns, place_rows, write_placed
+from smalti.spark.add_columns import AlignedPlan, add_columns, drop_columns, place_rows, write_placed
+from smalti.spark.columns import plan_table
 from smalti.spark.tasks import Attempt
-from smalti.spark.types.columns import plan_table
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.spark.lineage.plans import plan_digest
-from smalti.spark.lineage.source import source_of, write_id_of
-from smalti.spark.lineage.table_logs import delta_version, iceberg_snapshot, table_above
+from smalti.spark.lineage import delta_version, iceberg_snapshot, plan_digest, source_of, table_above, write_id_of
 from smalti.storage import open_store
 from tests.spark.photos import put
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from smalti.spark.lineage.source import source_of
-from smalti.spark.lineage.table_logs import delta_version, iceberg_snapshot, table_above
+from smalti.spark.lineage import delta_version, iceberg_snapshot, source_of, table_above
 from smalti.storage import open_store
 from tests.spark.lineage.lakes import data_files, iceberg_catalog, lake
 from tests.spark.photos import put

@@ -13,8 +13,8 @@ from pyspark.sql import types as sql
 from pyspark.sql.types import StructType
 
 from smalti.errors import SchemaError
-from smalti.spark.types.columns import plan_table
-from smalti.spark.types.types import arrow_type
+from smalti.spark.columns import plan_table
+from smalti.spark.types import arrow_type
 from tests.format.columns import image_bytes
 from tests.spark.types.test_types import IMAGE
 from tests.spark.types.typed_rows import stored

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from smalti.catalog import load_manifest
 from smalti.errors import CatalogError
 from smalti.spark import dataframe_to_mds
-from smalti.spark.lineage.source import list_files
+from smalti.spark.lineage import list_files
 
 NAMES = [f"{number} %41 {{a}}[b].parquet" for number in range(4)]
 """Names with characters that are escaped in addresses or special in globs."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.spark.lineage.source import files_now
+from smalti.spark.lineage import files_now
 from tests.spark.writing.connect_program import run_on_connect
 
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from smalti.errors import SmaltiError
-from smalti.torch.workers.board import Board
+from smalti.torch.shared_progress import Board
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
-from smalti.torch.workers.packing import pack
-from smalti.torch.workers.ring import SLOT_BYTES, Ring
+from smalti.torch.shared_memory import SLOT_BYTES, Ring, pack
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no ring")]

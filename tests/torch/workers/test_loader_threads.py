@@ -10,7 +10,7 @@ import time
 import pytest
 
 from smalti.errors import SmaltiError
-from smalti.torch.workers.threads import ThreadedIterator, ThreadOptions
+from smalti.torch.worker_threads import ThreadedIterator, ThreadOptions
 
 pytestmark = pytest.mark.torch
 
@@ -218,7 +218,7 @@ def test_a_forks_copy_of_a_running_iteration_is_an_error():
 @pytest.mark.slow
 def test_an_interpreter_that_ends_during_an_iteration_ends_cleanly():
     code = (
-        "from smalti.torch.workers.threads import *\n"
+        "from smalti.torch.worker_threads import *\n"
         "batches = ThreadedIterator(iter(range(10**9)), str, ThreadOptions(3, 8, 10.0))\n"
         "print(next(batches), next(batches))\n"
     )

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from smalti.torch.workers.handover import TaskArgument
+from smalti.torch.worker_processes import TaskArgument
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]

@@ -33,7 +33,7 @@ _OPEN_BYTES = 1 << 29
 the order must not depend on the machine."""
 
 
-def default_order(rows: RowReader, options: OrderOptions) -> OrderOptions:
+def _default_order(rows: RowReader, options: OrderOptions) -> OrderOptions:
     """Return the options completed by as many runs and as large windows as keep few row groups open.
 
     A run keeps open the row groups of its window and those at its borders: each of C runs takes about two row groups,
@@ -52,7 +52,7 @@ def default_order(rows: RowReader, options: OrderOptions) -> OrderOptions:
     return replace(options, canonical_nodes=nodes, block_size=block)
 
 
-def warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
+def _warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
     """Warn if the order keeps more row groups open than `held_bytes` allows, so that they are read repeatedly."""
     plan: EpochPlan = plan_epoch(rows.sizes, seed=seed, epoch=0, canonical_nodes=nodes, shuffle_block_size=block)
     runs = len(plan.runs_of_host(world.host, world.num_hosts))
@@ -68,7 +68,7 @@ def warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes
         )
 
 
-def map_ahead(
+def _map_ahead(
     work: Iterator[Any], do: Callable[[Any], Any], pool: Executor | None, *, ahead: int, timeout: float
 ) -> Iterator[Any]:
     """Yield `do(piece)` for each piece of the work, in order; up to `ahead` further pieces run in the pool meanwhile.
@@ -153,11 +153,6 @@ class BatchReader:
     The order depends only on the files, the rows that are chosen, seed, epoch, runs and window: not on the world,
     threads or batch size. All ranks take equally many steps. `state_dict` is the position of the consumer.
 
-    Args:
-        rows: the rows.
-        options: order, division, epochs, threads.
-        cleanup: called by `cleanup_cache`.
-
     Raises:
         NoDataAvailableError: there are no rows.
         SchemaError: `include_ids` would overwrite a column.
@@ -185,7 +180,10 @@ class BatchReader:
         self.last_row_consumed = False
         """Whether all epochs were read completely."""
         self._fresh = first_cursor(
-            default_order(rows, options.order), options.world, [MixedStream(rows.digest, None, len(rows))], [rows.sizes]
+            _default_order(rows, options.order),
+            options.world,
+            [MixedStream(rows.digest, None, len(rows))],
+            [rows.sizes],
         )
         self._adopted: Cursor | None = None
         self._base = options.first_epoch
@@ -196,7 +194,7 @@ class BatchReader:
         self._working, self._idle = 0, threading.Condition()
         if options.order.shuffle:
             order = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
-            warn_about_repeated_reads(rows, options.world, **order)
+            _warn_about_repeated_reads(rows, options.world, **order)
 
     # ------------------------------------------------------------------ properties
 
@@ -243,11 +241,7 @@ class BatchReader:
         return self._rows.found.source.url
 
     def configure(self, *, batch_size: int | None = None, shuffle_rows_within: int = 0) -> None:
-        """Set the options of a loader, before the first batch.
-
-        Args:
-            batch_size: rows per rank and step.
-            shuffle_rows_within: minimal number of rows to mix; 0 keeps the order.
+        """Set the options of a loader, before the first batch; at least `shuffle_rows_within` rows are mixed.
 
         Raises:
             RuntimeError: a batch was already read.
@@ -423,7 +417,7 @@ class BatchReader:
             self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
         work = self._planned()
         timing = {"ahead": options.num_ahead, "timeout": options.timeout}
-        for batches in map_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
+        for batches in _map_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
             yield from batches
 
     def _gather(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:

@@ -1,14 +1,17 @@
 """The Parquet files of a data set as one sequence of row groups, planned from their footers.
 
-Here: footers, row groups, the choice of data files in a folder, partition columns from folder names, and the errors
-that users of Petastorm catch. Not here: addresses and stores (`sources`), the cache of row groups (`rows`).
+Files are read from one of Smalti's stores, or from a file system of pyarrow (HDFS, or one given by the user). The
+choice of data files in a folder, partition columns from folder names, and the errors that users of Petastorm catch are
+here, too; the cache of row groups is in `rows`.
 """
 
 import hashlib
 import io
+import posixpath
 import re
 import time
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,15 +21,167 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti.compat.petastorm.sources import FileSource, Place
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError, StoreNotFound
-from smalti.storage import ObjectInfo
+from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError, StoreError, StoreNotFound
+from smalti.storage import ObjectInfo, Store, open_store
 
+_URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
 _TAIL_BYTES = 1 << 16
 """Bytes to read from the end of a file at once: nearly every footer is shorter."""
 _ENDING_BYTES = 8
 """The length of the footer (4 bytes), and `PAR1`."""
 _MIN_FILE_BYTES = 12
+_MAX_GAP_BYTES = 1 << 18
+"""Maximal gap in bytes between two columns that are read with one request."""
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_FOOTER_THREADS = 32
+_POLL_SECONDS = 0.1
+UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
+"""Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
+
+
+class FileSource(ABC):
+    """Files by key below one folder; thread-safe."""
+
+    url: str
+    """Address of the folder, without secrets."""
+
+    @abstractmethod
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the folder, sorted by key; empty if the folder does not exist."""
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes, or raise StoreNotFound."""
+
+    @abstractmethod
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file, fewer if the file ends before."""
+
+    def locate(self, key: str) -> str:
+        """Return the full address of a key, for messages."""
+        return f"{self.url.rstrip('/')}/{key}"
+
+
+class StoreSource(FileSource):
+    """The files of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.url = store, store.url
+
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the root of the store."""
+        return list(self.store.list())
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        return self.store.size(key)
+
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file."""
+        return self.store.get_range(key, begin, end)
+
+
+class ArrowSource(FileSource):
+    """A folder of a pyarrow file system."""
+
+    def __init__(self, filesystem: Any, root: str, url: str) -> None:
+        self.filesystem, self.root, self.url = filesystem, root.rstrip("/"), url
+
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the folder."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self.root, allow_not_found=True, recursive=True)
+        infos = list(self._call("list", "", lambda: self.filesystem.get_file_info(selector)))
+        found = [
+            ObjectInfo(posixpath.relpath(info.path, self.root), info.size or 0, str(info.mtime_ns or ""))
+            for info in infos
+            if info.type == FileType.File
+        ]
+        return sorted(found, key=lambda info: info.key)
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        from pyarrow.fs import FileType
+
+        info = self._call("look up", key, lambda: self.filesystem.get_file_info(f"{self.root}/{key}"))
+        if info.type != FileType.File:
+            raise StoreNotFound(f"{self.locate(key)} does not exist", key=key, url=self.url)
+        return int(info.size)
+
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file."""
+
+        def read() -> bytes:
+            with self.filesystem.open_input_file(f"{self.root}/{key}") as file:
+                stop = min(end, file.size())
+                return bytes(file.read_at(max(0, stop - begin), begin))
+
+        data: bytes = self._call("read", key, read)
+        return data
+
+    def _call(self, action: str, key: str, call: Any) -> Any:
+        try:
+            return call()
+        except FileNotFoundError as error:
+            raise StoreNotFound(f"{self.locate(key)} does not exist", key=key, url=self.url) from error
+        except OSError as error:
+            raise StoreError(f"cannot {action} {self.locate(key)}: {error}", key=key, url=self.url) from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source of files, and the files that were listed one by one."""
+
+    source: FileSource
+    keys: tuple[str, ...] | None
+    """None for every data file of the folder."""
+
+
+def open_place(
+    url_or_urls: str | Sequence[str], options: Mapping[str, Any] | None = None, filesystem: Any = None
+) -> Place:
+    """Return the folder at a URL, or the files of several URLs of one scheme. Pure: nothing is read.
+
+    Raises:
+        ValueError: no URL, one that is not text, several schemes, or a file twice.
+        StoreError: an address that cannot be used.
+    """
+    if isinstance(url_or_urls, str):
+        return Place(_source(*_split(url_or_urls), options, filesystem), None)
+    urls = list(url_or_urls)
+    if not urls or not all(isinstance(url, str) for url in urls):
+        raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
+    if len(set(urls)) != len(urls):
+        twice = next(url for url in urls if urls.count(url) > 1)
+        raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
+    parts = [_split(url.rstrip("/")) for url in urls]
+    roots = sorted({root for root, _ in parts})
+    if len(roots) > 1:
+        raise ValueError(f"all URLs must be of one scheme and bucket, found {' and '.join(roots)}.")
+    folder = posixpath.commonpath([posixpath.dirname(path) or "." for _, path in parts])
+    keys = [posixpath.relpath(path, folder) for _, path in parts]
+    if roots[0].startswith("file://"):
+        keys = [unquote(key) for key in keys]
+    return Place(_source(roots[0], folder, options, filesystem), tuple(keys))
+
+
+def _split(url: str) -> tuple[str, str]:
+    match = _URL.fullmatch(url)
+    return ("", url) if match is None else (match["root"], match["path"])
+
+
+def _source(root: str, path: str, options: Mapping[str, Any] | None, filesystem: Any) -> FileSource:
+    if filesystem is not None:
+        bucket = root.partition("://")[2]
+        return ArrowSource(filesystem, f"{bucket}{path}", f"{root}{path}")
+    if root.startswith(("hdfs:", "viewfs:")):
+        from pyarrow.fs import FileSystem
+
+        found, inner = FileSystem.from_uri(f"{root}{path}")
+        return ArrowSource(found, inner, f"{root}{path}")
+    return StoreSource(open_store(f"{root}{path}", options))
 
 
 @dataclass(frozen=True)
@@ -76,7 +231,7 @@ def read_footer(source: FileSource, key: str, num_bytes: int | None = None) -> F
     return Footer(key, size, begin, hashlib.sha256(data).hexdigest(), metadata)
 
 
-def is_unchanged(source: FileSource, footer: Footer) -> bool:
+def _is_unchanged(source: FileSource, footer: Footer) -> bool:
     """Return whether the file still ends with the same footer, which has the sizes and offsets of all its parts."""
     data = source.read(footer.key, footer.begin, footer.num_bytes + 1)
     return hashlib.sha256(data).hexdigest() == footer.digest
@@ -86,11 +241,7 @@ def _damaged(where: str, key: str, why: str) -> FormatError:
     return FormatError(f"{where}: the footer of this Parquet file is damaged: {why}. Write the file again.", key=key)
 
 
-_MAX_GAP_BYTES = 1 << 18
-"""Maximal gap in bytes between two columns that are read with one request."""
-
-
-def read_row_group(source: FileSource, footer: Footer, number: int, columns: Sequence[str]) -> pa.Table:
+def _read_row_group(source: FileSource, footer: Footer, number: int, columns: Sequence[str]) -> pa.Table:
     """Read columns of one row group as they are stored, and check the page checksums where the file has them.
 
     The footer is compared again after the bytes were read, so that the decoded bytes belong to the planned file.
@@ -107,7 +258,7 @@ def read_row_group(source: FileSource, footer: Footer, number: int, columns: Seq
         parts.append((begin, data))
         if len(data) != end - begin:
             raise _changed(where, footer)
-    if not is_unchanged(source, footer):
+    if not _is_unchanged(source, footer):
         raise _changed(where, footer)
     try:
         with (
@@ -194,10 +345,6 @@ class _RangesFile(io.RawIOBase):
         return b""
 
 
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-
-
 def data_files(infos: Iterable[ObjectInfo], where: str) -> list[ObjectInfo]:
     """Return the files that Spark would read: neither their name nor a folder's starts with `_` or `.`.
 
@@ -224,12 +371,8 @@ def _is_iceberg(key: str) -> bool:
     return key.startswith("metadata/") and key.endswith(".metadata.json")
 
 
-def partition_values(keys: list[str], where: str) -> list[dict[str, int | str | None]]:
-    """Return the partition values of each file, from folders `name=value`; all-integer columns become numbers.
-
-    Raises:
-        FormatError: files are partitioned by different columns.
-    """
+def _partition_values(keys: list[str], where: str) -> list[dict[str, int | str | None]]:
+    """Return the partition values of each file, from folders `name=value`; all-integer columns become numbers."""
     texts_by_file = [_partition_texts(key) for key in keys]
     names = [tuple(each) for each in texts_by_file]
     for key, found in zip(keys, names, strict=True):
@@ -261,12 +404,6 @@ class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named lik
     """Files of a converted DataFrame did not appear in time."""
 
 
-_FOOTER_THREADS = 32
-_POLL_SECONDS = 0.1
-UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
-"""Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
-
-
 @dataclass(frozen=True)
 class RowGroup:
     """One row group of the data set."""
@@ -281,14 +418,7 @@ class RowGroup:
 
 
 class ParquetSet:
-    """All row groups of the files, in the order of the files.
-
-    Args:
-        source: where the files are.
-        footers: the footer of each file, in order.
-        schema: stored columns and partition columns.
-        partitions: the partition values of each file.
-    """
+    """All row groups of the files, in the order of the files; `schema` has stored columns and partition columns."""
 
     def __init__(
         self,
@@ -327,14 +457,14 @@ class ParquetSet:
         """Read columns of one row group, including partition columns.
 
         Raises:
-            StoreError, FormatError: see `read_row_group`.
+            StoreError, FormatError: see `_read_row_group`.
         """
         group = self.row_groups[number]
         partition = self.partitions[group.file]
         stored = [name for name in columns if name not in partition]
         found: dict[str, Any] = {}
         if stored:
-            table = read_row_group(self.source, self.footers[group.file], group.number, stored)
+            table = _read_row_group(self.source, self.footers[group.file], group.number, stored)
             found = dict(zip(table.column_names, table.columns, strict=True))
         for name in columns:
             if name in partition:
@@ -343,11 +473,7 @@ class ParquetSet:
 
 
 def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
-    """Open a data set: read the footers of its files, in many threads.
-
-    Args:
-        place: a folder, or a list of files.
-        wait_seconds: how long to wait for listed files to appear.
+    """Open a data set: read the footers of its files, in many threads; wait for listed files to appear.
 
     Raises:
         StoreNotFound: there are no files.
@@ -365,7 +491,7 @@ def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
         _await(source, keys, wait_seconds)
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
         footers = list(pool.map(lambda key: read_footer(source, key, sizes.get(key)), keys))
-    partitions = partition_values(keys, source.url)
+    partitions = _partition_values(keys, source.url)
     return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
 
 

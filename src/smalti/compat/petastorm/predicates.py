@@ -50,13 +50,7 @@ class in_intersection(PredicateBase):  # noqa: N801
 
 
 class in_lambda(PredicateBase):  # noqa: N801
-    """Rows selected by a function of columns.
-
-    Args:
-        predicate_fields: the columns.
-        predicate_func: called with a Series for each column, and with `state_arg` if that is not None.
-        state_arg: passed to the function.
-    """
+    """Rows selected by a function, called with a Series for each column, and with `state_arg` if that is not None."""
 
     def __init__(
         self, predicate_fields: Sequence[str], predicate_func: Callable[..., Any], state_arg: Any = None
@@ -110,10 +104,7 @@ class in_reduce(PredicateBase):  # noqa: N801
 class in_pseudorandom_split(PredicateBase):  # noqa: N801
     """Rows of one part of a split by the hash of a column; each value is in the same part as in Petastorm.
 
-    Args:
-        fraction_list: sizes of the parts, such as [0.8, 0.2].
-        subset_index: index of the part, from 0.
-        predicate_field: the column; equal values are in the same part.
+    `fraction_list` has the sizes of the parts, such as [0.8, 0.2]; `subset_index` counts from 0.
     """
 
     def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:

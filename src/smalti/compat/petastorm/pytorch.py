@@ -23,7 +23,7 @@ _PROMOTED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dt
 _LISTED_TYPES = (str, bytes, Decimal)
 
 
-def tensor_columns(columns: Columns) -> dict[str, Any]:
+def _tensor_columns(columns: Columns) -> dict[str, Any]:
     """Return numeric columns as tensors, without a copy; text, bytes and decimals as lists.
 
     Raises:
@@ -32,19 +32,15 @@ def tensor_columns(columns: Columns) -> dict[str, Any]:
     return {name: _column(name, values) for name, values in columns.items()}
 
 
-def numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
-    """Return all columns as tensors that `make` creates from arrays.
-
-    Raises:
-        TypeError: a column is not numeric.
-    """
+def _numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
+    """Return all columns as tensors that `make` creates from arrays."""
     for name, values in columns.items():
         if values.dtype.kind not in "biufc":
             raise TypeError(f"column {name!r} holds {values.dtype}; this loader supports only numbers: use DataLoader.")
     return {name: make(_promoted(values)) for name, values in columns.items()}
 
 
-def sample_dicts(columns: Columns) -> list[dict[str, Any]]:
+def _sample_dicts(columns: Columns) -> list[dict[str, Any]]:
     """Return the rows as one dict each, for a user's `collate_fn`.
 
     Raises:
@@ -217,17 +213,14 @@ class DataLoader(LoaderBase):
         return self._smalti_collate
 
     def _converted(self, batch: Columns) -> Any:
-        return tensor_columns(batch) if self._smalti_collate is None else self._smalti_collate(sample_dicts(batch))
+        return _tensor_columns(batch) if self._smalti_collate is None else self._smalti_collate(_sample_dicts(batch))
 
 
 class BatchedDataLoader(LoaderBase):
-    """Batches as dicts of tensors; all columns must be numeric.
+    """Batches as dicts of tensors; all columns must be numeric. Other arguments as for `DataLoader`.
 
     Args:
-        reader: what `make_batch_reader` returned, before its first batch.
-        batch_size: rows per rank and step.
         transform_fn: makes a tensor from an array; by default `torch.as_tensor`.
-        shuffling_queue_capacity: minimal number of rows to mix.
     """
 
     def __init__(
@@ -246,20 +239,13 @@ class BatchedDataLoader(LoaderBase):
         return self._smalti_transform
 
     def _converted(self, batch: Columns) -> dict[str, Any]:
-        return numbers_only(batch, self._smalti_transform)
+        return _numbers_only(batch, self._smalti_transform)
 
 
 class InMemBatchedDataLoader:
     """The first `rows_capacity` rows of a reader, as batches of tensors, for some epochs; the reader is stopped.
 
-    Args:
-        reader: what `make_batch_reader` returned, before its first batch.
-        batch_size: rows of a batch; the last one of an epoch may be shorter.
-        transform_fn: makes a tensor from an array; by default `torch.as_tensor`.
-        num_epochs: number of passes over the rows.
-        seed: seed of the shuffle; each epoch has its own order.
-        rows_capacity: maximal number of rows to keep.
-        shuffle: whether to shuffle.
+    The last batch of an epoch may be shorter. Each epoch has its own order. Other arguments as for `BatchedDataLoader`.
 
     Raises:
         TypeError: a column is not numeric.
@@ -280,7 +266,7 @@ class InMemBatchedDataLoader:
         parts: list[dict[str, Any]] = []
         rows = 0
         for batch in reader.batches():
-            parts.append(numbers_only(batch, transform_fn or torch.as_tensor))
+            parts.append(_numbers_only(batch, transform_fn or torch.as_tensor))
             rows += len(next(iter(batch.values())))
             if rows >= rows_capacity:
                 break

@@ -1,20 +1,26 @@
-"""make_batch_reader: Petastorm's arguments, turned into option objects; and make_reader, which is refused."""
+"""make_batch_reader: Petastorm's arguments turned into option objects, its disk cache, and the refused make_reader."""
 
+import fcntl
+import hashlib
 import logging
 import os
+import secrets
+import shutil
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
+import xxhash
 
 from smalti.attributes import whole_number, whole_or_none
+from smalti.cache.files import is_held
 from smalti.compat.petastorm.batch_reader import BatchReader, ReaderOptions
-from smalti.compat.petastorm.disk_cache import DiskCache, make_disk_cache
-from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
-from smalti.compat.petastorm.rows import RowOptions, RowReader
-from smalti.compat.petastorm.selection import kept_rows
-from smalti.compat.petastorm.sources import open_place
+from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_place, open_set, read_footer
+from smalti.compat.petastorm.rows import RowOptions, RowReader, kept_rows
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import chosen_columns
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
@@ -25,6 +31,8 @@ from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
 from smalti.world import World, detect_ranks
 
+_SUFFIX = ".arrow"
+_TEMPORARY_SUFFIX = ".tmp"
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 1 << 30
 _TIMEOUT_SECONDS = 600.0
@@ -148,7 +156,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     chosen = world or _chosen_world(cur_shard, shard_count)
     cache = None
     if cache_type == "local-disk":
-        cache = make_disk_cache(
+        cache = _make_disk_cache(
             cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
         )
     for name, is_used in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
@@ -186,12 +194,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
 
 
 def _chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
-    """Return the world of a reader; a world of one rank without `cur_shard` and `shard_count`.
-
-    Raises:
-        ValueError: only one of the two is given, or they are not the number of a shard.
-        WorldMismatch: there are as many shards as the launcher has ranks, but `cur_shard` is not this rank.
-    """
+    """Return the world of a reader; a world of one rank without `cur_shard` and `shard_count`."""
     launched = detect_ranks()
     if cur_shard is None and shard_count is None:
         if launched is not None and launched[1] > 1:
@@ -259,7 +262,7 @@ def _check(
         )
 
 
-def _cached_load(cache: DiskCache, found: ParquetSet, columns: tuple[str, ...]) -> Any:
+def _cached_load(cache: "DiskCache", found: ParquetSet, columns: tuple[str, ...]) -> Any:
     def load(number: int) -> pa.Table:
         group = found.row_groups[number]
         footer = found.footers[group.file]
@@ -288,3 +291,106 @@ def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
         return None
     metadata: Mapping[bytes, bytes] | None = footer.metadata.metadata
     return metadata
+
+
+class DiskCache:
+    """Tables by name in one folder, which processes may share; the oldest files are evicted first.
+
+    A table larger than `limit`, the maximal bytes of all files, is not cached.
+    """
+
+    def __init__(self, folder: str | Path, limit: int, *, removes_folder: bool = False) -> None:
+        self.folder, self.limit, self._removes = Path(folder), limit, removes_folder
+        self._lock = threading.Lock()
+        self.hits = 0
+        """Number of tables found in the cache."""
+
+    def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
+        """Return the table of this name; if it is missing or damaged, call `fill` and cache its result."""
+        key = hashlib.sha256(name.encode()).hexdigest()
+        found = self._found(key)
+        if found is not None:
+            self.hits += 1
+            return found
+        table = fill()
+        self._keep(key, table)
+        return table
+
+    def cleanup(self) -> None:
+        """Remove the folder if the cache was created with `removes_folder`."""
+        if self._removes and self.folder.is_dir():
+            shutil.rmtree(self.folder)
+
+    def _found(self, key: str) -> pa.Table | None:
+        for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # another process evicted it
+                continue
+            if path.name == _name(key, data):
+                return pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            path.unlink(missing_ok=True)
+        return None
+
+    def _keep(self, key: str, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = memoryview(sink.getvalue())
+        if len(data) > self.limit:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temp = self.folder / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+        with self._lock:
+            self._remove_stale()
+            self._make_room(len(data))
+            try:
+                with temp.open("xb") as file:
+                    with suppress(OSError):  # a file system without locks: no file is treated as stale there
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                    file.write(data)
+                    file.flush()
+                    with suppress(FileNotFoundError):  # another process removed it as stale before it was locked
+                        temp.replace(self.folder / _name(key, data))
+            finally:
+                temp.unlink(missing_ok=True)
+
+    def _remove_stale(self) -> None:
+        """Remove temporary files of killed processes: a live one holds a lock on its file."""
+        for path in self.folder.glob(f"*{_TEMPORARY_SUFFIX}"):
+            with suppress(OSError):
+                if not is_held(path):
+                    path.unlink(missing_ok=True)
+
+    def _make_room(self, num_bytes: int) -> None:
+        files = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            files.append((stat.st_mtime_ns, stat.st_size, path))
+        held = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files, key=lambda file: file[0]):
+            if held + num_bytes <= self.limit:
+                return
+            path.unlink(missing_ok=True)
+            held -= size
+
+
+def _make_disk_cache(
+    location: str | os.PathLike[str] | None, limit: int | None, row_bytes: int | None, settings: dict[str, Any]
+) -> DiskCache:
+    """Return the cache for `cache_type='local-disk'`."""
+    if location is None or limit is None or limit < 1:
+        raise ValueError(
+            "cache_type='local-disk' needs `cache_location`, a folder, and `cache_size_limit`, bytes; found "
+            f"{location!r} and {limit!r}."
+        )
+    if row_bytes is not None and limit < 5 * row_bytes:
+        raise ValueError(f"`cache_size_limit` is {limit} bytes, less than five rows of {row_bytes} bytes; increase it.")
+    return DiskCache(Path(location), limit, removes_folder=bool(settings.get("cleanup", False)))
+
+
+def _name(key: str, data: bytes | memoryview) -> str:
+    return f"{key}-{xxhash.xxh3_128_hexdigest(data)}{_SUFFIX}"

@@ -29,9 +29,8 @@ from smalti.compat.petastorm.converted_folders import (
     register_delete_dir_handler,
     reuse_or_write,
 )
-from smalti.compat.petastorm.parquet import ParquetSet, open_set
+from smalti.compat.petastorm.parquet import ParquetSet, open_place, open_set
 from smalti.compat.petastorm.reader import make_batch_reader
-from smalti.compat.petastorm.sources import open_place
 from smalti.errors import ChecksumMismatch, MissingDependency, SmaltiError
 
 __all__ = [
@@ -44,31 +43,23 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-PRECISIONS = ("float32", "float64")
-CODECS = ("uncompressed", "gzip", "lz4", "snappy", "zstd")
+_PRECISIONS = ("float32", "float64")
+_CODECS = ("uncompressed", "gzip", "lz4", "snappy", "zstd")
 _NOT_IN_PARQUET = ("bzip2", "deflate")
 
 
-def checked_codec(codec: str | None) -> str:
-    """Return the name of a compression codec as Spark's Parquet writer expects it.
-
-    Raises:
-        RuntimeError: the codec is unknown.
-    """
+def _checked_codec(codec: str | None) -> str:
+    """Return the name of a compression codec as Spark's Parquet writer expects it."""
     chosen = (codec or "uncompressed").lower()
-    if chosen in CODECS:
+    if chosen in _CODECS:
         return chosen
     hint = " Petastorm lists it, but Parquet does not support it." if chosen in _NOT_IN_PARQUET else ""
-    raise RuntimeError(f"`compression_codec` must be None or one of {', '.join(CODECS)}, found {codec!r}.{hint}")
+    raise RuntimeError(f"`compression_codec` must be None or one of {', '.join(_CODECS)}, found {codec!r}.{hint}")
 
 
-def checked_precision(dtype: str | None) -> str | None:
-    """Return the precision if it is known.
-
-    Raises:
-        ValueError: `dtype` is not one of `PRECISIONS` or None.
-    """
-    if dtype is None or dtype in PRECISIONS:
+def _checked_precision(dtype: str | None) -> str | None:
+    """Return the precision if it is known."""
+    if dtype is None or dtype in _PRECISIONS:
         return dtype
     raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
 
@@ -107,7 +98,7 @@ def _is_array_of(kind: Any, element: type) -> bool:
     return isinstance(kind, ArrayType) and isinstance(kind.elementType, element)
 
 
-def driver_session(df: Any) -> Any:
+def _driver_session(df: Any) -> Any:
     """Return the session of a DataFrame, on the driver.
 
     Raises:
@@ -118,7 +109,7 @@ def driver_session(df: Any) -> Any:
     try:
         from pyspark import TaskContext
 
-        from smalti.spark.frames import require_frame
+        from smalti.spark.tasks import require_frame
     except ImportError as error:
         raise MissingDependency(
             "make_spark_converter needs PySpark, which is not installed: pip install 'smalti[spark]'", extra="spark"
@@ -140,11 +131,7 @@ _BATCH = 32
 class SparkDatasetConverter:
     """A DataFrame that was written as Parquet files. Picklable, so that trainers can make loaders from it.
 
-    Args:
-        cache_dir_url: folder of the files.
-        file_urls: the files, in the order of their rows.
-        dataset_size: rows of all files.
-        is_owned: whether the folder was written by a converter, and may be deleted by one.
+    `file_urls` are in the order of their rows. If `is_owned`, a converter wrote the folder and may delete it.
     """
 
     PARENT_CACHE_DIR_URL_CONF = PARENT_CACHE_DIR_URL_CONF
@@ -193,13 +180,8 @@ class SparkDatasetConverter:
     ) -> "TFDatasetContextManager":
         """Return a context manager for a tf.data.Dataset of namedtuples; leaving it stops the reader.
 
-        Args:
-            batch_size: rows per rank and step; by default 32.
-            prefetch: batches that TensorFlow prefetches; by default TensorFlow chooses.
-            num_epochs: None repeats without end.
-            workers_count: threads that read and transform; by default 4.
-            shuffling_queue_capacity: rows that are mixed at least.
-            petastorm_reader_kwargs: further arguments of `make_batch_reader`.
+        Arguments as for `make_torch_dataloader`; `batch_size` is 32 by default, and TensorFlow chooses what it
+        prefetches.
         """
         options = self._reader_options(petastorm_reader_kwargs, num_epochs, workers_count)
         return TFDatasetContextManager(self, batch_size or _BATCH, prefetch, shuffling_queue_capacity, options)
@@ -356,13 +338,13 @@ def make_spark_converter(
     if isinstance(df, str):
         url = databricks_path(df)
         return _converter(url, open_set(open_place(url, storage_options)), is_owned=False)
-    session = driver_session(df)
+    session = _driver_session(df)
     parent = parent_folder(session)
-    codec, precision = checked_codec(compression_codec), checked_precision(dtype)
+    codec, precision = _checked_codec(compression_codec), _checked_precision(dtype)
     conversion = ConversionOptions(parent, group_bytes, codec, precision, keep)
     open_place(parent, storage_options)  # fail before writing if the address cannot be read
     application = _application(df)
-    from smalti.spark.lineage.source import source_of, write_id_of
+    from smalti.spark.lineage import source_of, write_id_of
 
     source = source_of(df)
     plan = DataFramePlan.of(df, application, source)

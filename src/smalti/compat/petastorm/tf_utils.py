@@ -30,12 +30,9 @@ def load_tensorflow() -> Any:
 
 
 def tf_dataset(reader: BatchReader, *, shuffle: int | None, prefetch: int | None) -> Any:
-    """Return a dataset of namedtuples of tensors, one for each batch of the reader.
+    """Return a dataset of namedtuples of tensors, one for each batch of the reader, of which none may have been read.
 
-    Args:
-        reader: a reader before its first batch; each further iteration of the dataset reads its next epochs.
-        shuffle: minimal number of rows to mix, like `shuffling_queue_capacity`.
-        prefetch: batches that TensorFlow prefetches; None lets TensorFlow choose.
+    Each further iteration of the dataset reads its next epochs. `shuffle` is the minimal number of rows to mix.
 
     Raises:
         MissingDependency: TensorFlow is not installed.

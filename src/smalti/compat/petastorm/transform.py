@@ -31,8 +31,8 @@ class TransformSpec:
         selected_fields: columns to keep, in this order; instead of `removed_fields`.
 
     Raises:
-        ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is not
-            a tuple of four.
+        ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is not a tuple
+            of four.
     """
 
     def __init__(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
-from smalti.spark.incremental.reshard import reshard_files
-from smalti.spark.incremental.same_rows import find_same
 from smalti.spark.prepared.rows import read_rows
 from smalti.spark.prepared.table import PreparedTable
+from smalti.spark.reshard import reshard_files
+from smalti.spark.rows import find_same
 from smalti.storage import open_store
 
 if TYPE_CHECKING:

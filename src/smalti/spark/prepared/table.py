@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from smalti.catalog.sidecars import ipc_file
 from smalti.errors import FormatError, StoreNotFound
-from smalti.spark.incremental.reshard import SourceFile
+from smalti.spark.reshard import SourceFile
 from smalti.storage import Store, open_store
 
 FILES = pa.schema(

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from smalti.catalog import new_write_id
 from smalti.errors import CommitConflict
-from smalti.sources.image_folder import ImageFile, ImageFolder
-from smalti.sources.splits import TRAIN, VALIDATION
+from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFile, ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_images, validation_files
 from smalti.spark.prepared.newest import newest_table, point_at, put_table, show_table
 from smalti.spark.prepared.parts import ROW, join_small, recording_writer, rows_written

@@ -20,14 +20,21 @@ from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id
 from smalti.catalog.header import Header
 from smalti.catalog.publishing import Mode, check_target
 from smalti.catalog.retention import markers
-from smalti.spark.frames import require_frame
-from smalti.spark.lineage.source import require_unchanged, source_of, write_id_of
+from smalti.spark.lineage import require_unchanged, source_of, write_id_of
+from smalti.spark.tasks import require_frame
 from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
-from smalti.spark.writing.options import ProgressChoice, WriteOptions
 from smalti.spark.writing.packing import delete_all, make_durable, pack
-from smalti.spark.writing.plan import check_append, learn_columns, plan_write, select_inputs, stored_columns
+from smalti.spark.writing.plan import (
+    ProgressChoice,
+    WriteOptions,
+    check_append,
+    learn_columns,
+    plan_write,
+    select_inputs,
+    stored_columns,
+)
+from smalti.spark.writing.plan import shuffle_rows as shuffled
 from smalti.spark.writing.progress import reporting
-from smalti.spark.writing.shuffle import shuffle_rows as shuffled
 from smalti.spark.writing.task import run
 from smalti.spark.writing.transform import Transform, TransformFunction
 from smalti.storage import Store, open_store
@@ -188,11 +195,7 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
 
 
 def _frame_of(dataframe: "DataFrame | None", df: "DataFrame | None") -> "DataFrame":
-    """Return the DataFrame that was given under one of its two names.
-
-    Raises:
-        TypeError: None was given, or both, or something else.
-    """
+    """Return the DataFrame that was given under one of its two names."""
     if dataframe is not None and df is not None:
         raise TypeError("`df` is another name of `dataframe`; give one of them")
     frame: Any = df if dataframe is None else dataframe

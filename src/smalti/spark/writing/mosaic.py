@@ -18,9 +18,8 @@ from smalti.catalog.header import INDEX
 from smalti.errors import SchemaError
 from smalti.format import emit_index
 from smalti.spark.tasks import Answers
-from smalti.spark.writing.options import WriteOptions
 from smalti.spark.writing.packing import collect_parts
-from smalti.spark.writing.plan import SampleFunction
+from smalti.spark.writing.plan import SampleFunction, WriteOptions
 from smalti.storage import Store
 from smalti.writer import UploadOptions
 from smalti.writer.writers import WriterOptions

@@ -23,8 +23,7 @@ from smalti.errors import SchemaError, SmaltiError, StoreError
 from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.spark.tasks import Answers, Attempt, run_on_rows
-from smalti.spark.writing.options import WriteOptions
-from smalti.spark.writing.plan import WritePlan
+from smalti.spark.writing.plan import WriteOptions, WritePlan
 from smalti.storage import Store
 from smalti.storage.store import Watch
 from smalti.writer import ShardUploader
@@ -110,11 +109,7 @@ class Packed:
 def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: WriteOptions) -> Packed:
     """Return the shards of all tasks in order, with small last ones joined; blocks while these are written.
 
-    Args:
-        spark: Session whose executors join shards, where there is much to join.
-        plan: Plan of the write.
-        answers: Answers of all tasks, which is emptied: with a million shards it is large.
-        options: The caller's choices; with `target_shards`, no shards are joined.
+    `answers` is emptied: with a million shards it is large. With `target_shards`, no shards are joined.
 
     Raises:
         SchemaError: There are no rows, and the mode is not `append`.

@@ -1,33 +1,92 @@
-"""The plan of a write: everything that is decided before a task runs, and travels to the executors.
+"""The options and the plan of a write: everything that is decided before a task runs, and travels to the executors.
 
 `plan_write` decides what schema and options determine, and reads no row. `learn_columns` completes the plan of a
-transform, whose columns are known only after it has run on the first rows. What tasks do by a plan is in `task`.
+transform, whose columns are known only after it has run on the first rows. `select_inputs` and `shuffle_rows` make the
+DataFrame that the tasks read. What tasks do by a plan is in `task`.
 """
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
 from smalti.catalog.header import Header
+from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.spark.prepare import ERROR, PATH, default_columns, policy_of, without_bad_images
+from smalti.spark.columns import TablePlan, plan_table
+from smalti.spark.prepare import ERROR, PATH, default_columns, policy_of, require, without_bad_images
 from smalti.spark.tasks import Answers, Attempt, decode_errors, run_on_rows
-from smalti.spark.types.columns import TablePlan, plan_table
-from smalti.spark.writing.options import WriteOptions
-from smalti.spark.writing.transform import Transform, TransformRun, as_transform
+from smalti.spark.writing.transform import Transform, TransformFunction, TransformRun, as_transform
 from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer import UploadOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+ProgressChoice = bool | Literal["always"]
+_MAX_SHARDS = 1_000_000
 _NUM_TRIAL_ROWS = 16  # on which a transform is run to learn its columns
+_KEYS = ("__smalti_key_0", "__smalti_key_1")
+_SEED_STEP = 0x9E3779B97F4A7C15  # any odd number: derives the second key's seed from the first's
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults."""
+
+    columns: Mapping[str, str | None] | None = None
+    nulls: str | Mapping[str, Any] = "reject"
+    compression: str | None = "zstd"
+    hashes: tuple[str, ...] = ("xxh3_64",)
+    size_limit: int | str | None = 1 << 26
+    transform: Transform | TransformFunction | None = None
+    partition_by: str | None = None
+    shuffle_rows: bool | int = False
+    target_shards: int | None = None
+    mode: Mode = "create"
+    progress: ProgressChoice = True
+    write_id: str | None = None
+    lineage: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
+        require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
+        require(
+            "shuffle_rows",
+            "False, True or a seed, a whole number of 64 bits",
+            self.shuffle_rows,
+            met=_is_seed(self.shuffle_rows),
+        )
+        require(
+            "target_shards",
+            f"a whole number from 1 to {_MAX_SHARDS:,}, or None",
+            self.target_shards,
+            met=self.target_shards is None
+            or (type(self.target_shards) is int and 1 <= self.target_shards <= _MAX_SHARDS),
+        )
+
+    @property
+    def shard_options(self) -> ShardOptions:
+        """The options that concern shard files."""
+        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the global shuffle; None if the rows keep the order of the frame."""
+        if self.shuffle_rows is False:
+            return 0 if self.target_shards is not None else None
+        return 0 if self.shuffle_rows is True else self.shuffle_rows
+
+
+def _is_seed(found: object) -> bool:
+    return isinstance(found, int) and -(2**63) <= found < 2**63
 
 
 @dataclass(frozen=True)
@@ -90,13 +149,9 @@ class WritePlan:
     def rows(self, batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
         """Yield the rows to store, of batches as Spark sends them: named, without bad images, transformed.
 
-        Args:
-            batches: Batches of one partition.
-            where: Name of the partition, for messages.
-
         Raises:
             BadImageError: There is a bad image, and the policy is `fail`.
-            SmaltiError: The transform failed.
+            SmaltiError: The transform failed; the message names the partition as `where`.
         """
         usable = self.usable_rows(batches)
         if self.transform is None:
@@ -124,13 +179,6 @@ def plan_write(
     uploads: UploadOptions | None = None,
 ) -> WritePlan:
     """Return the plan as far as schema and options determine it; no row is read, and it has no write id yet.
-
-    Args:
-        df: The rows.
-        store: Where they are written to.
-        options: The caller's choices.
-        samples: Function that makes samples of the rows, with the encodings in `options.columns`.
-        uploads: How shards are uploaded.
 
     Raises:
         SchemaError: A column cannot be stored as requested, or an option does not fit the columns.
@@ -197,12 +245,8 @@ def select_inputs(df: "DataFrame", plan: WritePlan) -> "DataFrame":
 def learn_columns(frame: "DataFrame", plan: WritePlan) -> WritePlan:
     """Return the plan with the columns of its transform; the plan itself if it has none or all encodings are named.
 
-    Runs the transform on the first rows: Spark computes as much of the frame as these need, and sends them through the
-    driver to one task.
-
-    Args:
-        frame: The frame from `select_inputs`.
-        plan: The plan from `plan_write`.
+    Runs the transform on the first rows of the frame from `select_inputs`: Spark computes as much of it as these need,
+    and sends them through the driver to one task.
 
     Raises:
         SchemaError: There is no row, the transform returns none for the first ones, or one of its columns cannot be
@@ -336,3 +380,47 @@ def _describe(kind: tuple[str | None, Any]) -> str:
     if encoding is None:
         return "not there" if logical is None else f"{logical}"
     return repr(encoding) if logical is None else f"{encoding!r} ({logical})"
+
+
+def shuffle_rows(df: "DataFrame", seed: int, partitions: int | None) -> "DataFrame":
+    """Return the same rows in an order that their content and `seed` decide; lazy.
+
+    Each row gets a key of 128 bits, a hash of the seed and of all its values. The keys decide the row's Spark partition
+    and its place in it. So the order depends on the rows, the seed and the number of partitions (by default
+    `spark.sql.shuffle.partitions`), and neither on the order or partitioning of the input nor on which attempt at a
+    task Spark counts. Equal rows become neighbours. Costs one shuffle of all rows, and a sort of each partition.
+    """
+    from pyspark.sql import functions
+
+    count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    values = [_hashable(field.name, field.dataType) for field in df.schema]
+    keys = [
+        functions.xxhash64(functions.lit(_signed(seed + number * _SEED_STEP)), *values).alias(name)
+        for number, name in enumerate(_KEYS)
+    ]
+    keyed = df.select("*", *keys)
+    return keyed.repartition(count, _KEYS[0]).sortWithinPartitions(*_KEYS).drop(*_KEYS)
+
+
+def _signed(number: int) -> int:
+    """Return the number modulo 2^64, as the signed integer of Spark's long."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _hashable(name: str, kind: Any) -> "Column":
+    """Return the column, or its JSON where it has a map, which Spark does not hash."""
+    from pyspark.sql import functions
+
+    column = functions.col("`" + name.replace("`", "``") + "`")
+    return functions.to_json(functions.struct(column)) if _has_map(kind) else column
+
+
+def _has_map(kind: Any) -> bool:
+    family = kind.typeName()
+    if family == "map":
+        return True
+    if family == "array":
+        return _has_map(kind.elementType)
+    if family == "struct":
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from smalti.catalog import Manifest
 from smalti.format import ShardInfo
-from smalti.spark.writing.options import ProgressChoice
+from smalti.spark.writing.plan import ProgressChoice
 from smalti.writer.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ class TaskCount:
 
 
 class Reporter:
-    """The progress display of one write, used by the driver's thread and by a thread that counts tasks.
-
-    Args:
-        place: URL of the store that is written to.
-        count: returns the tasks of the write at the time of the call.
-        stream: stream that the display is written to.
-    """
+    """The progress display of one write, used by the driver's thread and by a thread that counts tasks by `count`."""
 
     def __init__(self, place: str, count: Callable[[], TaskCount], stream: TextIO) -> None:
         self._place = place

@@ -32,16 +32,12 @@ _SPARE = SpareMemory()
 
 
 def run(frame: "DataFrame", plan: WritePlan) -> Answers:
-    """Run the plan's task on every partition, and return the answers; blocks until all rows are in the store.
-
-    Args:
-        frame: The frame from `select_inputs`.
-        plan: The plan, with its write id.
+    """Run the plan's task on every partition of the frame from `select_inputs`; blocks until all rows are in the store.
 
     Raises:
         SmaltiError: What a task raised, with its type.
     """
-    work = write_shards if plan.samples is None else write_samples
+    work = write_shards if plan.samples is None else _write_samples
     return run_tasks(frame, functools.partial(work, plan), as_pandas=plan.samples is not None)
 
 
@@ -55,25 +51,22 @@ def write_shards(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: At
         StoreError: The store failed for longer than its retries.
         Otherwise: As for `WritePlan.rows`.
     """
-    with TaskWriter(plan, attempt) as writer:
+    with _TaskWriter(plan, attempt) as writer:
         for batch in plan.rows(batches, f"Spark partition {attempt.task}"):
             for split, part in by_split(batch, plan.partition_by):
                 writer.write_batch(split, part)
         return writer.finish()
 
 
-def write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> dict[str, Any]:
+def _write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> dict[str, Any]:
     """Write the samples that the plan's function makes of pandas DataFrames, and return the entries of the shards.
 
     Keys that are no columns are left out, as MosaicML's writer does.
-
-    Raises:
-        SchemaError: The function returned no iterable, or a sample does not fit the columns.
     """
     if plan.samples is None:
         raise SchemaError("there is no function that makes samples")
     names = frozenset(plan.schema.names if plan.schema is not None else ())
-    with TaskWriter(plan, attempt) as writer:
+    with _TaskWriter(plan, attempt) as writer:
         for frame in frames:
             frame.columns = list(plan.input_columns())
             samples = plan.samples.function(frame, **plan.samples.kwargs)
@@ -84,7 +77,7 @@ def write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> d
         return writer.finish()
 
 
-class TaskWriter:
+class _TaskWriter:
     """A writer of one attempt's rows into the shards of their splits; used by one thread, in a `with` block.
 
     If the block raises, the shards are deleted, and the message of a `SchemaError` names the partition.
@@ -120,11 +113,7 @@ class TaskWriter:
         self._rows += batch.num_rows
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Write one sample, a mapping of Python values.
-
-        Raises:
-            SchemaError: It does not fit the columns.
-        """
+        """Write one sample, a mapping of Python values."""
         if self._schema is None:
             raise SchemaError("single samples need `columns`")
         self._uploader(None, self._schema).write(sample)
@@ -155,7 +144,7 @@ class TaskWriter:
             answer |= {"encodings": self._columns.encodings, "logical": self._columns.logical}
         return answer
 
-    def __enter__(self) -> "TaskWriter":
+    def __enter__(self) -> "_TaskWriter":
         return self
 
     def __exit__(
@@ -208,16 +197,7 @@ def by_split(batch: pa.RecordBatch, column: str | None) -> Iterator[tuple[str | 
 
 
 def _check_split(column: str | None, split: str | None, count: int) -> None:
-    """Refuse an unusable split as soon as it is seen; publishing would refuse it too, but after all the work.
-
-    Args:
-        column: Column that it comes from.
-        split: The new split.
-        count: Number of splits so far.
-
-    Raises:
-        SchemaError: The split cannot name a folder, or there are too many.
-    """
+    """Refuse an unusable split, after `count` others, as soon as it is seen; publishing would refuse it too late."""
     if split is None:
         return
     if not _SPLIT_NAME.fullmatch(split):

@@ -1,8 +1,8 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` is the whole interface; the other names are for users who write a loop of their own. How ranks
-are started is in `launch`. Start reading at `config`, then `loop`. Names are imported on first use, so that `config`
-can be read without torch.
+are started is in `launch` and `spark`. Start reading at `config`, then `loop`. Names are imported on first use, so that
+`config` can be read without torch.
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.config import TrainConfig, TrainResult
     from smalti.torch.train.events import EventTail
-    from smalti.torch.train.launch.launch import train
+    from smalti.torch.train.launch import train
     from smalti.torch.train.models import build_model
     from smalti.torch.train.run_folder import read_sample_order
 
@@ -25,7 +25,7 @@ _HOMES = {
     "TrainResult": "config",
     "build_model": "models",
     "read_sample_order": "run_folder",
-    "train": "launch.launch",
+    "train": "launch",
 }
 __all__ = [
     "CheckpointFolder",

@@ -1,4 +1,4 @@
-"""Checkpoints: one folder per step, published atomically and verified before it is used.
+"""Checkpoints: the state of a run in one folder per step, published atomically and verified before it is used.
 
     checkpoints/step-00000120/   model.safetensors  optimizer.safetensors  state.json  checksums.json
 
@@ -32,97 +32,26 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from smalti.errors import CheckpointError
+from smalti.errors import CheckpointError, CursorError
 from smalti.storage.local import sync_path
+from smalti.torch.train.config import TrainConfig
 
-STATE_FORMAT = 1
+_STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
-
-
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    separate: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.detach().to("cpu").contiguous()
-        # safetensors has no notion of tied weights: each name gets its own bytes.
-        separate[name] = plain.clone() if plain.data_ptr() in seen else plain
-        seen.add(separate[name].data_ptr())
-    try:
-        # transformers opens only files whose metadata names the framework that wrote them.
-        save_file(separate, str(path), metadata={"format": "pt"})
-    except SafetensorError as error:  # also raised for errors of the operating system
-        raise OSError(f"{path.name}: {error}") from error
-    sync_path(path)
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file, on the CPU.
-
-    Raises:
-        CheckpointError: the file is not a readable safetensors file.
-    """
-    try:
-        return dict(load_file(str(path), device="cpu"))
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file: {error}", path=str(path)) from error
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file and flush it to the disk."""
-    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
-    sync_path(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        CheckpointError: the file cannot be read or does not hold an object.
-    """
-    try:
-        value = json.loads(path.read_bytes(), parse_float=_finite, parse_constant=_finite)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not readable JSON: {error}", path=str(path)) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object.", path=str(path))
-    return value
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text:.40} is no finite number")
-    return number
-
-
-def replace_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically: a reader sees either the old file or the whole new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    write_json(fresh, value)
-    fresh.replace(path)
-    sync_folder(path.parent)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk. Best effort: FUSE mounts (UC Volumes among them) refuse it."""
-    with contextlib.suppress(OSError):
-        sync_path(path)
+_FIXED = (
+    "train_split",
+    "image_column",
+    "label_column",
+    "num_classes",
+    "class_names",
+    "image_size",
+    "model",
+    "width",
+    "seed",
+)
+"""Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +93,6 @@ class CheckpointFolder:
     """The checkpoints of one run. One process writes; any may read.
 
     Args:
-        root: folder of the checkpoints; created when the first is saved.
         keep: number of verified checkpoints to keep, at least 1.
         on_durable: called with the path of each file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
@@ -195,7 +123,7 @@ class CheckpointFolder:
                 "Earlier checkpoints are untouched; make room or mend the disk and start the run again.",
                 step=snapshot.step,
             ) from error
-        verify_checkpoint(target)
+        _verify_checkpoint(target)
         self._verified.add(target.name)
         self._prune()
         return target
@@ -236,9 +164,9 @@ class CheckpointFolder:
         for stem, tensors in snapshot.tensors.items():
             write_tensors(staging / f"{stem}.safetensors", tensors)
             self.on_durable(staging / f"{stem}.safetensors")
-        write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": STATE_FORMAT})
+        write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
         self.on_durable(staging / _STATE)
-        sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir())}
+        sums = {path.name: _sha256_of(path) for path in sorted(staging.iterdir())}
         write_json(staging / _CHECKSUMS, {"sha256": sums})
         self.on_durable(staging / _CHECKSUMS)
         sync_folder(staging)
@@ -264,12 +192,8 @@ class CheckpointFolder:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def verify_checkpoint(path: Path) -> None:
-    """Check that a folder holds exactly the files that its checksums name, each unchanged.
-
-    Raises:
-        CheckpointError: it does not; the message names the file.
-    """
+def _verify_checkpoint(path: Path) -> None:
+    """Check that a folder holds exactly the files that its checksums name, each unchanged."""
     sums = read_json(path / _CHECKSUMS).get("sha256")
     if not isinstance(sums, dict) or _STATE not in sums:
         raise CheckpointError(f"{path / _CHECKSUMS} lists no checksums; the file is damaged.", path=str(path))
@@ -280,7 +204,7 @@ def verify_checkpoint(path: Path) -> None:
         )
     for name, expected in sums.items():
         try:
-            found = sha256_of(path / name)
+            found = _sha256_of(path / name)
         except OSError as error:
             raise CheckpointError(f"{path / name} cannot be read: {error}", path=str(path / name)) from error
         if found != expected:
@@ -296,11 +220,11 @@ def load_checkpoint(path: Path) -> Snapshot:
     Raises:
         CheckpointError: a file is missing, changed or malformed.
     """
-    verify_checkpoint(path)
+    _verify_checkpoint(path)
     state = read_json(path / _STATE)
-    if state.get("format") != STATE_FORMAT:
+    if state.get("format") != _STATE_FORMAT:
         raise CheckpointError(
-            f"{path / _STATE} has format {state.get('format')!r}, this Smalti reads {STATE_FORMAT}; use the "
+            f"{path / _STATE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
             "version that wrote it.",
             path=str(path),
         )
@@ -311,7 +235,7 @@ def load_checkpoint(path: Path) -> Snapshot:
             "was renamed, or the file was edited.",
             path=str(path),
         )
-    tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
+    tensors = {file.stem: _read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
     return Snapshot(state["step"], tensors, state)
 
 
@@ -362,9 +286,6 @@ def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torc
 
     Numbers may differ from the optimiser's own. Switches may not: they decide how it computes, and this program sets
     them. A switch may be missing: it was added by a later version of torch than the one that wrote the groups.
-
-    Raises:
-        ValueError: a setting does not fit.
     """
     for group, own in zip(groups, optimizer.param_groups, strict=False):
         for name, value in own.items():
@@ -390,12 +311,207 @@ def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tens
 
     Files hold tensors row by row, while parameters may be channels_last. The fused optimisers treat both as flat memory
     and would otherwise give each weight the momentum of another.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     if tensor.dim() == 0:
         return tensor
     if tensor.shape != parameter.shape:
         raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
     return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+
+
+@dataclass
+class RunState:
+    """The mutable state of a run; equal on all ranks except for the running sums, which are of this rank."""
+
+    step: int = 0
+    epoch: int = 0
+    """Epoch being trained, from 0."""
+    loss_sum: float = 0.0
+    num_correct: float = 0.0
+    num_samples: float = 0.0
+    """Sum of losses, correct answers and samples of this epoch so far."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One summary per finished epoch."""
+
+    @property
+    def sums(self) -> list[float]:
+        """The running sums of this rank."""
+        return [self.loss_sum, self.num_correct, self.num_samples]
+
+    def to_json(self, sums: list[float]) -> dict[str, Any]:
+        """Return the state as JSON values; `sums` are the running sums over all ranks."""
+        return {"epoch": self.epoch, "sums": sums, "history": self.history}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any], *, is_first: bool) -> "RunState":
+        """Return the state of a checkpoint; only rank 0 takes the sums, so that they are counted once."""
+        loss_sum, num_correct, num_samples = state["sums"] if is_first else (0.0, 0.0, 0.0)
+        return cls(state["step"], state["epoch"], loss_sum, num_correct, num_samples, list(state["history"]))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch with sums of zero."""
+        self.epoch, self.loss_sum, self.num_correct, self.num_samples = epoch, 0.0, 0.0, 0.0
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint's `state.json` is the state of a run; the loader checks the cursor's own fields.
+
+    Raises:
+        CheckpointError: a field is missing or has the wrong type; the message names it.
+    """
+    for name, expected, is_valid in _EXPECTED:
+        if name not in state or not is_valid(state[name]):
+            raise CheckpointError(
+                f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
+                "trainer, or was edited.",
+                field=name,
+            )
+    if len(state["history"]) != state["epoch"]:
+        raise CheckpointError(
+            f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
+            "finished epochs; it was not written by this trainer, or was edited.",
+            field="history",
+        )
+    epoch = state["cursor"].get("epoch", state["epoch"])
+    if not _is_count(epoch) or not 0 <= epoch - state["epoch"] <= 1:  # the next one, until this one is evaluated
+        raise CheckpointError(
+            f"state.json: `cursor` is of epoch {epoch!s:.40}, expected the run's epoch {state['epoch']}; it was not "
+            "written by this trainer, or was edited.",
+            field="cursor",
+        )
+
+
+def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint belongs to the run that `config` describes.
+
+    Raises:
+        CursorError: a field differs that may not change within a run; the message names it.
+    """
+    now, then = config.public_json(), state["config"]
+    changed = [name for name in _FIXED if now[name] != then.get(name)]
+    if changed:
+        listed = "; ".join(f"`{name}` was {then.get(name)!r} and is {now[name]!r}" for name in changed)
+        raise CursorError(
+            f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
+            "the former values to resume.",
+            changed=tuple(changed),
+        )
+    if config.digest is not None and config.digest != state["digest"]:
+        raise CursorError(
+            f"{config.run_dir} was trained on data with digest {state['digest']}, and this run is pinned to "
+            f"{config.digest}. Use another `run_dir` for other data.",
+            expected=config.digest,
+            found=state["digest"],
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float}
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_summary(value: Any) -> bool:
+    return isinstance(value, Mapping) and _is_number(value.get("loss")) and _is_number(value.get("accuracy"))
+
+
+_EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("epoch", "a whole number from 0", _is_count),
+    ("sums", "three numbers", lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True] * 3),
+    (
+        "history",
+        "a list of epochs with `loss` and `accuracy`",
+        lambda value: isinstance(value, list) and all(map(_is_summary, value)),
+    ),
+    ("cursor", "an object", _is_mapping),
+    ("optimizer", "an object", _is_mapping),
+    ("config", "an object", _is_mapping),
+    ("version", "a whole number from 0 or null", lambda value: value is None or _is_count(value)),
+    ("digest", "a text", lambda value: isinstance(value, str)),
+)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    separate: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        # safetensors has no notion of tied weights: each name gets its own bytes.
+        separate[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(separate[name].data_ptr())
+    try:
+        # transformers opens only files whose metadata names the framework that wrote them.
+        save_file(separate, str(path), metadata={"format": "pt"})
+    except SafetensorError as error:  # also raised for errors of the operating system
+        raise OSError(f"{path.name}: {error}") from error
+    sync_path(path)
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, on the CPU."""
+    try:
+        return dict(load_file(str(path), device="cpu"))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file: {error}", path=str(path)) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file and flush it to the disk."""
+    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    sync_path(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        CheckpointError: the file cannot be read or does not hold an object.
+    """
+    try:
+        value = json.loads(path.read_bytes(), parse_float=_finite, parse_constant=_finite)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}", path=str(path)) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds {type(value).__name__}, expected a JSON object.", path=str(path))
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically: a reader sees either the old file or the whole new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    write_json(fresh, value)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def _sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries to the disk. Best effort: FUSE mounts (UC Volumes among them) refuse it."""
+    with contextlib.suppress(OSError):
+        sync_path(path)

@@ -32,17 +32,17 @@ LAUNCHERS: Mapping[str, Launcher] = {
         description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
     "processes": Launcher(
-        "smalti.torch.train.launch.processes:train_in_processes",
+        "smalti.torch.train.launch:train_in_processes",
         starts_processes=True,
         description="child processes on this machine",
     ),
     "spark-local": Launcher(
-        "smalti.torch.train.launch.spark:train_on_driver",
+        "smalti.torch.train.spark:train_on_driver",
         starts_processes=True,
         description="child processes that Spark's TorchDistributor starts on the driver",
     ),
     "spark": Launcher(
-        "smalti.torch.train.launch.spark:train_on_executors",
+        "smalti.torch.train.spark:train_on_executors",
         starts_processes=True,
         description="one task per process on Spark's executors",
     ),

@@ -57,12 +57,8 @@ class LineLog:
 def read_lines(path: Path, *, advice: str = "Restore the file, or remove that line.") -> list[Event]:
     """Return the complete lines of a log, oldest first; empty if the file does not exist.
 
-    Args:
-        path: path of the log.
-        advice: what to do about a damaged line, for the error's message.
-
     Raises:
-        TrainingError: a line is not a JSON object.
+        TrainingError: a line is not a JSON object; the message ends with `advice`.
     """
     if not path.exists():
         return []

@@ -15,16 +15,22 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.ledger import LedgerWriter
-from smalti.torch.train.batches import DeviceBatch, to_device
-from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint, restore_state, split_state
+from smalti.torch.train.checkpoint import (
+    CheckpointFolder,
+    RunState,
+    Snapshot,
+    check_same_run,
+    check_state,
+    load_checkpoint,
+    restore_state,
+    split_state,
+)
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.data import RunData
-from smalti.torch.train.evaluation import evaluate
+from smalti.torch.train.data import DeviceBatch, RunData, to_device
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER, begin_life, run_lock, write_result
-from smalti.torch.train.run_state import RunState, check_same_run, check_state
-from smalti.torch.train.step import Learner, learning_rate_at, private_randomness
+from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 _CHECKPOINTS = "checkpoints"
 

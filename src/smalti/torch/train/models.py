@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.batches import MEAN, STD
 from smalti.torch.train.checkpoint import write_json, write_tensors
 from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.data import MEAN, STD
 
 _BATCH_NORM_MOMENTUM = 0.1
 _DROPOUT = 0.2  # of the MobileNetV2 paper
@@ -20,10 +20,8 @@ _DROPOUT = 0.2  # of the MobileNetV2 paper
 def build_model(config: TrainConfig) -> nn.Module:
     """Build an image classifier for `config.num_classes` classes; weights are loaded, or drawn from torch's generator.
 
-    Args:
-        config: `model` is `mobilenet_v2`; `module:function`, called with the configuration; or the name of an image
-            classifier of transformers (a model type such as `resnet`, with `weights` as its checkpoint), timm
-            or torchvision.
+    `config.model` is `mobilenet_v2`; `module:function`, called with the configuration; or the name of an image
+    classifier of transformers (a model type such as `resnet`, with `weights` as its checkpoint), timm or torchvision.
 
     Raises:
         SchemaError: the name is unknown, or its function does not return an nn.Module.

@@ -104,11 +104,8 @@ class Ranks:
 def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterator[Ranks]:
     """Join the ranks of the run: an existing process group, a new one as the environment describes, or a single rank.
 
-    A group that is created here is destroyed at the end.
-
-    Args:
-        config: the run.
-        meeting_port: port of `meeting_store` on this machine; None: the ranks meet as the environment says.
+    A group that is created here is destroyed at the end. With the port of a `meeting_store` on this machine, the ranks
+    meet there; otherwise as the environment says.
 
     Raises:
         MissingDependency: a CUDA device is requested, and there is none.
@@ -145,7 +142,7 @@ def meeting_store(port: int | None, config: TrainConfig, num_ranks: int) -> TCPS
     )
 
 
-def detect_cores() -> int:
+def _detect_cores() -> int:
     """Return the number of processor cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -173,7 +170,7 @@ def _threads(world: World) -> Iterator[None]:
     """Divide the cores over the ranks of a host; a single rank keeps torch's setting, or OMP_NUM_THREADS."""
     before = torch.get_num_threads()
     if world.num_ranks > 1:
-        torch.set_num_threads(max(1, detect_cores() // world.ranks_on_host))
+        torch.set_num_threads(max(1, _detect_cores() // world.ranks_on_host))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""One optimiser step: the model, the optimiser, the learning rate and torch's random numbers.
+"""One optimiser step (model, optimiser, learning rate, random numbers), and the evaluation of a model over all ranks.
 
 The learning rate is a pure function of progress, so checkpoints contain no state of a scheduler.
 """
@@ -6,16 +6,18 @@ The learning rate is a pure function of progress, so checkpoints contain no stat
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torchmetrics.classification import MulticlassConfusionMatrix
 
 from smalti.errors import CheckpointError, TrainingError
-from smalti.torch.train.batches import DeviceBatch
+from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.evaluation import autocast
+from smalti.torch.train.data import DeviceBatch, to_device
 from smalti.torch.train.models import build_model, logits_of
 from smalti.torch.train.ranks import Ranks
 
@@ -86,7 +88,7 @@ class Learner:
 
     def _backward(self, batch: DeviceBatch, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         last = part.stop == len(batch.labels)
-        with self._synchronised(when=last), autocast(self.ranks.device):
+        with self._synchronised(when=last), _autocast(self.ranks.device):
             logits = logits_of(self._wrapped(batch.pixels[part]))
             losses = functional.cross_entropy(
                 logits.float(), batch.labels[part], reduction="none", label_smoothing=self.config.label_smoothing
@@ -127,9 +129,6 @@ def _has_unused_parameters(model: nn.Module, config: TrainConfig, device: torch.
     """Try the model on a small batch, and return whether it leaves parameters unused (poolers, mask tokens).
 
     DistributedDataParallel needs to know.
-
-    Raises:
-        TrainingError: the model does not accept such images, or does not return one score per class.
     """
     model.eval()
     try:
@@ -178,3 +177,68 @@ def learning_rate_at(config: TrainConfig, progress: float) -> float:
         return config.learning_rate * max(progress / config.warmup, _FINAL_RATE)
     done = (progress - config.warmup) / (1.0 - config.warmup)
     return config.learning_rate * (_FINAL_RATE + (1.0 - _FINAL_RATE) * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The figures of one evaluation, equal on all ranks."""
+
+    accuracy: float
+    loss: float
+    samples: int
+    confusion: list[list[int]]
+    """Numbers of samples by [true class][predicted class]."""
+
+
+def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks) -> _Scores:
+    """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
+    tally = _Tally(config, ranks)
+    model.eval()
+    with torch.inference_mode():
+        for columns in loader:
+            batch = to_device(columns, config, ranks.device, epoch=None)
+            with _autocast(ranks.device):
+                logits = logits_of(model(batch.pixels))
+            losses = functional.cross_entropy(logits.float(), batch.labels, reduction="none")
+            tally.add(logits, batch.labels, batch.weights, losses)
+    return tally.scores()
+
+
+class _Tally:
+    """Sums over the samples that one rank has evaluated."""
+
+    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
+        self._ranks = ranks
+        # `scores` sums over the ranks, all figures at once, so torchmetrics does not synchronise them.
+        self._confusion = MulticlassConfusionMatrix(
+            config.num_classes, validate_args=False, distributed_available_fn=lambda: False
+        ).to(ranks.device)
+        self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
+
+    def add(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, losses: torch.Tensor) -> None:
+        """Count one batch; samples of weight 0 do not count."""
+        real = weights > 0
+        self._confusion.update(logits.detach().argmax(dim=1)[real], labels[real])
+        self._loss += (losses.detach() * weights).sum().double().cpu()
+
+    def scores(self) -> _Scores:
+        """Return the figures over all ranks. Collective."""
+        own = self._confusion.confmat.flatten().tolist()
+        summed = self._ranks.total([*own, float(self._loss)], "sum their scores")
+        classes = self._confusion.num_classes
+        counts = [round(count) for count in summed[:-1]]
+        confusion = [counts[row * classes : (row + 1) * classes] for row in range(classes)]
+        samples = sum(counts)
+        right = sum(confusion[row][row] for row in range(classes))
+        return _Scores(
+            accuracy=right / samples if samples else 0.0,
+            loss=summed[-1] / samples if samples else 0.0,
+            samples=samples,
+            confusion=confusion,
+        )
+
+
+def _autocast(device: torch.device) -> torch.autocast:
+    """Return a context of bfloat16 where the device is fast at it; on CPUs full precision is faster."""
+    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_fast)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from smalti.storage.schemes import store_variables
-from smalti.torch.train.launch.spark import CarriedEnvironment
+from smalti.torch.train.spark import CarriedEnvironment
 
 pytestmark = pytest.mark.torch
 

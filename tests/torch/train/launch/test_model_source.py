@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.torch.train.launch.model_source import importable, read_source
+from smalti.torch.train.spark import importable, read_source
 
 pytestmark = pytest.mark.torch
 

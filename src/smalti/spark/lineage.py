@@ -8,33 +8,61 @@
      "plan": "..."}
 
 The digest of files is over path, size and modification time of each, as Spark listed them when the DataFrame was made.
-`plan` is there only if equal plans over equal sources give equal rows; see `spark.lineage.plans`.
+`plan` is there only for plans that are known to give the same rows from the same sources: those of relational operators
+and Spark's own deterministic expressions. Functions of the user are opaque, and data from memory is not compared.
 
-`require_unchanged` checks that source files stay the same while their rows are read. A client of Spark Connect sees
-neither the plan nor Spark's listing, but only the names of the files. So the server is asked to list these files, once
-before the rows are read and once after: as a source of binary files whose content is not selected, with the server's
-own credentials, and without opening a file.
+A client of Spark Connect sees neither the plan nor Spark's listing, but only the names of the files. So the version of
+a Delta or Iceberg table is read from the table's own log, if its folder alone determines the version; and
+`require_unchanged`, which checks that source files stay the same while their rows are read, asks the server to list
+them, once before and once after: as a source of binary files whose content is not selected, with the server's own
+credentials, and without opening a file.
 """
 
+import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from smalti.errors import CatalogError, StoreNotFound
-from smalti.spark.lineage.plans import plan_digest
-from smalti.spark.lineage.table_logs import delta_version, iceberg_snapshot, table_above
+from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Excluded: operators that keep the first of several rows, whose order may vary (Deduplicate, Window, Limit, Sample).
+_OPERATORS = frozenset(
+    f"org.apache.spark.sql.catalyst.plans.logical.{name}"
+    for name in (
+        "Aggregate", "Distinct", "Except", "Expand", "Filter", "Generate", "Intersect", "Join", "Project",
+        "Repartition", "RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "Union", "Unpivot", "View",
+    )
+)  # fmt: skip
+_SOURCES = frozenset(
+    f"org.apache.spark.sql.execution.datasources.{name}" for name in ("LogicalRelation", "v2.DataSourceV2Relation")
+)
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_NONDETERMINISTIC = re.compile(
+    r"UDF|UDAF|UDTF|Udf|Invoke|NewInstance|Lambda|Current|^Now$|LocalTimestamp|Rand|Uuid|Shuffle|Subquery|Exists|"
+    r"ListQuery|First|Last|AnyValue|Mode$|Collect|Sample|Input|Partition[Ii][Dd]|MonotonicallyIncreasingID|Outer|"
+    r"Java|Scala|Variable|Session|Secret|HyperLogLog|Sketch"
+)
+_EXPRESSION_ID = re.compile(r"#\d+")
+_COMMIT = re.compile(r"_delta_log/(\d{20})(?:\.checkpoint(?:\.\d+\.\d+|\.[0-9a-f-]{36})?\.(?:parquet|json)|\.json)")
+_STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/(\d{20})\.[^/]+\.json")
+"""A commit that a catalog may count already, although it is not in the log yet; or one that failed."""
+_METADATA = re.compile(r"metadata/(?:v(\d+)|(\d+)-[0-9a-f-]+)(?:\.gz\.metadata\.json|\.metadata\.json(?:\.gz)?)")
+_HINT = "metadata/version-hint.text"
+_MAX_LEVELS = 8
+"""Number of folders above the files that are searched for a table; each partition column adds one."""
 FileList = list[tuple[str, int, str]]
 """Path, bytes and modification time of files."""
-
 _ID_VERSION = 1  # increase it to make the same job write again instead of finding what it has published
 _MAX_PATHS = 16  # root paths that are kept in the manifest
 _STATUSES_PER_CALL = 10_000  # file statuses that one call to the JVM returns
@@ -61,7 +89,6 @@ _NEUTRAL_SETTINGS = (
     "spark.sql.debug.", "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.extensions",
 )  # fmt: skip
 """Prefixes of settings that change how rows are computed, but not which rows."""
-
 _PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS = "64"  # Spark starts one task per file by default, which costs the server 8 ms per file; 64 cost 1 ms
 _FILES_PER_REQUEST = 5_000  # 1 MB of paths
@@ -93,10 +120,6 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
 
 def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
     """Return the id of the write of this source with these options: equal for equal ones, on every machine.
-
-    Args:
-        source: Source from `source_of`.
-        options: Everything else that decides what is written; JSON.
 
     Returns:
         32 hex digits; None if it is not certain that another run with the same id writes the same rows.
@@ -233,11 +256,11 @@ def require_unchanged(df: "DataFrame") -> Iterator[None]:
     """
     listed = files_now(df)
     yield
-    check_unchanged(df, listed)
+    _check_unchanged(df, listed)
 
 
 def files_now(df: "DataFrame") -> FileList | None:
-    """Return the files of a Spark Connect DataFrame as they are now, for `check_unchanged`.
+    """Return the files of a Spark Connect DataFrame as they are now, for `_check_unchanged`.
 
     None for other DataFrames, and if the server cannot list the files, for instance for lack of credentials. A million
     files take 200 MB.
@@ -252,15 +275,11 @@ def files_now(df: "DataFrame") -> FileList | None:
         return None
 
 
-def check_unchanged(df: "DataFrame", before: FileList | None) -> None:
+def _check_unchanged(df: "DataFrame", before: FileList | None) -> None:
     """Return only if the files of the DataFrame are still those that Spark had listed before it read the rows.
 
-    Files that were added since are ignored.
-
-    Args:
-        df: The DataFrame.
-        before: The result of `files_now` before the rows were read, with which files are compared on Spark Connect;
-            None skips the check there.
+    Files that were added since are ignored. On Spark Connect, files are compared with `before`, the result of
+    `files_now` before the rows were read; None skips the check there.
 
     Raises:
         CatalogError: A file was replaced or removed, so that rows of two states may have been read.
@@ -358,3 +377,151 @@ def _limited_listing_tasks(spark: "SparkSession") -> Iterator[None]:
     finally:
         with suppress(PySparkException):
             spark.conf.unset(_PARALLELISM)
+
+
+def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping[str, Any]) -> str | None:
+    """Return a digest that two plans share if they are equal apart from the numbers that Spark gave their columns.
+
+    None for a plan with an operator or expression that may give other rows the next time.
+
+    Args:
+        nodes: The plan as parsed from `TreeNode.toJSON`.
+        text: The plan as Spark's tree of text, which has details of casts that the JSON lacks.
+        about: Everything else that decides the rows: session settings, Spark's version.
+    """
+    if not all(map(_is_known, _classes(nodes))) or not all(map(_is_plain, _literals(nodes))):
+        return None
+    numbers: dict[str, int] = {}
+    plan = _numbered(list(nodes), numbers)
+    facts = [plan, _EXPRESSION_ID.sub("#", text), dict(about)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        yield value
+        for item in value.values():
+            yield from _objects(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _objects(item)
+
+
+def _classes(nodes: Any) -> Iterator[str]:
+    return (str(item["class"]) for item in _objects(nodes) if "class" in item)
+
+
+def _literals(nodes: Any) -> Iterator[Mapping[str, Any]]:
+    return (item for item in _objects(nodes) if item.get("class") == f"{_EXPRESSIONS}Literal")
+
+
+def _is_known(name: str) -> bool:
+    if name in _OPERATORS or name in _SOURCES:
+        return True
+    return name.startswith(_EXPRESSIONS) and not _NONDETERMINISTIC.search(name.rsplit(".", 1)[-1])
+
+
+def _is_plain(literal: Mapping[str, Any]) -> bool:
+    """Return whether the text of a literal is its value: that of bytes and arrays is a memory address."""
+    kind = literal.get("dataType")
+    return isinstance(kind, str) and kind not in ("binary", "variant", "calendarinterval")
+
+
+def _numbered(value: Any, numbers: dict[str, int]) -> Any:
+    """Return a plan with columns numbered in order of appearance; Spark numbers them over the whole session."""
+    if isinstance(value, Mapping):
+        if str(value.get("product-class", "")).endswith(".ExprId"):
+            return numbers.setdefault(str(value["id"]), len(numbers))
+        return {name: _numbered(item, numbers) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_numbered(item, numbers) for item in value]
+    return value
+
+
+def table_above(files: Sequence[str]) -> Store | None:
+    """Return the folder of the Delta or Iceberg table that holds these files; None unless it is on this machine.
+
+    The files are addresses in Spark's form, such as `file:///tables/t/day=1/part-0.parquet`.
+    """
+    first = urlsplit(files[0])
+    if first.scheme not in ("", "file"):
+        return None
+    for folder in list(Path(unquote(first.path)).parents)[:_MAX_LEVELS]:
+        if (folder / "_delta_log").is_dir():
+            return open_store(folder)
+        if folder.name == "data" and (folder.parent / "metadata").is_dir():
+            return open_store(folder.parent)
+    return None
+
+
+def delta_version(table: Store) -> int | None:
+    """Return the newest version of a Delta table; None if there is no table, or only a catalog knows the version."""
+    keys = [item.key for item in table.list("_delta_log")]
+    newest, staged = (
+        max((int(match.group(1)) for key in keys if (match := name.fullmatch(key))), default=-1)
+        for name in (_COMMIT, _STAGED)
+    )
+    return newest if newest >= max(staged, 0) else None
+
+
+def iceberg_snapshot(table: Store) -> str | None:
+    """Return the current snapshot of an Iceberg table.
+
+    None if the folder holds no table, a table without rows, or several tables: after a table was renamed, a new one of
+    its former name shares its folder. None, too, if the newest metadata cannot be read, or two files have its number.
+    """
+    numbered: dict[int, list[str]] = {}
+    is_hadoop = False
+    for item in table.list("metadata"):
+        match = _METADATA.fullmatch(item.key)
+        if match is not None:
+            is_hadoop = is_hadoop or match.group(1) is not None
+            numbered.setdefault(int(match.group(1) or match.group(2)), []).append(item.key)
+    if not numbered:
+        return None
+    keys = numbered[_newest(table, numbered) if is_hadoop else max(numbered)]
+    newest = _metadata(table, keys[0])
+    if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _unlisted(newest, numbered)):
+        return None
+    snapshot = newest.get("current-snapshot-id")
+    return None if snapshot in (None, -1) else str(snapshot)
+
+
+def _newest(table: Store, numbered: dict[int, list[str]]) -> int:
+    """Return the number of the current metadata of a table without a catalog; the hint may lag behind it."""
+    try:
+        version = int(table.get(_HINT))
+    except (StoreNotFound, ValueError):
+        version = max(numbered)
+    if version not in numbered:
+        version = max(numbered)
+    while version + 1 in numbered:
+        version += 1
+    return version
+
+
+def _unlisted(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[str]:
+    """Return a sample of the metadata files that the newest one does not list as its past.
+
+    They may be of another table, or older than the hundred entries that the list keeps.
+    """
+    past = {str(entry.get("metadata-file", "")).rpartition("/")[2] for entry in newest.get("metadata-log", [])}
+    unknown = [keys for _, keys in sorted(numbered.items()) if not {key.rpartition("/")[2] for key in keys} <= past]
+    doubled = [key for keys in unknown if len(keys) > 1 for key in keys]
+    return [keys[0] for keys in (unknown[:1] + unknown[-2:])] + doubled
+
+
+def _is_of(newest: dict[str, Any], table: Store, key: str) -> bool:
+    """Return whether a metadata file is of the same table as the newest one, not of another in its folder."""
+    found = _metadata(table, key)
+    return found is not None and found.get("table-uuid") == newest.get("table-uuid")
+
+
+def _metadata(table: Store, key: str) -> dict[str, Any] | None:
+    """Return the content of a metadata file; None if it is gone or damaged, as while it is being written."""
+    try:
+        data = table.get(key)
+        found = json.loads(gzip.decompress(data) if ".gz" in key else data)
+    except (StoreNotFound, ValueError, OSError, EOFError, zlib.error):
+        return None
+    return found if isinstance(found, dict) else None

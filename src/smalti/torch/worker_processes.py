@@ -1,16 +1,25 @@
-"""Detection of crashed and orphaned worker processes of torch's loader."""
+"""Worker processes of torch's loader: passing their arguments, and detecting that they crashed or lost the program.
+
+`multiprocessing` pickles the arguments of a spawned process into a pipe, and keeps the reading end open until all is
+written. If the process dies before it has read all but 64 KiB (the size of a pipe on Linux), the program blocks
+indefinitely. So arguments go through an unnamed file, whose descriptor fits into the pipe.
+"""
 
 import multiprocessing
 import os
+import pickle
 import signal
+import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing import context, get_start_method, reduction
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pickle import UnpicklingError
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 from smalti.errors import SmaltiError, TrainingError
 
@@ -70,14 +79,9 @@ def check_workers_while_waiting(iterator: Any) -> None:
 
 
 def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> TrainingError | None:
-    """Return an error for a worker's death, if it is the cause of `error`; blocks for seconds at most.
+    """Return an error for a worker's death if it caused `error`, which fetching a batch raised; else None.
 
-    Args:
-        error: the exception that fetching a batch raised.
-        workers: the worker processes, none of which has been ended on purpose.
-
-    Returns:
-        None if no worker died, or the error has another cause.
+    None of the workers may have been ended on purpose. Blocks for seconds at most.
     """
     if isinstance(error, SmaltiError) or not (isinstance(error, _CUT_OFF) or _is_torchs(error)):
         return None
@@ -106,3 +110,44 @@ def _describe_exit(exitcode: int) -> str:
         return f"exited with status {exitcode}"
     names = {int(each): each.name for each in signal.Signals}
     return f"was killed by signal {names.get(-exitcode, str(-exitcode))}"  # real-time signals have no names
+
+
+def pickles_tasks(start: Any) -> bool:
+    """Return whether processes of a context (a name, a context, None for the default) get arguments through a pipe."""
+    name = start if isinstance(start, str) else get_start_method() if start is None else start.get_start_method()
+    return name != "fork"
+
+
+class TaskArgument:
+    """A placeholder for a value in the arguments of processes that are started in the `with` block.
+
+    The started process receives the value itself.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value, self._files = value, list[IO[bytes]]()
+
+    def __enter__(self) -> "TaskArgument":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if context.get_spawning_popen() is None:
+            raise TypeError("a task's argument can be pickled only for a process that is being started")
+        file = tempfile.TemporaryFile()  # noqa: SIM115 -- open until the process has its own descriptor of it
+        self._files.append(file)
+        reduction.ForkingPickler(file, pickle.HIGHEST_PROTOCOL).dump(self._value)
+        file.flush()
+        return _receive, (reduction.DupFd(file.fileno()),)
+
+
+def _receive(descriptor: Any) -> Any:
+    with os.fdopen(descriptor.detach(), "rb") as file:
+        file.seek(0)  # the position is shared with the process that wrote the file
+        return pickle.load(file)  # noqa: S301 -- as multiprocessing does: the parent process wrote it

@@ -5,7 +5,7 @@
     `ImageBytes`      Spark's image schema to arrays of pixels or PNG files
     `dense_vectors`   vectors of Spark ML and MLlib, dense and sparse, to lists of all their numbers
 
-Nulls stay nulls; what is stored for them is decided in `nulls`. Which type takes which conversion is in `types`.
+Nulls stay nulls; what is stored for them is decided in `columns`. Which type takes which conversion is in `types`.
 """
 
 import base64
@@ -282,10 +282,7 @@ Array = np.ndarray[Any, Any]
 
 
 def dense_vectors(array: pa.StructArray) -> pa.LargeListArray:
-    """Return each vector as the list of its numbers.
-
-    Args:
-        array: Structs of type (0 sparse, 1 dense), size, indices and values, as Spark sends vectors.
+    """Return each vector, a struct of type (0 sparse, 1 dense), size, indices and values, as the list of its numbers.
 
     Raises:
         SchemaError: A sparse vector contradicts itself, or the vectors of a batch take too much memory.

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest
-from smalti.sources.image_folder import ImageFolder
-from smalti.sources.splits import TRAIN, VALIDATION
-from smalti.spark.incremental.reshard import SourceFile, reshard_files
+from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
 from smalti.spark.prepare import PrepareOptions, prepare_images, validation_files
+from smalti.spark.reshard import SourceFile, reshard_files
 from smalti.storage.redact import redact
 
 if TYPE_CHECKING:

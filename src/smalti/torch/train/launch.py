@@ -1,16 +1,20 @@
-"""Ranks as child processes of this one, on this machine.
+"""The entry point of training, and the launcher `processes`: ranks as child processes on this machine.
 
-Intended behaviour:
+The other launchers are `loop` (this process is a rank) and `spark`; the table of all is in `config`. Run as a program,
+this module is one such child process, whose configuration comes on standard input.
+
+Intended behaviour of `processes`:
 1. Each rank is the leader of its own session, so that it can be killed together with all processes that it started.
 2. When a rank fails, the others are killed at once: they could only wait for it. The error names the first that failed.
 3. When the parent is interrupted, all ranks get SIGTERM, finish their step and save a checkpoint. Ranks that are still
    running after a grace period are killed.
 4. When the parent dies, even by SIGKILL, the ranks exit too: on Linux by a signal of the kernel, elsewhere by polling.
-5. A rank has finished only if it exits with `FINISHED_EXIT_CODE`; `os._exit(0)` in the model or a library is a failure.
+5. A rank has finished only if it exits with `_FINISHED_EXIT_CODE`; `os._exit(0)` in a model or library is a failure.
 6. Secrets are written neither to the disk nor to a command line: the configuration is sent through a pipe.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -23,21 +27,24 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from smalti.errors import TrainingError
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.errors import TrainingError, WorldMismatch
+from smalti.process import end_with_parent
+from smalti.torch.train.config import LAUNCHERS, TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run_folder import read_result
+from smalti.world import detect_world
 
-FINISHED_EXIT_CODE = 88
+_FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""
-
+_STOPPED_EXIT_CODE = 143
+"""Exit code of a rank that SIGTERM stopped after it saved a checkpoint; the same as if the signal had killed it."""
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 15.0  # between SIGTERM and SIGKILL, and the longest wait for a killed rank
 _READER_SECONDS = 5.0  # longest wait for the rest of a rank's output
 _TAIL_LINES = 40  # of a rank's output in its error
-
 # The kernel is asked to signal the parent's death (1 = PR_SET_PDEATHSIG) before anything slow is imported.
 _BOOT = """
 import os, runpy, signal, sys
@@ -46,8 +53,37 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-runpy.run_module("smalti.torch.train.launch.child", run_name="__main__", alter_sys=True)
+runpy.run_module("smalti.torch.train.launch", run_name="__main__", alter_sys=True)
 """
+
+
+def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResult:
+    """Train a classifier on a shard set and return the result; blocks until the run is over.
+
+    A run resumes from the newest checkpoint in `run_dir` that verifies, on any number of processes. A run that is
+    finished returns its result again. Call it from the main thread: in other threads SIGTERM cannot stop the run.
+
+    `on_event` is called with each event of the run (see `events`), as it happens, and with the output lines of child
+    processes. An exception that it raises ends the run.
+
+    Raises:
+        TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped; then a
+            checkpoint was saved.
+        WorldMismatch: the batch does not divide over the processes.
+        SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
+    """
+    config.batch_per_rank(config.num_processes)
+    launcher, world = LAUNCHERS[config.launcher], detect_world()
+    if launcher.starts_processes and world.num_ranks > 1:
+        raise WorldMismatch(
+            f"this process is rank {world.rank} of {world.num_ranks} already, as RANK and WORLD_SIZE say, and "
+            f"would start {config.num_processes} more: use launcher='inline' under torchrun and the like.",
+            num_ranks=world.num_ranks,
+        )
+    module_name, _, function_name = launcher.function.partition(":")
+    launch: Any = getattr(importlib.import_module(module_name), function_name)
+    result: TrainResult = launch(config, on_event)
+    return result
 
 
 def train_in_processes(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
@@ -95,7 +131,7 @@ class _Rank:
     @property
     def has_failed(self) -> bool:
         """True if the rank ended without finishing its training."""
-        return self.process.poll() not in {None, FINISHED_EXIT_CODE}
+        return self.process.poll() not in {None, _FINISHED_EXIT_CODE}
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the rank and all processes that it started."""
@@ -219,3 +255,23 @@ def _describe_exit(code: int) -> str:
     name = signal.Signals(-code).name
     hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
     return f"was ended by {name}{hint}"
+
+
+def _main() -> int:
+    """Train as the rank that the environment names; return the exit code."""
+    from smalti.torch.train.loop import train_here
+
+    task = json.loads(sys.stdin.readline())
+    end_with_parent(task["parent"])
+    try:
+        train_here(TrainConfig.from_json(task["config"]), meeting_port=task["port"])
+    except TrainingError as error:
+        if not error.facts.get("stopped"):
+            raise
+        sys.stderr.write(f"{error}\n")
+        return _STOPPED_EXIT_CODE
+    return _FINISHED_EXIT_CODE
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

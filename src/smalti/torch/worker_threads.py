@@ -41,10 +41,7 @@ class ThreadOptions:
 class ThreadedIterator(Iterator[Any]):
     """An iterator over `read(item)` for every item of `work`, in order; its threads start with the first request.
 
-    Args:
-        work: the items to read; drawn by one thread at a time.
-        read: reads one item; called by several threads at once.
-        options: threads, items ahead, timeout.
+    `work` is drawn by one thread at a time, `read` is called by several threads at once.
     """
 
     def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], options: ThreadOptions) -> None:

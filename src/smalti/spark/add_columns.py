@@ -27,10 +27,9 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
-from smalti.spark.frames import require_frame
-from smalti.spark.incremental.reshard import publish_from
-from smalti.spark.tasks import Attempt, map_in_arrow, run_on_rows, run_tasks
-from smalti.spark.types.columns import TablePlan, plan_table
+from smalti.spark.columns import TablePlan, plan_table
+from smalti.spark.reshard import publish_from
+from smalti.spark.tasks import Attempt, map_in_arrow, require_frame, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 
@@ -42,7 +41,7 @@ SAMPLE_ID = "sample_id"
 _BATCH_SAMPLES = 1024  # of one call of a function
 _MAX_TASKS = 256
 
-ColumnShards = dict[int, ShardInfo]
+_ColumnShards = dict[int, ShardInfo]
 """Column shard of each shard, by the shard's place in the version."""
 
 
@@ -66,7 +65,7 @@ class AlignedPlan:
 
 
 @dataclass(frozen=True)
-class Computed:
+class _Computed:
     """A function that computes columns, and the reading of samples for it."""
 
     store: Store
@@ -84,9 +83,9 @@ class Computed:
                 yield len(rows), self.function(stored if types is None else types.batch(stored))
 
 
-def write_computed(
-    spark: "SparkSession | None", plan: AlignedPlan, computed: Computed, shards: Sequence[ShardInfo]
-) -> ColumnShards:
+def _write_computed(
+    spark: "SparkSession | None", plan: AlignedPlan, computed: _Computed, shards: Sequence[ShardInfo]
+) -> _ColumnShards:
     """Write a column shard for each shard, with the values that a function computes from its samples.
 
     Raises:
@@ -96,13 +95,13 @@ def write_computed(
         attempt = Attempt.new(0)
         return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
     rows = [(place, _emit(info)) for place, info in enumerate(shards)]
-    work = functools.partial(compute_shards, plan, computed)
+    work = functools.partial(_compute_shards, plan, computed)
     num_tasks = min(len(rows), _MAX_TASKS)
     return _collected(run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks))
 
 
-def compute_shards(
-    plan: AlignedPlan, computed: Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
+def _compute_shards(
+    plan: AlignedPlan, computed: _Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
     """Write the column shards of the shards that a task's rows name."""
     found = []
@@ -112,7 +111,7 @@ def compute_shards(
     return {"shards": found}
 
 
-def _computed_shard(plan: AlignedPlan, computed: Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
+def _computed_shard(plan: AlignedPlan, computed: _Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
     uploader = plan.uploader(place, info.partition, attempt)
     names = plan.schema.names
     try:
@@ -140,12 +139,8 @@ def _check_values(values: Any, names: Sequence[str], count: int, info: ShardInfo
             )
 
 
-def plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan:
-    """Return how the columns of a DataFrame of values are stored.
-
-    Raises:
-        SchemaError: It has no column of sample ids, or a column cannot be stored.
-    """
+def _plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan:
+    """Return how the columns of a DataFrame of values are stored."""
     if SAMPLE_ID not in df.columns or df.schema[SAMPLE_ID].dataType.simpleString() not in ("int", "bigint"):
         raise SchemaError(
             f"the DataFrame needs a column {SAMPLE_ID!r} of whole numbers, one for each sample of the set"
@@ -153,7 +148,7 @@ def plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan:
     return plan_table(df.drop(SAMPLE_ID).schema, columns)
 
 
-def write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]) -> ColumnShards:
+def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]) -> _ColumnShards:
     """Write column shards with the values of a DataFrame.
 
     Raises:
@@ -256,7 +251,7 @@ def _finish(found: list[list[Any]], place: int, uploader: ShardUploader | None, 
     found.append([place, written.to_json()])
 
 
-def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> ColumnShards:
+def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShards:
     entries = ((attempt, place, entry) for attempt, answer in answers for place, entry in answer["shards"])
     return {
         place: ShardInfo.from_json(entry, where=f"answer of task {attempt.name}") for attempt, place, entry in entries
@@ -310,15 +305,15 @@ def add_columns(
     base = _base(store, columns)
     options = ShardOptions(compression, tuple(hashes), None)
     write_id = new_write_id()
-    stored = None if callable(values) else plan_keyed(values, columns)
+    stored = None if callable(values) else _plan_keyed(values, columns)
     encodings = stored.encodings if stored is not None else _encodings(columns)
     plan = AlignedPlan(store, write_id, Schema.from_columns(encodings), options, stored)
     markers.begin(store, write_id)
     if callable(values):
-        computed = Computed(store, base.schema.columns(), base.logical, values)
-        found = write_computed(spark, plan, computed, base.shards)
+        computed = _Computed(store, base.schema.columns(), base.logical, values)
+        found = _write_computed(spark, plan, computed, base.shards)
     else:
-        found = write_keyed(values, plan, base.shards)
+        found = _write_keyed(values, plan, base.shards)
     added = _in_order(found, base.shards)
     check_stored(store, added, write_id)
     logical = stored.logical if stored is not None else {}
@@ -331,12 +326,7 @@ def add_columns(
 def drop_columns(
     out: str | Path, names: Sequence[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Manifest:
-    """Publish a version without columns that `add_columns` added; earlier versions keep them. Blocks.
-
-    Args:
-        out: Root of the set: a path or URL.
-        names: All columns of one or several calls of `add_columns`.
-        storage_options: Credentials and endpoint of the store.
+    """Publish a version without `names`, columns that `add_columns` added; earlier versions keep them. Blocks.
 
     Raises:
         StoreNotFound: There is no version.

@@ -4,7 +4,7 @@ Torch calls `iter(dataset)` in each worker, on a copy of the dataset, and not in
 themselves on the epoch that they read, and the program learns it from them.
 
 Intended behaviour; anything else is a bug:
-1. A program has one board (`board.py`) with the place of each of its datasets. It is created when a process is started
+1. A program has one board with the place of each of its datasets. It is created when a process is started
    while a dataset exists. Forked processes inherit it, spawned ones get a descriptor of it.
 2. A process that is not a loader worker, such as a rank, begins with the place at the time when it was started, and has
    its own board for its workers. Reading in it does not change the place of its parent.
@@ -15,27 +15,168 @@ Intended behaviour; anything else is a bug:
 5. The program reads the board whenever the place is requested, and writes to it what its user sets. A place that is set
    inside a worker is used by the next iteration of that worker, and must be the same in all workers.
 6. No process waits for another, except for the lock of the board, which is held for moments and has a deadline.
+
+The board is a JSON mapping in an unnamed file. Its header contains the place of the content. A change is written next
+to the old content, and the header last, so that a process that is killed while it writes leaves the old content.
 """
 
+import fcntl
 import itertools
+import json
 import os
 import secrets
+import struct
+import tempfile
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import context
+from multiprocessing import context, reduction
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from smalti.cursor import Cursor
 from smalti.dataset.resume import RunPlace, RunTracker
-from smalti.errors import CursorError
+from smalti.errors import CursorError, SmaltiError
+from smalti.storage.retry import Deadline
 from smalti.stream import Version
-from smalti.torch.workers.board import Board, own_board, parent_board
 
+_HEADER = struct.Struct("<QQQ")  # number of changes; offset and length of the content in bytes
+_LOCK_SECONDS = 60.0  # the lock is held for microseconds; a process that holds it longer was stopped
+_PAUSE_SECONDS = 0.001  # between two attempts to lock
 _MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
+_threads = itertools.count()
+_instances: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
+
+
+class Board:
+    """A shared mapping; picklable into a process that is being started, which then shares it."""
+
+    def __init__(self, descriptor: int | None = None, *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        self._lock_seconds = lock_seconds
+        self._descriptor = _unnamed_file() if descriptor is None else descriptor
+        self._threads = threading.Lock()
+        self._handles: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+
+    @contextmanager
+    def content(self) -> Iterator[dict[str, Any]]:
+        """Yield the mapping under an exclusive lock; changes made in the block are saved.
+
+        Raises:
+            SmaltiError: another process has held the lock for too long.
+        """
+        deadline = Deadline(self._lock_seconds)
+        if not self._threads.acquire(timeout=self._lock_seconds):
+            raise self._stuck()
+        try:
+            # The kernel releases the lock of a process that dies.
+            while not self._try_lock():
+                if deadline.passed():
+                    raise self._stuck()
+                time.sleep(_PAUSE_SECONDS)
+            try:
+                changes, begin, old = self._read()
+                content = json.loads(old)
+                yield content
+                new = json.dumps(content).encode()
+                if new != old:
+                    self._write(changes + 1, begin, begin + len(old), new)
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    @property
+    def changes(self) -> int:
+        """Number of changes of the content; read without the lock."""
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        return int(_HEADER.unpack(header)[0]) if header else 0
+
+    def forked(self) -> "Board":
+        """Return the board for use in a forked process, with a new lock for threads: the copied one may be locked."""
+        self._threads = threading.Lock()
+        return self
+
+    def _stuck(self) -> SmaltiError:
+        return SmaltiError(
+            f"another process of this program has locked the place of its datasets for {self._lock_seconds:g} s: a "
+            "loader worker or the program was stopped (SIGSTOP, a debugger). Resume it, or end it."
+        )
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _read(self) -> tuple[int, int, bytes]:
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        if not header:
+            return 0, _HEADER.size, b"{}"
+        changes, begin, length = _HEADER.unpack(header)
+        return changes, begin, os.pread(self._descriptor, length, begin)
+
+    def _write(self, changes: int, begin: int, end: int, new: bytes) -> None:
+        place = _HEADER.size if _HEADER.size + len(new) <= begin else end
+        os.pwrite(self._descriptor, new, place)
+        os.pwrite(self._descriptor, _HEADER.pack(changes, place, len(new)), 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        popen = context.get_spawning_popen()
+        if popen is None:
+            raise TypeError("a board can be pickled only for a process that is being started")
+        # Once for each process: multiprocessing refuses to pass a descriptor twice.
+        handle = self._handles.get(popen)
+        if handle is None:
+            handle = self._handles[popen] = reduction.DupFd(self._descriptor)
+        return _received, (handle,)
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("smalti-board", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class _Process:
+    """The boards that this process uses."""
+
+    own: Board | None = None
+    """Board of this process for its workers."""
+    parent: Board | None = None
+    """Board of the process that started this one."""
+
+
+def _own_board() -> Board:
+    """Return the board of this process for its workers; created on first use."""
+    if _Process.own is None:
+        _Process.own = Board()
+    return _Process.own
+
+
+def _parent_board() -> Board | None:
+    """Return the board of the process that started this one; None if it had none."""
+    return _Process.parent
+
+
+def _received(handle: Any) -> Board:
+    if _Process.parent is None:
+        _Process.parent = Board(handle.detach())
+    return _Process.parent
+
+
+def _after_fork() -> None:
+    own, _Process.own = _Process.own, None
+    _Process.parent = None if own is None else own.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class SharedProgress(RunTracker):
@@ -180,8 +321,8 @@ class SharedProgress(RunTracker):
     def _board(self) -> Board | None:
         """Return the board with this dataset's place; None if the dataset is in this process only."""
         if get_worker_info() is None:
-            return own_board() if self._publisher == os.getpid() else None
-        return parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
+            return _own_board() if self._publisher == os.getpid() else None
+        return _parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
 
     def _read(self, board: Board, content: Mapping[str, Any]) -> None:
         seen = os.getpid(), board.changes
@@ -202,7 +343,7 @@ class SharedProgress(RunTracker):
     def publish(self, content: dict[str, Any]) -> None:
         """Put the place on this process's own board, whose content is passed; a place that is there is kept."""
         if self._publisher == os.getpid():
-            self._read(own_board(), content)
+            self._read(_own_board(), content)
             return
         content[self._key] = {"place": _encoded(self._place), "iterations": [], "entered": 0}
         self._publisher = os.getpid()
@@ -210,7 +351,7 @@ class SharedProgress(RunTracker):
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen() is None:
             return {"place": self.get()}  # a copy is independent
-        board, by = own_board(), _starts.count(context.get_spawning_popen())
+        board, by = _own_board(), _starts.count(context.get_spawning_popen())
         with board.content() as content:
             self.publish(content)
         return {"place": self._place, "key": self._key, "publisher": self._publisher, "board": board, "started_by": by}
@@ -243,7 +384,6 @@ class _Starts(threading.local):
         return self._thread, self._count
 
 
-_threads = itertools.count()
 _starts = _Starts()
 
 
@@ -254,16 +394,13 @@ class _ThisProcess:
     """Number of the parent's thread that started it, and number of processes that the thread had started then."""
 
 
-_instances: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
-
-
 def _publish_all() -> None:
     """Publish the places of all datasets before a fork, on the board that the child inherits."""
     _starts.count()
     progresses = list(_instances)
     if not progresses:
         return
-    with own_board().content() as content:
+    with _own_board().content() as content:
         for progress in progresses:
             progress.publish(content)
         for key in content.keys() - {progress._key for progress in progresses}:

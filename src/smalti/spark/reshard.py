@@ -2,7 +2,7 @@
 
     1. the newest version lists its source files: the fingerprint of each, and the shards that hold its samples;
     2. shards that have samples of unchanged files only are reused;
-    3. samples of unchanged files in other shards are copied, without decoding;
+    3. samples of unchanged files in other shards are copied, without decoding, and on executors if they are many;
     4. new and changed files are converted, and a version with exactly the rows of a full conversion is published,
        unless another writer published in between.
 
@@ -38,12 +38,12 @@ from smalti.catalog.sidecars import (
     split_runs,
     store_sources,
 )
+from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError
-from smalti.format import Schema, ShardInfo
+from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.incremental.copying import Surviving, copy_surviving
-from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.options import WriteOptions
+from smalti.spark.tasks import Answers, Attempt, run_on_rows, run_tasks
 from smalti.spark.writing.packing import (
     Packed,
     TaskShards,
@@ -52,18 +52,19 @@ from smalti.spark.writing.packing import (
     find_runs,
     join_runs,
 )
-from smalti.spark.writing.plan import WritePlan, plan_write, select_inputs
+from smalti.spark.writing.plan import WriteOptions, WritePlan, plan_write, select_inputs
 from smalti.spark.writing.task import by_split, write_shards
 from smalti.storage import Store, open_store
+from smalti.writer import ShardUploader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
+_MAX_DRIVER_BYTES = 32 << 20  # copied on the driver, which is faster than a Spark job
+_TASK_BYTES = 1 << 28  # of shards to read per task
 _MAX_SMALL_SHARDS = 8  # of a split; more small shards than this are copied into full ones
 _SMALL_SHARE = 4  # a shard below this fraction of the size limit is small
 _RECIPE_VERSION = 1  # increase it when the same options would give other rows
-
 Prepare = Callable[["SparkSession", Sequence[str]], "DataFrame"]
 """Return the rows of the files with these paths."""
 
@@ -194,11 +195,11 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     )
     check_json("recipe", {"recipe": recipe})
     store = open_store(out, storage_options)
-    conversion = Conversion(spark, prepare, convert_by_tasks)
+    conversion = Conversion(spark, prepare, _convert_by_tasks)
     return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
 
 
-def convert_by_tasks(frame: "DataFrame", plan: WritePlan, recipe: Recipe) -> Answers:
+def _convert_by_tasks(frame: "DataFrame", plan: WritePlan, recipe: Recipe) -> Answers:
     """Write the rows of a frame as shards, on Spark's executors."""
     return run_tasks(select_inputs(frame, plan), functools.partial(convert_files, plan, recipe.path_column))
 
@@ -215,7 +216,7 @@ class Conversion:
 def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: Conversion) -> Manifest:
     """Do what `reshard_files` documents, with any conversion."""
     fingerprints = _fingerprints(files)
-    base = find_base(store, recipe)
+    base = _find_base(store, recipe)
     if base.manifest is not None and base.holds(fingerprints):
         return base.manifest
     return _Resharding(store, recipe, base, fingerprints).run(conversion)
@@ -228,12 +229,8 @@ def _fingerprints(files: Sequence[SourceFile]) -> dict[str, str]:
     return fingerprints
 
 
-def find_base(store: Store, recipe: Recipe) -> Base:
-    """Return the newest version, and its source files.
-
-    Raises:
-        SchemaError: It has columns of `add_columns`, which the new version would lack.
-    """
+def _find_base(store: Store, recipe: Recipe) -> Base:
+    """Return the newest version, and its source files."""
     header = check_target(store, "overwrite").header
     if header is None:
         return Base(None, None)
@@ -248,6 +245,78 @@ def find_base(store: Store, recipe: Recipe) -> Base:
     if entry is None or entry.get("recipe") != recipe.digest:
         return Base(manifest, None)
     return Base(manifest, read_source_record(store, entry, manifest.shards))
+
+
+@dataclass(frozen=True)
+class _Surviving:
+    """A shard that is replaced, and its samples that are kept."""
+
+    info: ShardInfo
+    kept: Sequence[tuple[int, int]]
+    """Half-open ranges of samples, ascending; may be empty."""
+
+    def emit(self) -> str:
+        """Return the shard as text, for a task."""
+        return json.dumps([pack_shards([self.info]), [list(each) for each in self.kept]])
+
+    @classmethod
+    def parse(cls, text: str) -> "_Surviving":
+        """Return the shard of a text from `emit`."""
+        packed, kept = json.loads(text)
+        (info,) = unpack_shards(packed, where="a shard to be copied")
+        return cls(info, [(begin, end) for begin, end in kept])
+
+
+def _copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[_Surviving]) -> Answers:
+    """Write new shards with the kept samples, in the order of `shards` within each split; blocks.
+
+    Returns by task the entries of shards as `write_shards` answers them, and as `dropped` the row hash of the other
+    samples.
+
+    Raises:
+        FormatError: A shard is damaged.
+        StoreError: A shard cannot be read, or a new one cannot be stored.
+    """
+    if not shards:
+        return []
+    total = sum(each.info.raw.num_bytes for each in shards)
+    rows = [(place, each.emit()) for place, each in enumerate(shards)]
+    if total <= _MAX_DRIVER_BYTES:
+        batch = pa.RecordBatch.from_pylist([{"place": place, "shard": text} for place, text in rows])
+        attempt = Attempt.new(0)
+        return [(attempt, _copy_samples(plan, iter([batch]), attempt))]
+    num_tasks = min(len(rows), -(-total // _TASK_BYTES))
+    work = functools.partial(_copy_samples, plan)
+    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks)
+
+
+def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+    """Copy the kept samples of a task's shards into new ones, by split."""
+    uploaders: dict[str | None, ShardUploader] = {}
+    dropped = 0
+    try:
+        for text in (text for batch in batches for text in batch.column("shard").to_pylist()):
+            job = _Surviving.parse(text)
+            split = job.info.partition
+            with open_checked(plan.store, job.info) as shard:
+                samples = shard.stored_samples()
+                dropped += samples.row_hash()
+                for begin, end in job.kept:
+                    part = samples[begin:end]
+                    dropped -= part.row_hash()
+                    if split not in uploaders:
+                        builder = ShardBuilder(job.info.schema, plan.options)
+                        prefix = plan.prefix(split, attempt)
+                        uploaders[split] = ShardUploader(
+                            plan.store, prefix, builder, partition=split, uploads=plan.uploads
+                        )
+                    uploaders[split].write_encoded(part.lengths, part.content)
+        shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
+    except BaseException:
+        for uploader in uploaders.values():
+            uploader.abort()
+        raise
+    return {"shards": pack_shards(shards), "dropped": row_hash_text(dropped)}
 
 
 @dataclass(frozen=True)
@@ -270,7 +339,7 @@ class _Resharding:
         drafted = self._plan(frame) if frame is not None else None
         plan = replace(drafted or WritePlan(self.store, "", None, self.recipe.options.shard_options), write_id=write_id)
         markers.begin(self.store, write_id)
-        copied = copy_surviving(conversion.spark, plan, surviving)
+        copied = _copy_surviving(conversion.spark, plan, surviving)
         converted = conversion.convert(frame, plan, self.recipe) if frame is not None else []
         _check_paths(converted, fresh)
         parts = _parts(copied, converted)
@@ -295,7 +364,7 @@ class _Resharding:
         markers.end(self.store, write_id)
         return manifest
 
-    def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[Surviving]]:
+    def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[_Surviving]]:
         """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown."""
         if self.base.sources is None:
             return [], []
@@ -304,7 +373,7 @@ class _Resharding:
         touched |= _small(shards, touched, parse_size_limit(self.recipe.options.size_limit))
         kept = [shard for shard in shards if shard.raw.basename not in touched]
         replaced = [shard for shard in shards if shard.raw.basename in touched]
-        return kept, [Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
+        return kept, [_Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
 
     def _plan(self, frame: "DataFrame") -> WritePlan:
         plan = plan_write(frame, self.store, self.recipe.options)
@@ -340,7 +409,7 @@ class _Resharding:
         self,
         gone: set[str],
         kept: Sequence[ShardInfo],
-        surviving: Sequence[Surviving],
+        surviving: Sequence[_Surviving],
         converted: Answers,
         shards: Sequence[ShardInfo],
     ) -> dict[str, list[SampleRun]]:
@@ -350,7 +419,7 @@ class _Resharding:
         for split in sorted({shard.partition for shard in shards}, key=str):
             touched = (before[each.info.raw.basename] for each in surviving if each.info.partition == split)
             copied = ((run for run in runs if run.path not in gone) for runs in touched)
-            fresh = (unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
+            fresh = (_unpack_runs(text) for _, answer in converted for of, text in answer["runs"] if of == split)
             own = [shard for shard in shards if shard.partition == split]
             found |= split_runs(chain(*copied, *fresh), own)
         return found
@@ -380,13 +449,13 @@ def convert_files(
     plan: WritePlan, path_column: str, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
     """Write the rows of a partition as `write_shards` does, and answer with the files of the rows too, by split."""
-    recorders: dict[str | None, RunRecorder] = {}
+    recorders: dict[str | None, _RunRecorder] = {}
 
     def recorded() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for usable in plan.usable_rows(iter([batch])):
                 for split, part in by_split(usable, plan.partition_by):
-                    recorders.setdefault(split, RunRecorder()).add(part.column(path_column))
+                    recorders.setdefault(split, _RunRecorder()).add(part.column(path_column))
             yield batch
 
     answer = write_shards(plan, recorded(), attempt)
@@ -402,7 +471,7 @@ def _parts(copied: Answers, converted: Answers) -> list[TaskShards]:
 def _check_paths(converted: Answers, requested: Sequence[str]) -> None:
     known = set(requested)
     for _, answer in converted:
-        for run in chain.from_iterable(unpack_runs(text) for _, text in answer["runs"]):
+        for run in chain.from_iterable(_unpack_runs(text) for _, text in answer["runs"]):
             if run.path not in known:
                 raise SchemaError(
                     f"`prepare` gave rows of {run.path!r}, which is not one of the requested files; nothing was "
@@ -437,7 +506,7 @@ def _ranges(runs: Sequence[SampleRun], gone: set[str]) -> list[tuple[int, int]]:
     return ranges
 
 
-class RunRecorder:
+class _RunRecorder:
     """A recorder of the files of the rows that a task writes, as runs of rows of one file."""
 
     def __init__(self) -> None:
@@ -446,11 +515,7 @@ class RunRecorder:
         self._rows: list[int] = []
 
     def add(self, paths: "pa.Array[Any]") -> None:
-        """Record rows, by the values of their path column.
-
-        Raises:
-            SchemaError: A value is null or no text.
-        """
+        """Record rows, by the values of their path column."""
         if paths.null_count or not (pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type)):
             raise SchemaError(f"the path column must hold the file of every row, as text; found {paths.type} or a null")
         for path in paths.to_pylist():
@@ -466,7 +531,7 @@ class RunRecorder:
         return base64.b64encode(ipc_file(table)).decode()
 
 
-def unpack_runs(text: str) -> Iterator[SampleRun]:
+def _unpack_runs(text: str) -> Iterator[SampleRun]:
     """Yield the runs of a text from `RunRecorder.pack`."""
     table = pa.ipc.open_file(pa.py_buffer(base64.b64decode(text))).read_all()
     return map(SampleRun, table.column("path").to_pylist(), table.column("rows").to_pylist())

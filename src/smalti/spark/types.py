@@ -3,7 +3,7 @@
 A further Spark type of single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have
 a meaning of their own; `docs/types.md` shows the table to users. Values keep their meaning: where the stored value
 alone does not determine it, a logical type in the manifest does. A number encoding that the caller names stores plain
-numbers. How values are converted is in `spark.types.values`.
+numbers. How values are converted is in `spark.values`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import pyarrow as pa
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
 from smalti.format.logical import number_type
-from smalti.spark.types.values import IMAGE_FIELDS, Convert, ImageBytes, JsonText, as_numbers, dense_vectors
+from smalti.spark.values import IMAGE_FIELDS, Convert, ImageBytes, JsonText, as_numbers, dense_vectors
 
 _INTEGER_CHOICES = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "str_int")
 _FLOAT_CHOICES = ("float16", "float32", "float64", "str_float")
@@ -112,12 +112,7 @@ class Stored:
 
 
 def stored_as(name: str, kind: Any, encoding: str | None) -> Stored:
-    """Return how a column is stored.
-
-    Args:
-        name: Name of the column.
-        kind: Its `pyspark.sql.types.DataType`.
-        encoding: Encoding that the caller names; None for the default of the type.
+    """Return how a column is stored, by this encoding or by the default of its type, a `pyspark.sql.types.DataType`.
 
     Raises:
         SchemaError: The type cannot be stored, or not with this encoding; the message has advice.

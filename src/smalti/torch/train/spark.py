@@ -1,0 +1,305 @@
+"""Ranks that Spark's TorchDistributor starts on the driver's machine or, one per task, on the executors.
+
+Credentials of stores reach the ranks through the environment, in memory: nothing here writes them to a file.
+
+TorchDistributor reports no cause: its wrapper around torchrun drops the exit code, and its error is only "failed". So
+failed ranks leave records in the run's folder. Executors do not see the folder of the script that calls `train`; they
+get the source files of a model that `module:function` names.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import random
+import sys
+import sysconfig
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from smalti.errors import CheckpointError, MissingDependency, SmaltiError, TrainingError
+from smalti.process import end_with_parent, use_driver_python
+from smalti.storage.schemes import store_variables
+from smalti.torch.train.checkpoint import read_json, replace_json
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.events import METRICS_FILE, OnEvent, following
+from smalti.torch.train.loop import train_here
+from smalti.world import detect_world
+
+_TRACE_CHARS = 8_000  # end of a traceback that is kept
+_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
+_INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
+_STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
+"""Environment variable with a run's `storage_options` as JSON."""
+_TAIL_LINES = 40  # of an error's text
+
+
+class CarriedEnvironment:
+    """Environment variables that are set where this object is unpickled; the unpickled object is empty.
+
+    On the executor, TorchDistributor pickles the arguments of the training function again, into a file. The variables
+    must not be in that file, and need not be: the training process inherits the executor's environment.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = dict(variables)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _set_environment, (self._variables,)
+
+    def __repr__(self) -> str:
+        return f"CarriedEnvironment({', '.join(sorted(self._variables))})"
+
+
+def _set_environment(variables: dict[str, str]) -> CarriedEnvironment:
+    os.environ.update(variables)
+    return CarriedEnvironment({})
+
+
+def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
+    """Train with `config.num_processes` processes that TorchDistributor starts on the driver's machine.
+
+    Uses the active Spark session, or starts one.
+
+    Raises:
+        MissingDependency: pyspark is not installed.
+        TrainingError: a rank failed; the message names it and holds the end of its traceback.
+    """
+    options = json.dumps(dict(config.storage_options))
+    with _storage_options_in_environment(options):  # which the child processes inherit
+        return _train(config, on_event, is_local=True)
+
+
+def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
+    """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
+    options = json.dumps(dict(config.storage_options))
+    carried = {**store_variables(os.environ), _STORAGE_OPTIONS_VARIABLE: options}
+    return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
+
+
+def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> TrainResult:
+    distributor = _distributor(config, is_local=is_local)
+    remove_failures(Path(config.run_dir))
+    task = replace(config, launcher="inline", num_processes=1, storage_options={}).to_json()
+    source = read_source(config.model)
+    random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
+    with following(Path(config.run_dir) / METRICS_FILE, on_event):
+        try:
+            outcome = distributor.run(_run_rank, task, source, *carried)
+        except SmaltiError:
+            raise
+        except Exception as error:
+            raise _as_error(config, error) from error
+        finally:
+            random.setstate(random_state)
+    return TrainResult.from_json(outcome)
+
+
+def _run_rank(
+    task: dict[str, Any],
+    source: dict[str, str],
+    carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
+) -> dict[str, Any]:
+    """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
+    # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
+    end_with_parent(os.getppid())
+    storage_options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
+    config = replace(TrainConfig.from_json(task), storage_options=storage_options)
+    with failures_recorded(Path(config.run_dir)), importable(config.model, source):
+        return train_here(config).to_json()
+
+
+def _distributor(config: TrainConfig, *, is_local: bool) -> Any:
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.ml.torch.distributor import TorchDistributor
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependency(
+            f"launcher '{config.launcher}' needs pyspark: pip install 'smalti[spark]', or use launcher='processes'.",
+            package="pyspark",
+        ) from error
+    try:
+        session = SparkSession.getActiveSession() or SparkSession.builder.appName("smalti-train").getOrCreate()
+    except PySparkException as error:
+        raise TrainingError(
+            f"launcher '{config.launcher}' found no Spark session and could not start one: {error} Start a "
+            "session first, or install Java 17 or later; launcher='processes' needs neither."
+        ) from error
+    use_driver_python(session)
+    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
+    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
+    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
+    return TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
+
+
+@contextlib.contextmanager
+def _storage_options_in_environment(options: str) -> Iterator[None]:
+    before = os.environ.get(_STORAGE_OPTIONS_VARIABLE)
+    os.environ[_STORAGE_OPTIONS_VARIABLE] = options
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_STORAGE_OPTIONS_VARIABLE, None)
+        else:
+            os.environ[_STORAGE_OPTIONS_VARIABLE] = before
+
+
+def _as_error(config: TrainConfig, error: Exception) -> TrainingError:
+    failure = read_failure(Path(config.run_dir), config.num_processes)
+    if failure is None:
+        return TrainingError(
+            f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
+            f"{config.run_dir}: {_last_lines(str(error))}",
+            rank=None,
+            output=str(error),
+        )
+    return TrainingError(
+        f"rank {failure.rank} of {config.num_processes} failed under TorchDistributor ({config.launcher}): "
+        f"{failure.reason}\n{_last_lines(failure.trace)}",
+        rank=failure.rank,
+        output=failure.trace,
+    )
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The cause of a failed run, as far as it is known."""
+
+    rank: int
+    reason: str
+    """The error in one line."""
+    trace: str
+    """The end of the traceback; empty if there is none."""
+
+
+@contextlib.contextmanager
+def failures_recorded(run_dir: Path) -> Iterator[None]:
+    """Record an exception of the body in the run's folder, and let it propagate."""
+    try:
+        yield
+    except Exception as error:
+        rank = detect_world().rank
+        record = {
+            "rank": rank,
+            "time": time.time(),
+            "reason": f"{type(error).__name__}: {error}",
+            "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
+            "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
+        }
+        with contextlib.suppress(OSError):  # best effort: the error itself matters more than its record
+            run_dir.mkdir(parents=True, exist_ok=True)
+            replace_json(run_dir / f"failure-rank{rank}.json", record)
+        raise
+
+
+def remove_failures(run_dir: Path) -> None:
+    """Remove the records of earlier lives."""
+    for path in run_dir.glob("failure-rank*.json"):
+        path.unlink(missing_ok=True)
+
+
+def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
+    """Return the first failure, or None if no rank left a record.
+
+    A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
+    no record: a rank without a record was killed.
+    """
+    records = sorted(_records(run_dir), key=lambda record: record["time"])
+    own = [record for record in records if not record["lost_peer"]]
+    if own:
+        return Failure(own[0]["rank"], own[0]["reason"], own[0]["trace"])
+    silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
+    if records and silent:
+        return Failure(silent[0], "it was killed: the other ranks lost the connection to it", "")
+    return Failure(records[0]["rank"], records[0]["reason"], records[0]["trace"]) if records else None
+
+
+def _records(run_dir: Path) -> Iterator[dict[str, Any]]:
+    for path in run_dir.glob("failure-rank*.json"):
+        with contextlib.suppress(CheckpointError):  # the rank was killed while it wrote the file
+            record = read_json(path)
+            if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
+                yield record
+
+
+def read_source(model: str) -> dict[str, str]:
+    """Return the Python files that importing `model` needs, by their paths below the folder they are imported from.
+
+    These are the module, or the whole of its top-level package, and all modules that this process has loaded from the
+    same folder. The result is empty if `model` is not of the form `module:function`, is part of an installed package,
+    or cannot be imported here: training processes need their own copy of those.
+    """
+    name, colon, _ = model.partition(":")
+    try:
+        root = _root_of(importlib.import_module(name)) if colon else None
+    except ImportError:
+        return {}  # the training processes may be able to import it; otherwise they raise
+    if root is None or _is_installed(root):
+        return {}
+    package = root / name.partition(".")[0]
+    files = {path for path in package.rglob("*.py") if path.is_file()}
+    files |= {Path(vars(each)["__file__"]) for each in _loaded_modules() if _root_of(each) == root}
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+
+
+@contextlib.contextmanager
+def importable(model: str, source: Mapping[str, str]) -> Iterator[None]:
+    """Make `model` importable from its source files in the body, unless this process can import it without them."""
+    name = model.partition(":")[0]
+    if not source or _is_importable(name):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="smalti-model-") as folder:
+        for path, text in source.items():
+            file = Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
+
+
+def _loaded_modules() -> list[ModuleType]:
+    values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
+    return [each for each in values if isinstance(each, ModuleType)]
+
+
+def _root_of(module: ModuleType) -> Path | None:
+    """Return the folder that a module was imported from; None if it was not imported from a Python file."""
+    file = vars(module).get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    depth = module.__name__.count(".") + (path.name == "__init__.py")
+    return path.parents[depth] if depth < len(path.parents) else None
+
+
+def _is_installed(root: Path) -> bool:
+    folders = {Path(sysconfig.get_path(kind)).resolve() for kind in _INSTALLATION_PATHS}
+    return root in folders or root.name in {"site-packages", "dist-packages"}
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
