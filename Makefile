@@ -9,7 +9,8 @@ READY  := $(VENV)/.ready
 PORT   ?= 3000
 SECONDS ?= 600
 
-export DAGSTER_HOME ?= $(CURDIR)/.dagster
+# Each stage has its own records.
+export DAGSTER_HOME ?= $(CURDIR)/.dagster$(if $(filter-out local,$(SMALTI_STAGE)),-$(SMALTI_STAGE))
 export DAGSTER_DISABLE_TELEMETRY = 1
 # Idle threads of torch sleep instead of spinning: on a busy machine that was ten times faster.
 export OMP_WAIT_POLICY ?= PASSIVE

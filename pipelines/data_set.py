@@ -5,6 +5,7 @@ import dagster as dg
 from assets.checks.content import build_prepared_checks, build_raw_checks
 from assets.checks.model import build_model_checks
 from assets.checks.shards import build_shard_checks
+from assets.checks.storage import build_storage_check
 from assets.declaration import Declaration
 from assets.model import build_model
 from assets.prepared import build_prepared
@@ -39,7 +40,7 @@ class DataSet(dg.Component, Declaration):
 
 def build_definitions(declared: Declaration) -> dg.Definitions:
     """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
-    assets, checks = [build_raw(declared)], build_raw_checks(declared)
+    assets, checks = [build_raw(declared)], [*build_raw_checks(declared), build_storage_check(declared)]
     if "prepared" in declared.stages:
         assets.append(build_prepared(declared))
         checks += build_prepared_checks(declared)

@@ -1,11 +1,12 @@
-"""The entry of the code location: every declared data set below `defs/`, and the resources of this deployment."""
+"""The entry of the code location: every declared data set below `defs/`, and the resources of this stage."""
 
 import warnings
 from pathlib import Path
 
 import dagster as dg
 
-from pipelines.deployments import detect_resources
+from pipelines.jobs import build_storage_job
+from pipelines.stages import detect_resources
 
 # Dagster's own, about the checks of every component.
 warnings.filterwarnings("ignore", message="Parameter `execution_type` of function `AssetsDefinition.__init__`")
@@ -21,4 +22,10 @@ def deployment() -> dg.Definitions:
     )
 
 
-defs = dg.Definitions.merge(dg.load_from_defs_folder(path_within_project=Path(__file__)), deployment())
+def declared_sets() -> dg.Definitions:
+    """Return the definitions of every declared data set, and the job that probes the storage of all of them."""
+    loaded = dg.load_from_defs_folder(path_within_project=Path(__file__))
+    return dg.Definitions.merge(loaded, dg.Definitions(jobs=[build_storage_job(loaded)]))
+
+
+defs = dg.Definitions.merge(declared_sets(), deployment())

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.deployments import REPOSITORY
 from pipelines.home import detect_home
+from pipelines.stages import REPOSITORY
 
 STAGES = ("flowers/raw", "flowers/prepared", "flowers/shards", "flowers/model")
 """The assets of the demo: the data set `flowers`, with what the command line overrides for this run."""

@@ -4,14 +4,16 @@ import os
 import shutil
 from pathlib import Path
 
-from pipelines.deployments import REPOSITORY
+from pipelines.stages import REPOSITORY, detect_stage
 
 SETTINGS = REPOSITORY / "dagster.yaml.example"
 
 
 def detect_home() -> Path:
-    """The folder that `DAGSTER_HOME` names, `.dagster` in the repository if none; set for this process, and ready."""
-    home = Path(os.environ.get("DAGSTER_HOME") or REPOSITORY / ".dagster").absolute()
+    """Return the folder that `DAGSTER_HOME` names, else that of the stage in the repository; set here, and ready."""
+    stage = detect_stage()
+    own = REPOSITORY / (".dagster" if stage == "local" else f".dagster-{stage}")
+    home = Path(os.environ.get("DAGSTER_HOME") or own).absolute()
     prepare_home(home)
     os.environ["DAGSTER_HOME"] = str(home)
     return home

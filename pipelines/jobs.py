@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import dagster as dg
 
+from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
 
@@ -33,10 +34,22 @@ def build_jobs(declared: Declaration) -> list[Any]:
     return jobs
 
 
+def build_storage_job(loaded: dg.Definitions) -> Any:
+    """Return the job that executes the checks of the storage of all data sets, in one process; nothing is made."""
+    found = [key for each in loaded.asset_checks or [] for key in each.check_keys if key.name == STORAGE_REACHABLE]
+    return dg.define_asset_job(
+        f"{STORAGE_REACHABLE}_job",
+        selection=dg.AssetSelection.checks(*found),
+        description="Tries to list, read, write and delete at the places of all data sets; takes seconds.",
+        executor_def=dg.in_process_executor,
+    )
+
+
 def _job(declared: Declaration, kind: JobKind, stages: tuple[Stage, ...], description: str) -> Any:
     return dg.define_asset_job(
         job_name(declared, kind),
-        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
+        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages))
+        - dg.AssetSelection.checks(storage_check(declared)),
         description=description,
         tags=run_tags(declared),
     )

@@ -6,8 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from resources.backends import LocalBackend
-from resources.storage import StorageResource
+from resources.storage import LocalStorage, StorageResource
 
 
 @pytest.fixture
@@ -20,4 +19,4 @@ def instance() -> Iterator[dg.DagsterInstance]:
 @pytest.fixture
 def storage(tmp_path: Path) -> StorageResource:
     """Storage in a folder of the test."""
-    return StorageResource(backend=LocalBackend(root=str(tmp_path / "data")))
+    return LocalStorage(root=str(tmp_path / "data"))

@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.declaration import Declaration, Drawn, Source, Train
 from pipelines.data_set import build_definitions
-from pipelines.deployments import detect_resources
+from pipelines.stages import detect_resources
 
 
 def declare(**attributes: Any) -> Declaration:

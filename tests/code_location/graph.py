@@ -12,9 +12,8 @@ import numpy as np
 from assets.declaration import Declaration, Image, Prepare, Shards, Source, Split
 from assets.flowers import draw_flower
 from assets.lineage import CHECKED_IN, facts_of, latest
-from resources.backends import LocalBackend
 from resources.spark import SparkResource
-from resources.storage import StorageResource
+from resources.storage import LocalStorage, StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.verify import open_checked
@@ -52,7 +51,7 @@ class Graph:
 
     @property
     def storage(self) -> StorageResource:
-        return StorageResource(backend=LocalBackend(root=str(self.data)))
+        return LocalStorage(root=str(self.data))
 
     @property
     def declared(self) -> Declaration:

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.model import build_model
-from pipelines.deployments import detect_resources
+from pipelines.stages import detect_resources
 from resources.spark import SparkResource
 from tests.code_location.declared import FLOWERS
 

@@ -118,7 +118,7 @@ def test_two_data_sets_share_no_place_and_no_name(storage: StorageResource) -> N
     first, second = read(TABLE), read(TABLE.replace("sales", "costs"))
     for part in ("raw", "prepared", "shards", "inventories", "drawn", "archives"):
         assert place_of(first, storage, part).url != place_of(second, storage, part).url
-    assert shards_of(first, storage).url == f"{storage.backend.root}/sales/shards"
+    assert shards_of(first, storage).url == f"{storage.root}/sales/shards"
     both = dg.Definitions.merge(build_definitions(first), define(second))
     dg.Definitions.validate_loadable(both)
 

@@ -12,7 +12,7 @@ import pytest
 
 from assets.prepared import OnBadImage, PreparedConfig, name_of
 from pipelines.definitions import defs
-from pipelines.deployments import REPOSITORY
+from pipelines.stages import REPOSITORY
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
 FIELDS = {
@@ -118,7 +118,7 @@ def test_the_policy_for_bad_images_is_no_part_of_the_name_of_prepared_rows() -> 
 
 def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "1"}
-    environment.pop("SMALTI_DEPLOYMENT", None)
+    environment.pop("SMALTI_STAGE", None)
     tool = Path(sys.executable).with_name(arguments[0])
     return subprocess.run(
         [str(tool), *arguments[1:]],

@@ -16,9 +16,8 @@ from assets.lineage import DATA_SET_TAG, TRAINS_TAG, facts_of, latest
 from assets.reports.gallery import INLINE_LIMIT
 from assets.shard_tags import CHECKED
 from pipelines.definitions import defs
-from pipelines.deployments import REPOSITORY
-from resources.backends import LocalBackend
-from resources.storage import StorageResource
+from pipelines.stages import REPOSITORY
+from resources.storage import LocalStorage
 from smalti.catalog import load_manifest, tags
 from smalti.storage import open_store
 
@@ -148,7 +147,7 @@ def test_automatic_training_does_not_follow_a_run_that_overrode_the_declared_sou
     demo: Demo, opened: dg.DagsterInstance
 ) -> None:
     """The demo draws fewer flowers than are declared."""
-    storage = {"storage": StorageResource(backend=LocalBackend(root=str(demo.data)))}
+    storage = {"storage": LocalStorage(root=str(demo.data))}
     with dg.build_sensor_context(instance=opened, definitions=defs, resources=storage) as context:
         message = str(defs.resolve_sensor_def("flowers_train_sensor").evaluate_tick(context).skip_message)
     assert f"was made from drawn flowers ({PER_CLASS} of each class, seed 0)" in message

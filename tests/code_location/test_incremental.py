@@ -11,9 +11,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.deployments import REPOSITORY
 from pipelines.home import prepare_home
 from pipelines.leftovers import end_leftovers
+from pipelines.stages import REPOSITORY
 from resources.spark import SparkResource
 from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, prepare_images, read_prepared, write_prepared

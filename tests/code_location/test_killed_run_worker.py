@@ -17,7 +17,7 @@ import pytest
 import yaml
 from dagster._daemon.monitoring.concurrency import execute_concurrency_slots_iteration
 
-from pipelines.deployments import REPOSITORY
+from pipelines.stages import REPOSITORY
 from tests.torch.train.conftest import publish_squares
 
 pytestmark = [

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from pipelines.deployments import REPOSITORY
+from pipelines.stages import REPOSITORY
 from resources.lifetime import watch_run
 from resources.storage import StorageResource
 from resources.training import TrainerResource

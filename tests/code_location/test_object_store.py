@@ -8,9 +8,8 @@ import pytest
 
 from assets.declaration import Drawn, Image, Prepare, Source, Train
 from assets.lineage import facts_of, latest
-from resources.backends import S3Backend
 from resources.spark import SparkResource
-from resources.storage import StorageResource
+from resources.storage import S3Storage
 from tests.code_location.declared import declare, define
 from tests.spark.own_session import own_session
 
@@ -48,7 +47,7 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
     instance: dg.DagsterInstance, bucket: tuple[str, Any], spark: Any
 ) -> None:
     url, client = bucket
-    storage = StorageResource(backend=S3Backend(root="s3://lake/root", endpoint_url=url, **KEYS))
+    storage = S3Storage(root="s3://lake/root", endpoint_url=url, **KEYS)
     declared = declare(
         source=Source(drawn=Drawn(images_per_class=2)), prepare=Prepare(image=Image(size=16)), train=Train()
     )

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from assets.checks.sums import bounded_cache, not_in, row_hash, sums_of_shards, sums_of_table
-from resources.backends import LocalBackend
-from resources.storage import StorageResource
+from resources.storage import LocalStorage, StorageResource
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.testing import LoggedStore
@@ -119,7 +118,7 @@ def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storag
 
 
 def test_a_check_of_a_remote_set_takes_a_part_of_the_free_disk_at_most(tmp_path: Path) -> None:
-    near = StorageResource(backend=LocalBackend(root=str(tmp_path)))
+    near = LocalStorage(root=str(tmp_path))
     manifest = publish_set(near, {"train": [row(number) for number in range(10)]})
     far = LoggedStore(shards(near), tmp_path / "log")
     limit = bounded_cache(far, manifest).limit

@@ -1,0 +1,57 @@
+"""The check of a data set's places: whether they can be reached and written, before a long run relies on it."""
+
+from typing import Any
+
+import dagster as dg
+
+from assets.declaration import Declaration
+from assets.places import place_of, shards_of
+from assets.reports.tables import table
+from resources.storage import StorageResource
+from smalti.storage.probe import probe_store
+
+STORAGE_REACHABLE = "storage_reachable"
+"""Name of the check; `storage_reachable_job` runs those of all data sets."""
+
+
+def storage_check(declared: Declaration) -> dg.AssetCheckKey:
+    """Return the key of a data set's check."""
+    return dg.AssetCheckKey(declared.key("raw"), STORAGE_REACHABLE)
+
+
+def build_storage_check(declared: Declaration) -> dg.AssetChecksDefinition:
+    """Return the check; it can be executed alone, and is no part of the data set's jobs."""
+
+    @dg.asset_check(
+        asset=declared.key("raw"),
+        name=STORAGE_REACHABLE,
+        description="The storage can be reached, listed, read, written and cleaned up, and honours conditional puts.",
+    )
+    def check(storage: StorageResource) -> dg.AssetCheckResult:
+        """Put a small object below each place of the data set, and remove it."""
+        return probe_places(declared, storage)
+
+    return check
+
+
+def probe_places(declared: Declaration, storage: StorageResource) -> dg.AssetCheckResult:
+    """Return what is wrong with the places that a data set writes to."""
+    places = {place.url: place for place in (place_of(declared, storage, "probe"), shards_of(declared, storage))}
+    probes = [probe_store(place.url, place.storage_options) for place in places.values()]
+    problems = [f"{probe.url}: {problem}" for probe in probes for problem in probe.problems]
+    rows: list[dict[str, Any]] = [
+        {"place": probe.url, "step": step.name, "seconds": round(step.seconds, 3), "problem": step.problem}
+        for probe in probes
+        for step in probe.steps
+    ]
+    skews = [probe.clock_skew for probe in probes if probe.clock_skew is not None]
+    return dg.AssetCheckResult(
+        passed=not problems,
+        description="; ".join(problems) or None,
+        metadata={
+            "stage": storage.stage,
+            "steps": table(rows),
+            **({"problems": problems} if problems else {}),
+            **({"clock skew in seconds": round(max(map(abs, skews)), 1)} if skews else {}),
+        },
+    )

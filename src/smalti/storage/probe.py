@@ -1,0 +1,169 @@
+"""A probe of a store: whether it can be reached, and which operations it allows, before long work relies on it.
+
+The probe puts one small object into a folder of its own, and removes it. Every step has a deadline.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smalti.errors import SmaltiError, StoreError, StoreExists, StoreTimeout
+from smalti.storage.opening import Place, open_store
+from smalti.storage.redact import redact_address
+from smalti.storage.store import Store
+
+PROBE_FOLDER = "smalti-probe"
+"""Folder of the probe objects, below the place."""
+STEP_SECONDS = 20.0
+"""Time limit of each step."""
+MAX_SKEW_SECONDS = 300.0
+"""Difference of the clocks from which it is a problem: stores refuse requests signed 15 minutes ago or ahead."""
+
+
+@dataclass(frozen=True)
+class ProbeStep:
+    """One operation that was tried."""
+
+    name: str
+    """`open`, `create`, `read`, `create only once`, `replace`, `list`, `delete` or `clock`."""
+    problem: str
+    """What failed, and what to do about it; empty if it succeeded."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The outcome of `probe_store`."""
+
+    url: str
+    """Address of the place, without secrets."""
+    steps: tuple[ProbeStep, ...]
+    clock_skew: float | None
+    """Seconds by which the store's clock is ahead of this machine's, to about a second; None if unknown."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The failed steps, one line each; empty if the store can be used."""
+        return tuple(f"{step.name}: {step.problem}" for step in self.steps if step.problem)
+
+
+def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, seconds: float = STEP_SECONDS) -> Probe:
+    """Try to create, read, replace, list and delete an object at a place. Never raises for what is wrong there.
+
+    Steps that need an earlier one are left out when that failed.
+
+    Args:
+        place: Address or store.
+        options: Options of the store.
+        seconds: Time limit of each step.
+    """
+    run = _Run(seconds)
+    limits = {"request_timeout": seconds / 2, "request_attempts": 2}
+    is_local = not isinstance(place, Store) and ":/" not in str(place) and not str(place).startswith("/Volumes/")
+    store = run.step("open", lambda: open_store(place, options if is_local else {**limits, **(options or {})}))
+    if store is None:
+        return Probe(redact_address(str(place)), tuple(run.steps), None)
+    key, first, second = f"{PROBE_FOLDER}/probe-{secrets.token_hex(8)}", b"smalti probe 1", b"smalti probe 2"
+    is_created = run.step("create", lambda: _done(store.put_if_absent(key, first)))
+    skew = None
+    if is_created:
+        run.step("read", lambda: _expect(store, key, first))
+        run.step("create only once", lambda: _refuses_a_second(store, key, second))
+        run.step("replace", lambda: _done(store.put(key, second)) and _expect(store, key, second))
+    begun = time.time()
+    listed = run.step("list", lambda: {info.key: info.changed for info in store.list(PROBE_FOLDER)})
+    if is_created and listed is not None:
+        if key not in listed:
+            run.steps.append(ProbeStep("list", "the object that was just put is not in the listing", 0.0))
+        skew = run.step("clock", lambda: _skew(listed.get(key), begun))
+        run.step("delete", lambda: _remove(store, key))
+    elif is_created:
+        run.step("delete", lambda: _remove(store, key))
+    return Probe(redact_address(store.url), tuple(run.steps), skew)
+
+
+class _Run:
+    """The steps taken so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.steps: list[ProbeStep] = []
+
+    def step(self, name: str, act: Callable[[], Any]) -> Any:
+        """Return the result of a step and record it; None if it failed."""
+        begin = time.monotonic()
+        result: Any = None
+        try:
+            result, problem = _within(self.seconds, act), ""
+        except (SmaltiError, TypeError, ValueError) as error:
+            problem = " ".join(str(error).split())
+        self.steps.append(ProbeStep(name, problem, time.monotonic() - begin))
+        return result
+
+
+def _within(seconds: float, act: Callable[[], Any]) -> Any:
+    """Return the result of `act`, on a thread that is abandoned at the deadline: a stale mount blocks for ever."""
+    box: list[Any] = []
+    faults: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(act())
+        except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
+            faults.append(fault)
+
+    thread = threading.Thread(target=run, name="smalti-probe", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StoreTimeout(
+            f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
+        )
+    if faults:
+        raise faults[0]
+    return box[0]
+
+
+def _done(_: None) -> bool:
+    return True
+
+
+def _expect(store: Store, key: str, data: bytes) -> bool:
+    found = store.get(key)
+    if found != data:
+        raise StoreError(
+            f"{store.locate(key)}: put {len(data)} bytes, and read {len(found)} others; the store is faulty"
+        )
+    return True
+
+
+def _refuses_a_second(store: Store, key: str, data: bytes) -> bool:
+    try:
+        store.put_if_absent(key, data)
+    except StoreExists:
+        return True
+    raise StoreError(
+        f"{store.url}: this store ignores conditional puts (If-None-Match), so two writers could both publish; use a "
+        "store that honours them"
+    )
+
+
+def _skew(changed: float | None, begun: float) -> float | None:
+    if changed is None:
+        return None
+    skew = changed - begun
+    if abs(skew) > MAX_SKEW_SECONDS:
+        raise StoreError(
+            f"the store's clock and this machine's differ by {skew:+.0f} s; set this machine's clock (NTP)"
+        )
+    return skew
+
+
+def _remove(store: Store, key: str) -> bool:
+    store.delete(key)
+    if store.exists(key):
+        raise StoreError(f"{store.locate(key)} is still there after it was deleted")
+    return True
