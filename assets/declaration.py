@@ -195,6 +195,11 @@ class Checks(dg.Model, dg.Resolvable):
     max_bad_share: Share = Field(default=0.01, description="Share of unusable images left out without a warning.")
     max_row_loss: Share = Field(default=0.1, description="Rows that may be lost from one checked version to the next.")
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
+    full_verification: Literal["always", "daily", "weekly", "monthly", "never"] = Field(
+        default="weekly",
+        description="Period in which every shard is read again and its hashes verified, spread over the runs in it; "
+        "new shards are verified in each run.",
+    )
 
 
 class Declaration(dg.Model, dg.Resolvable):
@@ -265,9 +270,15 @@ class Declaration(dg.Model, dg.Resolvable):
         """Return the key of an asset."""
         return dg.AssetKey([self.name, stage])
 
-    def op(self, stage: Stage) -> str:
-        """Return the name of an asset in a run's configuration."""
-        return self.key(stage).to_python_identifier()
+    @property
+    def data_op(self) -> str:
+        """The name in a run's configuration of the op that makes all assets but the model."""
+        return f"{self.name}__data"
+
+    @property
+    def model_op(self) -> str:
+        """The name in a run's configuration of the op that trains the model."""
+        return self.key("model").to_python_identifier()
 
     def place(self, part: str) -> str:
         """Return a place below the storage root that no other data set uses."""

@@ -3,6 +3,7 @@
 Stages hand over addresses, versions and digests, never data: a DataFrame or tensor does not go through Dagster.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,9 @@ VERSION_TAG = "smalti/version"
 
 DIGEST_TAG = "smalti/digest"
 """Tag of a run that publishes a version: its digest."""
+
+RESUME_TAG = "dagster/is_resume_retry"
+"""Tag that Dagster gives a re-execution from failure."""
 
 TRAINS_TAG = "smalti/trains"
 """Tag of every run that trains: the whole digest of the shard set version that it trains on."""
@@ -56,10 +60,10 @@ def tag_run(context: dg.AssetExecutionContext, declared: Declaration, **facts: o
     context.instance.add_run_tags(context.run.run_id, {**run_tags(declared), **tags})
 
 
-def entered_config(run: dg.DagsterRun, asset: dg.AssetKey) -> Mapping[str, Any]:
-    """Return the configuration that was entered for an asset when a run was launched; defaults are not in it."""
+def entered_config(run: dg.DagsterRun, op: str) -> Mapping[str, Any]:
+    """Return the configuration that was entered for an op when a run was launched; defaults are not in it."""
     entered: dict[str, Any] = dict(run.run_config).get("ops") or {}  # type: ignore[assignment]
-    return entered.get(asset.to_python_identifier(), {}).get("config") or {}
+    return entered.get(op, {}).get("config") or {}
 
 
 def latest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dg.EventLogEntry | None:
@@ -97,6 +101,8 @@ class Passes:
     """The times that a check passed, newest first: the run, and what the check said then."""
 
     found: tuple[tuple[str, Mapping[str, Any]], ...]
+    is_last_failed: bool = False
+    """Whether the check failed the last time that it was made."""
 
     def run_for(self, content: str) -> str | None:
         """The run in which the same content passed, as the metadata `content` says; None if there is none.
@@ -114,16 +120,14 @@ class Passes:
         return next((metadata for _, metadata in self.found if CHECKED_IN not in metadata), None)
 
 
-def passes_of(context: dg.AssetCheckExecutionContext) -> Passes:
-    """The times that this check passed; Dagster is asked once.
-
-    There are none for a check that a person executes by itself, without the asset: it is made again.
-    """
-    [spec] = context.check_specs
-    if made_in(context.instance, spec.asset_key, context.run.run_id) is None:
-        return Passes(())
-    passed = ((run, said) for run, said in evaluations(context.instance, spec.key) if said.passed)
-    return Passes(tuple((run, {name: value.value for name, value in said.metadata.items()}) for run, said in passed))
+def passes_of(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Passes:
+    """Return the times that a check passed; Dagster is asked once."""
+    made = list(evaluations(instance, check))
+    passed = ((run, said) for run, said in made if said.passed)
+    return Passes(
+        tuple((run, {name: value.value for name, value in said.metadata.items()}) for run, said in passed),
+        is_last_failed=bool(made) and not made[0][1].passed,
+    )
 
 
 def evaluations(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Iterator[tuple[str, dg.AssetCheckEvaluation]]:
@@ -171,6 +175,24 @@ def upstream(
     tags = {_taken_from(asset): newest.run_id or _NO_RUN, _taken_digest(asset): str(facts.get("digest", ""))}
     instance.add_run_tags(context.run.run_id, tags)
     return facts
+
+
+def made_before(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> dg.EventLogEntry | None:
+    """Return the materialisation of an asset that a step which is tried again takes over; None if there is none.
+
+    1. A step that is retried has made it in an earlier attempt of its own run.
+    2. A re-execution from failure takes the one of the run that failed, which may be such a re-execution itself. Any
+       other re-execution makes it anew, and so does a re-execution of that one.
+    """
+    if context.retry_number and (event := made_in(context.instance, asset, context.run.run_id)) is not None:
+        return event
+    runs = _run_and_those_before(context.instance, context.run.run_id)
+    for run, parent in itertools.pairwise(runs):
+        if RESUME_TAG not in run.tags:
+            return None
+        if (event := made_in(context.instance, asset, parent.run_id)) is not None:
+            return event
+    return None
 
 
 def _taken_from(asset: dg.AssetKey) -> str:

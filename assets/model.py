@@ -1,12 +1,14 @@
 """The fourth stage: a classifier trained from one version of the shard set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from assets.checks.check import evaluate
+from assets.checks.model import build_model_checks
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
 from assets.lineage import tag_run, upstream
@@ -15,7 +17,7 @@ from assets.reports.curves import curve_picture, curve_teaser
 from assets.reports.tables import table
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
-from assets.stage import stage_asset
+from assets.stage import stage_op, stage_spec
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
@@ -84,20 +86,28 @@ def model_config(train: Train) -> type[ModelConfig]:
 
 def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     """Return the asset of the model that is trained from a data set."""
-
-    @stage_asset(
+    spec = stage_spec(
         declared,
         "model",
         code=_CODE_VERSION,
-        config=model_config(train),
         kinds={"pytorch"},
         deps=[declared.key("shards")],
-        pool="training",
+        description="A model, its checkpoints and its figures; a run that is re-executed continues from its newest "
+        "checkpoint.",
     )
+    checks = build_model_checks(declared)
+
+    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool="training")
     def model(
+        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
+    ) -> Iterator[Any]:
+        if spec.key in context.selected_asset_keys:
+            yield make(context, config, storage, trainer)
+        yield from evaluate(context, declared, checks, storage, lambda: upstream(context, spec.key))
+
+    def make(
         context: dg.AssetExecutionContext, config: ModelConfig, storage: StorageResource, trainer: TrainerResource
     ) -> dg.MaterializeResult[Any]:
-        """A model, its checkpoints and its figures; a run that is re-executed continues from its newest checkpoint."""
         from smalti.torch.train import TrainConfig
 
         place = shards_of(declared, storage)
@@ -120,7 +130,7 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
 
         with kept_for_training(context, place.store(), manifest.version):
             result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
-        return dg.MaterializeResult(metadata=_metadata(result, manifest) | overrides(config))
+        return dg.MaterializeResult(asset_key=spec.key, metadata=_metadata(result, manifest) | overrides(config))
 
     return model
 

@@ -7,7 +7,6 @@ runs while shards are written, so that no copy of its rows is kept; this stage s
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -16,13 +15,12 @@ from pydantic import Field
 
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
-from assets.lineage import facts_of, latest, tag_run, upstream
 from assets.places import Place, place_of
-from assets.reports.gallery import gallery, image_teaser
+from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import Value, table
 from assets.sources.inventory import load_inventory
 from assets.sources.rows import function_digest, preview_function, read_again, require_same
-from assets.stage import stage_asset
+from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.spark import ImageFolder, PrepareOptions
@@ -32,6 +30,13 @@ from smalti.spark.prepared.update import PreparedUpdate, show_again, update_prep
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
 _SHOWN_ROWS = 48
+_IMAGES = (
+    "A Spark DataFrame, kept as Parquet: image (JPEG), label, class_name, width, height, split, path. Only new and "
+    "changed files are read and decoded; when there are none, no Spark is started."
+)
+_ROWS = (
+    "What `{function}` makes of the rows. It runs while shards are written; these are its columns and its first rows."
+)
 
 
 class OnBadImage(Enum):
@@ -63,13 +68,24 @@ class PreparedConfig(dg.Config):
         )
 
 
-def build_prepared(declared: Declaration) -> dg.AssetsDefinition:
-    """Return the asset of a data set's preprocessed rows."""
-    return _build_images(declared) if declared.source.kind == "images" else _build_rows(declared)
+def prepared_spec(declared: Declaration) -> dg.AssetSpec:
+    """Return the specification of the asset of a data set's preprocessed rows."""
+    is_images = declared.source.kind == "images"
+    return stage_spec(
+        declared,
+        "prepared",
+        code=_CODE_VERSION,
+        kinds={"pyspark", "parquet" if is_images else "arrow"},
+        deps=[declared.key("raw")],
+        description=_IMAGES if is_images else _ROWS.format(function=declared.function),
+    )
 
 
-def _build_images(declared: Declaration) -> dg.AssetsDefinition:
-    config_type = with_defaults(
+def prepared_config(declared: Declaration) -> type[dg.Config] | None:
+    """Return the configuration with the values of a declaration; None where a function prepares the rows."""
+    if declared.source.kind == "rows":
+        return None
+    return with_defaults(
         PreparedConfig,
         image_size=declared.image.size,
         quality=declared.image.quality,
@@ -78,80 +94,51 @@ def _build_images(declared: Declaration) -> dg.AssetsDefinition:
         seed=declared.split.seed,
     )
 
-    @stage_asset(
-        declared,
-        "prepared",
-        code=_CODE_VERSION,
-        config=config_type,
-        kinds={"pyspark", "parquet"},
-        deps=[declared.key("raw")],
-        pool="spark",
-    )
-    def prepared(
-        context: dg.AssetExecutionContext, config: PreparedConfig, storage: StorageResource, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        """A Spark DataFrame, kept as Parquet: image (JPEG), label, class_name, width, height, split, path.
 
-        Only new and changed files are read and decoded; when there are none, no Spark is started.
-        """
-        source = upstream(context, declared.key("raw"))
-        folder = load_inventory(declared, storage, source["inventory"])
-        place, name, begin = prepared_of(declared, storage), name_of(folder.digest, config), time.monotonic()
-        done = _already_there(folder, name, config, place)
-        if done is None:
-            with spark.session(context.log.info) as session:
-                done = update_prepared(session, folder, name=name, options=config.options(), **place.arguments())
-        seconds = time.monotonic() - begin
-        context.log.info(describe_update(done))
-        tag_run(context, declared)
-        facts: dict[str, Any] = {"digest": name, "inventory": source["inventory"], "classes": list(folder.classes)}
-        facts |= {"image_size": config.image_size, "source": source.get("source", "")}
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(name),
-            metadata=_metadata(done, _examples(done.table, place), seconds) | facts | overrides(config),
-        )
-
-    return prepared
+def prepared_stage(step: StageInput, config: Any, storage: StorageResource, spark: SparkResource) -> StageResult:
+    """Prepare new and changed images, or show what a function makes of the rows."""
+    if step.declared.source.kind == "images":
+        return _prepare_images(step, config, storage, spark)
+    return _show_rows(step, spark)
 
 
-def _build_rows(declared: Declaration) -> dg.AssetsDefinition:
-    function = str(declared.function)
-
-    @stage_asset(
-        declared,
-        "prepared",
-        code=_CODE_VERSION,
-        kinds={"pyspark", "arrow"},
-        deps=[declared.key("raw")],
-        pool="spark",
-        description=f"What `{function}` makes of the rows. It runs while shards are written; these are its columns and "
-        "its first rows.",
-    )
-    def prepared(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
-        source = upstream(context, declared.key("raw"))
-        digest = hashlib.sha256(f"{source['digest']}|{function_digest(function)}".encode()).hexdigest()
-        shown = _shown_before(context, declared, digest)
-        if shown is None:
-            with spark.session(context.log.info) as session:
-                frame, found = read_again(session, declared, source)
-                require_same(found, source, declared)
-                schema, rows = preview_function(frame, function)
-            shown = {"first rows": table(rows), "dagster/column_schema": schema}
-        tag_run(context, declared)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(digest),
-            metadata={"function": function, "digest": digest, "source": source.get("source", ""), **shown},
-        )
-
-    return prepared
+def _prepare_images(
+    step: StageInput, config: PreparedConfig, storage: StorageResource, spark: SparkResource
+) -> StageResult:
+    declared, source = step.declared, step.upstream["raw"]
+    folder = load_inventory(declared, storage, source["inventory"])
+    place, name, begin = prepared_of(declared, storage), name_of(folder.digest, config), time.monotonic()
+    done = _already_there(folder, name, config, place)
+    if done is None:
+        with spark.session(step.log.info) as session:
+            done = update_prepared(session, folder, name=name, options=config.options(), **place.arguments())
+    seconds = time.monotonic() - begin
+    step.log.info(describe_update(done))
+    is_same = step.last.get("digest") == name
+    facts: dict[str, Any] = {"digest": name, "inventory": source["inventory"], "classes": list(folder.classes)}
+    facts |= {"image_size": config.image_size, "source": source.get("source", "")}
+    facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table, place))
+    return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
 
 
-def _shown_before(context: dg.AssetExecutionContext, declared: Declaration, digest: str) -> dict[str, Any] | None:
-    """Return what the last materialisation shows of the rows, if it was of these: then no Spark is started."""
-    event = latest(context.instance, declared.key("prepared"))
-    facts = facts_of(event) if event is not None else {}
-    names = ("first rows", "dagster/column_schema")
-    return {name: facts[name] for name in names} if facts.get("digest") == digest and facts.keys() >= {*names} else None
+def _show_rows(step: StageInput, spark: SparkResource) -> StageResult:
+    declared, source, function = step.declared, step.upstream["raw"], str(step.declared.function)
+    digest, names = rows_digest(source, function), ("first rows", "dagster/column_schema")
+    if step.last.get("digest") == digest and step.last.keys() >= {*names}:
+        shown = {name: step.last[name] for name in names}  # no Spark is started for nothing
+    else:
+        with spark.session(step.log.info) as session:
+            frame, found = read_again(session, declared, source)
+            require_same(found, source, declared)
+            schema, rows = preview_function(frame, function)
+        shown = {"first rows": table(rows), "dagster/column_schema": schema}
+    facts = {"function": function, "digest": digest, "source": source.get("source", "")}
+    return StageResult(data_version=digest, metadata=facts | shown)
+
+
+def rows_digest(source: Facts, function: str) -> str:
+    """Return a digest of the rows that a function makes of those that `raw` has read."""
+    return hashlib.sha256(f"{source['digest']}|{function_digest(function)}".encode()).hexdigest()
 
 
 def prepared_of(declared: Declaration, storage: StorageResource) -> Place:
@@ -189,7 +176,7 @@ def _examples(table: PreparedTable, place: Place) -> dict[str, list[bytes]]:
     return dict(sorted(examples.items()))
 
 
-def _metadata(done: PreparedUpdate, examples: Mapping[str, Sequence[bytes]], seconds: float) -> dict[str, Any]:
+def _metadata(done: PreparedUpdate, seconds: float) -> dict[str, Any]:
     made = done.table
     classes = sorted({name for counts in made.counts.values() for name in counts})
     rows: list[dict[str, Value]] = [
@@ -201,8 +188,6 @@ def _metadata(done: PreparedUpdate, examples: Mapping[str, Sequence[bytes]], sec
         "prepared": done.prepared,
         "kept": done.kept,
         "removed": done.removed,
-        "samples": dg.MetadataValue.md(image_teaser([images[0] for images in examples.values()])),
-        "gallery": dg.MetadataValue.md(gallery(examples)),
         "images by class and split": table(rows),
         "bad_images": len(bad),
         **({"bad images": table(bad)} if bad else {}),

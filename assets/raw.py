@@ -6,13 +6,12 @@ import dagster as dg
 
 from assets.configuration import overrides
 from assets.declaration import Declaration
-from assets.lineage import facts_of, latest, tag_run
-from assets.reports.gallery import gallery, image_teaser
+from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import table
 from assets.sources.images import ImagesConfig, find_images, images_config
-from assets.sources.inventory import inventories_of, load_inventory, save_inventory
+from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.rows import RowsConfig, column_schema, read_source, rows_config, watched_digest
-from assets.stage import stage_asset
+from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
@@ -20,106 +19,92 @@ from smalti.spark import ImageFolder
 from smalti.storage import open_store
 
 _CODE_VERSION = "1"
+_IMAGES = "The images to learn from: an inventory of names, labels, sizes and modification marks."
+_ROWS = "The rows as Spark reads them: their columns, and a digest of what they are."
 _SHOWN_CLASSES = 10
 _SHOWN_PER_CLASS = 8
 
 
-def build_raw(declared: Declaration) -> dg.AssetsDefinition:
-    """Return the asset of a data set's raw data."""
-    return _build_images(declared) if declared.source.kind == "images" else _build_rows(declared)
+def raw_spec(declared: Declaration) -> dg.AssetSpec:
+    """Return the specification of the asset of a data set's raw data."""
+    is_images = declared.source.kind == "images"
+    text = _IMAGES if is_images else _ROWS
+    description = f"{declared.description}\n\n{text}" if declared.description else text
+    kinds = {"jpeg"} if is_images else {"pyspark"}
+    return stage_spec(declared, "raw", code=_CODE_VERSION, kinds=kinds, description=description)
 
 
-def _build_images(declared: Declaration) -> dg.AssetsDefinition:
-    @stage_asset(
-        declared,
-        "raw",
-        code=_CODE_VERSION,
-        config=images_config(declared),
-        kinds={"jpeg"},
-        description=_describe(
-            declared, "The images to learn from: an inventory of names, labels, sizes and modification marks."
-        ),
+def raw_config(declared: Declaration) -> type[dg.Config]:
+    """Return the configuration with the values of a declaration."""
+    return images_config(declared) if declared.source.kind == "images" else rows_config(declared)
+
+
+def raw_stage(step: StageInput, config: Any, storage: StorageResource, spark: SparkResource) -> StageResult:
+    """List the images, or identify the rows, of the source."""
+    if step.declared.source.kind == "images":
+        return _list_images(step, config, storage)
+    return _identify_rows(step, config, storage, spark)
+
+
+def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResource) -> StageResult:
+    declared, last = step.declared, step.last
+    if not config.source:
+        step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
+    folder = find_images(declared, config, storage)
+    step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
+    key, is_same = inventory_key(folder), last.get("digest") == folder.digest and last.get("folder") == folder.source
+    before = folder if is_same else _inventory_of(last, declared, storage)
+    news = describe_changes(before, folder)
+    step.log.info(news)
+    place = inventories_of(declared, storage)
+    if not is_same or not place.store().exists(key):
+        save_inventory(place, folder)
+    return StageResult(
+        data_version=folder.digest,
+        tags={"source": folder.digest},
+        metadata={
+            **((is_same and shown_again(last)) or show_images(_examples(folder))),
+            "images": len(folder.files),
+            "since the last time": news,
+            "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
+            "folder": folder.source,
+            "source": config.described,
+            "digest": folder.digest,
+            "inventory": key,
+            "dagster/size_bytes": folder.num_bytes,
+            **overrides(config),
+        },
     )
-    def raw(
-        context: dg.AssetExecutionContext, config: ImagesConfig, storage: StorageResource
-    ) -> dg.MaterializeResult[Any]:
-        if not config.source:
-            context.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
-        folder = find_images(declared, config, storage)
-        context.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
-        news = describe_changes(_last_time(context, declared, storage), folder)
-        context.log.info(news)
-        tag_run(context, declared, source=folder.digest)
-        examples = _examples(folder)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(folder.digest),
-            metadata={
-                "samples": dg.MetadataValue.md(image_teaser([images[0] for images in examples.values()])),
-                "gallery": dg.MetadataValue.md(gallery(examples)),
-                "images": len(folder.files),
-                "since the last time": news,
-                "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
-                "folder": folder.source,
-                "source": config.described,
-                "digest": folder.digest,
-                "inventory": save_inventory(inventories_of(declared, storage), folder),
-                "dagster/size_bytes": folder.num_bytes,
-                **overrides(config),
-            },
-        )
-
-    return raw
 
 
-def _build_rows(declared: Declaration) -> dg.AssetsDefinition:
-    @stage_asset(
-        declared,
-        "raw",
-        code=_CODE_VERSION,
-        config=rows_config(declared),
-        kinds={"pyspark"},
-        pool="spark",
-        description=_describe(declared, "The rows as Spark reads them: their columns, and a digest of what they are."),
+def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
+    declared = step.declared
+    watched = watched_digest(declared, config, storage)  # before the rows are read, so that no change is missed
+    with spark.session(step.log.info) as session:
+        frame, found = read_source(session, declared, config)
+        schema = column_schema(frame)
+    return StageResult(
+        data_version=found.digest,
+        tags={"source": found.digest},
+        metadata={
+            "source": config.described,
+            "form": config.form,
+            "reads": config.source,
+            "digest": found.digest,
+            "how the source is identified": found.how,
+            **({"watched": watched} if watched is not None else {}),
+            **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
+            **({"dagster/row_count": found.rows} if found.rows is not None else {}),
+            "dagster/column_schema": schema,
+            **overrides(config),
+        },
     )
-    def raw(
-        context: dg.AssetExecutionContext, config: RowsConfig, storage: StorageResource, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        watched = watched_digest(declared, config, storage)  # before the rows are read, so that no change is missed
-        with spark.session(context.log.info) as session:
-            frame, found = read_source(session, declared, config)
-            schema = column_schema(frame)
-        tag_run(context, declared, source=found.digest)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(found.digest),
-            metadata={
-                "source": config.described,
-                "form": config.form,
-                "reads": config.source,
-                "digest": found.digest,
-                "how the source is identified": found.how,
-                **({"watched": watched} if watched is not None else {}),
-                **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
-                **({"dagster/row_count": found.rows} if found.rows is not None else {}),
-                "dagster/column_schema": schema,
-                **overrides(config),
-            },
-        )
-
-    return raw
 
 
-def _describe(declared: Declaration, text: str) -> str:
-    return f"{declared.description}\n\n{text}" if declared.description else text
-
-
-def _last_time(
-    context: dg.AssetExecutionContext, declared: Declaration, storage: StorageResource
-) -> ImageFolder | None:
-    """Return the inventory of the materialisation before this one, if it is there."""
-    event = latest(context.instance, declared.key("raw"))
-    inventory = facts_of(event).get("inventory") if event is not None else None  # none if it was reported by hand
+def _inventory_of(facts: Facts, declared: Declaration, storage: StorageResource) -> ImageFolder | None:
+    """Return the inventory of a materialisation, if it is there; one that was reported by hand has none."""
     try:
-        return load_inventory(declared, storage, inventory) if inventory is not None else None
+        return load_inventory(declared, storage, facts["inventory"]) if "inventory" in facts else None
     except StoreNotFound:
         return None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.declaration import Declaration
+from assets.checks.check import CheckInput
 from assets.lineage import evaluations
 from assets.places import Place
 from smalti.catalog import Manifest, tag, tags, untag
@@ -48,20 +48,14 @@ def checked_version(store: Store) -> Header | None:
     return read_header(store, number)
 
 
-def conclude(
-    context: dg.AssetCheckExecutionContext,
-    declared: Declaration,
-    place: Place,
-    manifest: Manifest,
-    result: dg.AssetCheckResult,
-) -> dg.AssetCheckResult:
+def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
     """Return the result of a blocking check, and move `checked` if no other check of this version is missing."""
-    [spec] = context.check_specs
     about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": place.url}
-    others = [dg.AssetCheckKey(spec.asset_key, name) for name in BLOCKING[declared.source.kind] if name != spec.name]
+    names = BLOCKING[step.declared.source.kind]
+    others = [dg.AssetCheckKey(step.key.asset_key, name) for name in names if name != step.key.name]
     if not _lets_pass(result.passed, result.severity):
-        state = f"not moved: {spec.name} failed"
-    elif missing := [key.name for key in others if not _has_passed(context.instance, key, about)]:
+        state = f"not moved: {step.key.name} failed"
+    elif missing := [key.name for key in others if not _has_passed(step.instance, key, about)]:
         state = f"not moved before {' and '.join(missing)} passed for version {manifest.version}"
     else:
         state = f"version {advance(place.store(), manifest.version)}"

@@ -1,7 +1,6 @@
 """The third stage: the rows as Mosaic Data Shards, published as one new version of the shard set."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -9,13 +8,11 @@ from pydantic import Field
 
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
-from assets.lineage import tag_run, upstream
 from assets.places import Place, shards_of
-from assets.prepared import prepared_of
+from assets.prepared import prepared_of, rows_digest
 from assets.reports.tables import Value, table
-from assets.shard_tags import release_ended_trainings
 from assets.sources.rows import WriteRows, publish_rows, read_again, require_same
-from assets.stage import stage_asset
+from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
@@ -45,75 +42,72 @@ class ShardsConfig(dg.Config):
     )
 
 
-def build_shards(declared: Declaration) -> dg.AssetsDefinition:
-    """Return the asset of a data set's shards."""
-    config_type = with_defaults(
+def shards_spec(declared: Declaration) -> dg.AssetSpec:
+    """Return the specification of the asset of a data set's shards."""
+    before = declared.stages[declared.stages.index("shards") - 1]
+    return stage_spec(
+        declared,
+        "shards",
+        code=_CODE_VERSION,
+        kinds={"mds", "pyspark"},
+        deps=[declared.key(before)],
+        description="A version of the shard set; the digest names its content.\n\nOf images only new and changed ones "
+        "are written. When nothing changed, the version is the same.",
+    )
+
+
+def shards_config(declared: Declaration) -> type[dg.Config]:
+    """Return the configuration with the values of a declaration."""
+    return with_defaults(
         ShardsConfig,
         compression=declared.shards.compression,
         hashes=declared.shards.hashes,
         size_limit=declared.shards.size_limit,
         max_row_loss=declared.checks.max_row_loss,
     )
-    before = declared.stages[declared.stages.index("shards") - 1]
 
-    @stage_asset(
-        declared,
-        "shards",
-        code=_CODE_VERSION,
-        config=config_type,
-        kinds={"mds", "pyspark"},
-        deps=[declared.key(before)],
-        pool="spark",
+
+def shards_stage(step: StageInput, config: ShardsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
+    """Publish the rows as a version of the shard set, unless one has them."""
+    declared = step.declared
+    rows = step.upstream[declared.stages[declared.stages.index("shards") - 1]]
+    place, begin = shards_of(declared, storage), time.monotonic()
+    target = look_at(place.url, storage_options=place.storage_options)
+    facts: dict[str, Any] = {}
+    if declared.source.kind == "images":
+        prepared = prepared_table(declared, rows, storage)
+        facts["table"] = prepared.name
+        done = _publish_images(step, config, prepared, spark, rows, target)
+    else:
+        done = _publish_rows(step, config, spark, rows, target)
+    news = describe_version(done, target.version)
+    step.log.info(news)
+    return StageResult(
+        data_version=done.manifest.digest,
+        tags={"version": done.manifest.version, "digest": done.manifest.digest},
+        metadata={
+            "what was done": news,
+            **_metadata(done, place, time.monotonic() - begin),
+            **facts,
+            "source": rows.get("source", ""),
+            "accept_removed": config.accept_removed,
+            "max_row_loss": config.max_row_loss,
+            **overrides(config),
+        },
     )
-    def shards(
-        context: dg.AssetExecutionContext, config: ShardsConfig, storage: StorageResource, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        """A version of the shard set; the digest names its content.
-
-        Of images only new and changed ones are written. When nothing changed, the version is the same.
-        """
-        rows = upstream(context, declared.key(before))
-        place, begin = shards_of(declared, storage), time.monotonic()
-        target = look_at(place.url, storage_options=place.storage_options)
-        facts: dict[str, Any] = {}
-        if declared.source.kind == "images":
-            prepared = prepared_table(declared, rows, storage)
-            facts["table"] = prepared.name
-            done = _publish_images(context, declared, config, prepared, spark, rows, target)
-        else:
-            done = _publish_rows(context, declared, config, spark, rows, target)
-        release_ended_trainings(context, place.store())
-        news = describe_version(done, target.version)
-        context.log.info(news)
-        tag_run(context, declared, version=done.manifest.version, digest=done.manifest.digest)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(done.manifest.digest),
-            metadata={
-                "what was done": news,
-                **_metadata(done, place, time.monotonic() - begin),
-                **facts,
-                "source": rows.get("source", ""),
-                "accept_removed": config.accept_removed,
-                "max_row_loss": config.max_row_loss,
-                **overrides(config),
-            },
-        )
-
-    return shards
 
 
 def _publish_images(
-    context: dg.AssetExecutionContext,
-    declared: Declaration,
+    step: StageInput,
     config: ShardsConfig,
     prepared: PreparedTable,
     spark: SparkResource,
-    rows: Mapping[str, Any],
+    rows: Facts,
     target: Target,
 ) -> Resharded:
     """Publish the rows of prepared images unless a version has them; no Spark is started for nothing."""
     sharding = Sharding(
-        declared.columns or {},
+        step.declared.columns or {},
         compression=config.compression or None,
         hashes=tuple(config.hashes),
         size_limit=config.size_limit,
@@ -121,54 +115,57 @@ def _publish_images(
     manifest = None if config.rewrite else find_version(prepared, target, sharding)
     if manifest is not None:
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
-    with spark.session(context.log.info) as session:
+    with spark.session(step.log.info) as session:
         return reshard_prepared(
             session,
             prepared,
             target,
             sharding,
             rewrite=config.rewrite,
-            lineage={"prepared": prepared.name, **_origin(context, declared, rows)},
+            lineage={"prepared": prepared.name, **_origin(step, rows)},
             metadata={"classes": rows["classes"], "counts": prepared.counts, "image_size": rows["image_size"]},
         )
 
 
 def _publish_rows(
-    context: dg.AssetExecutionContext,
-    declared: Declaration,
-    config: ShardsConfig,
-    spark: SparkResource,
-    rows: Mapping[str, Any],
-    target: Target,
+    step: StageInput, config: ShardsConfig, spark: SparkResource, rows: Facts, target: Target
 ) -> Resharded:
-    """Publish the rows of the source unless a version has them; no Spark is started for nothing."""
+    """Publish the rows of the source unless a version has them; no Spark is started for nothing.
+
+    Raises:
+        dg.Failure: `prepared` is of other rows than `raw`, or of another function.
+    """
+    declared, source = step.declared, step.upstream["raw"]
+    if declared.function is not None and rows["digest"] != rows_digest(source, declared.function):
+        prepared = declared.key("prepared").to_user_string()
+        raise dg.Failure(
+            f"{prepared} was not made from the rows and the function that there are now: materialise it first",
+            allow_retries=False,
+        )
     write = WriteRows(
         declared, str(rows["digest"]), config.compression or None, tuple(config.hashes), config.size_limit
     )
     manifest = None if config.rewrite else write.find(target)
     if manifest is not None:
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
-    source = upstream(context, declared.key("raw"))
-    with spark.session(context.log.info) as session:
+    with spark.session(step.log.info) as session:
         frame, found = read_again(session, declared, source)
         require_same(found, source, declared)
-        manifest = publish_rows(
-            frame, write, target, lineage=_origin(context, declared, rows), is_rewrite=config.rewrite
-        )
+        manifest = publish_rows(frame, write, target, lineage=_origin(step, rows), is_rewrite=config.rewrite)
     return Resharded(manifest, converted=manifest.rows, kept_shards=0)
 
 
-def _origin(context: dg.AssetExecutionContext, declared: Declaration, rows: Mapping[str, Any]) -> dict[str, Any]:
+def _origin(step: StageInput, rows: Facts) -> dict[str, Any]:
     """Return what a version's manifest says about the run that wrote it."""
     return {
-        "data_set": declared.name,
-        "declaration": declared.digest(),
-        "run": context.run.run_id,
+        "data_set": step.declared.name,
+        "declaration": step.declared.digest(),
+        "run": step.run_id,
         "source": rows.get("source", ""),
     }
 
 
-def prepared_table(declared: Declaration, facts: Mapping[str, Any], storage: StorageResource) -> PreparedTable:
+def prepared_table(declared: Declaration, facts: Facts, storage: StorageResource) -> PreparedTable:
     """Return the table that a materialisation names.
 
     Raises:

@@ -1,37 +1,97 @@
-"""Properties that the assets of a data set have in common: key, group, owners, tags and the version of their code."""
+"""Stages of a data set as plain functions, and the properties that its assets have in common.
 
-from collections.abc import Callable
+A stage takes a `StageInput` and its configuration, makes one library call, and returns a `StageResult`. It knows
+neither the run's instance nor who calls it: input and result are values that JSON holds, but for the log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
 from assets.declaration import Declaration, Stage
 
+Facts = Mapping[str, Any]
+"""Metadata of a materialisation as plain values, under the names they were written with."""
 
-def stage_asset(
-    declared: Declaration, stage: Stage, *, code: str, config: type[dg.Config] | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return a decorator that makes a function the asset of a stage.
+
+@dataclass(frozen=True)
+class StageInput:
+    """What a stage is given beside its configuration and the resources."""
+
+    declared: Declaration
+    run_id: str
+    log: logging.Logger
+    upstream: Mapping[Stage, Facts] = field(default_factory=dict)
+    """Facts of the stages before that this one builds on."""
+    last: Facts = field(default_factory=dict)
+    """Facts of the materialisation before this one; empty if there is none."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A materialisation as a stage describes it."""
+
+    metadata: Mapping[str, Any]
+    data_version: str
+    tags: Mapping[str, object] = field(default_factory=dict)
+    """Facts that the run is tagged with, by the last part of their tags' names."""
+
+    @property
+    def facts(self) -> Facts:
+        """The metadata as plain values, as a later stage reads them from the event log."""
+        return plain(self.metadata)
+
+
+def plain(metadata: Mapping[str, Any]) -> Facts:
+    """Return metadata as plain values."""
+    return {name: each.value if isinstance(each, dg.MetadataValue) else each for name, each in metadata.items()}
+
+
+def stage_spec(
+    declared: Declaration,
+    stage: Stage,
+    *,
+    code: str,
+    kinds: set[str],
+    deps: Iterable[dg.AssetKey] = (),
+    description: str | None = None,
+) -> dg.AssetSpec:
+    """Return the specification of a stage's asset: its key, group, owners, tags and the version of its code.
 
     Args:
         declared: The data set.
         stage: Which of its assets.
         code: Version of the function; another one, or another declaration, marks the asset as out of date.
-        config: Type of the function's parameter `config`.
-        options: Further arguments of `dg.asset`.
+        kinds: What the asset is made with and of.
+        deps: Keys of the assets that it is made from.
+        description: For the UI, in Markdown.
     """
+    return dg.AssetSpec(
+        key=declared.key(stage),
+        deps=list(deps),
+        description=description,
+        group_name=declared.group or declared.name,
+        owners=declared.owners or None,
+        tags={"data_set": declared.name, **declared.tags},
+        kinds=kinds,
+        code_version=declared.code_version(stage, code),
+        skippable=True,  # a re-execution after failure takes it from the run that failed
+    )
+
+
+def stage_op(
+    name: str, specs: Iterable[dg.AssetSpec], checks: Iterable[dg.AssetCheckSpec], *, config: type[dg.Config], pool: str
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone."""
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
-        if config is not None:
-            function.__annotations__["config"] = config
-        asset: dg.AssetsDefinition = dg.asset(
-            key=declared.key(stage),
-            group_name=declared.group or declared.name,
-            owners=declared.owners or None,
-            tags={"data_set": declared.name, **declared.tags},
-            code_version=declared.code_version(stage, code),
-            **options,
+        function.__annotations__["config"] = config
+        made: dg.AssetsDefinition = dg.multi_asset(
+            name=name, specs=list(specs), check_specs=list(checks), can_subset=True, pool=pool
         )(function)
-        return asset
+        return made
 
     return decorate

@@ -2,15 +2,10 @@
 
 import dagster as dg
 
-from assets.checks.content import build_prepared_checks, build_raw_checks
-from assets.checks.model import build_model_checks
-from assets.checks.shards import build_shard_checks
 from assets.checks.storage import build_storage_check
+from assets.data import build_data
 from assets.declaration import Declaration
 from assets.model import build_model
-from assets.prepared import build_prepared
-from assets.raw import build_raw
-from assets.shards import build_shards
 from pipelines.automation.schedules import build_reshard_schedule
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor, is_watchable
@@ -40,21 +35,18 @@ class DataSet(dg.Component, Declaration):
 
 def build_definitions(declared: Declaration) -> dg.Definitions:
     """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
-    assets, checks = [build_raw(declared)], [*build_raw_checks(declared), build_storage_check(declared)]
-    if "prepared" in declared.stages:
-        assets.append(build_prepared(declared))
-        checks += build_prepared_checks(declared)
-    assets.append(build_shards(declared))
-    checks += build_shard_checks(declared)
-    automation, sensors = declared.automation, []
+    assets, sensors, automation = [build_data(declared)], [], declared.automation
     if automation.watch is not None and is_watchable(declared):
         sensors.append(build_watch_sensor(declared, automation.watch))
     if declared.train is not None:
         assets.append(build_model(declared, declared.train))
-        checks += build_model_checks(declared)
         if automation.train_on_new_version:
             sensors.append(build_train_sensor(declared))
     schedules = [build_reshard_schedule(declared, automation.reshard)] if automation.reshard else []
     return dg.Definitions(
-        assets=assets, asset_checks=checks, jobs=build_jobs(declared), schedules=schedules, sensors=sensors
+        assets=assets,
+        asset_checks=[build_storage_check(declared)],
+        jobs=build_jobs(declared),
+        schedules=schedules,
+        sensors=sensors,
     )

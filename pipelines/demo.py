@@ -92,8 +92,9 @@ def run_config(options: argparse.Namespace) -> dict[str, Any]:
         configs["raw"] |= {"source": options.source}
     if options.processes > 1:
         configs["model"] |= {"launcher": "processes", "num_processes": options.processes}
+    model = configs.pop("model")
     return {
-        "ops": {f"flowers__{name}": {"config": config} for name, config in configs.items()},
+        "ops": {"flowers__data": {"config": configs}, "flowers__model": {"config": model}},
         "loggers": {"progress": {}},
     }
 

@@ -23,9 +23,14 @@ def save_inventory(place: Place, folder: ImageFolder) -> str:
     table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata({"smalti": json.dumps(facts)}))
     out = io.BytesIO()
     pq.write_table(table, out, compression="zstd")
-    key = f"{folder.digest}.parquet"
+    key = inventory_key(folder)
     place.store().put(key, out.getvalue())
     return key
+
+
+def inventory_key(folder: ImageFolder) -> str:
+    """Return the name of a folder's inventory."""
+    return f"{folder.digest}.parquet"
 
 
 def load_inventory(declared: Declaration, storage: StorageResource, key: str) -> ImageFolder:

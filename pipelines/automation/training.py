@@ -92,6 +92,6 @@ def _request(declared: Declaration, header: Header, runs: Sequence[dg.DagsterRun
     after = f":after:{runs[0].run_id}" if runs else ""  # a run key is used up for ever
     return dg.RunRequest(
         run_key=f"{declared.name}:train:{header.digest}{after}",
-        run_config={"ops": {declared.op("model"): {"config": pinned}}},
+        run_config={"ops": {declared.model_op: {"config": pinned}}},
         tags={**run_tags(declared), TRAINS_TAG: header.digest, VERSION_TAG: str(header.version)},
     )

@@ -9,6 +9,13 @@ from dagster._core.events import StepMaterializationData
 from pipelines.definitions import defs
 
 
+def op_config(config: Mapping[str, Mapping[str, Any]], name: str = "flowers") -> dict[str, Any]:
+    """A run's configuration from one by stage."""
+    data = {stage: dict(each) for stage, each in config.items() if stage != "model"}
+    ops = {f"{name}__data": {"config": data}} if data else {}
+    return {"ops": ops | ({f"{name}__model": {"config": dict(config["model"])}} if "model" in config else {})}
+
+
 def new_run(
     instance: dg.DagsterInstance,
     job: str = "reshard",
@@ -19,11 +26,12 @@ def new_run(
     tags: Mapping[str, str] | None = None,
 ) -> dg.DagsterRun:
     """A run of a job of the flowers, with configurations by stage; a re-execution of another one, if that is given."""
+    by_op = op_config(config or {})
     return instance.create_run_for_job(
         defs.resolve_job_def(f"flowers_{job}_job"),
         status=status,
         tags=tags,
-        run_config={"ops": {f"flowers__{stage}": {"config": dict(each)} for stage, each in (config or {}).items()}},
+        run_config=by_op,
         parent_run_id=parent.run_id if parent is not None else None,
         root_run_id=(parent.root_run_id or parent.run_id) if parent is not None else None,
     )

@@ -19,6 +19,7 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.verify import open_checked
 from smalti.storage import open_store
 from tests.code_location.declared import declare, define
+from tests.code_location.events import op_config
 
 CLASSES = ("daisy", "roses")
 
@@ -82,9 +83,7 @@ class Graph:
         done = (
             self.defs(spark)
             .resolve_job_def("flowers_reshard_job")
-            .execute_in_process(
-                instance=self.instance, run_config={"ops": {"flowers__shards": {"config": shards}}}, tags=tags
-            )
+            .execute_in_process(instance=self.instance, run_config=op_config({"shards": shards}), tags=tags)
         )
         checks = done.get_asset_check_evaluations()
         assert all(check.passed for check in checks)

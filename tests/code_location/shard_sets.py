@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from assets.checks.shards import build_shard_checks
+from assets.data import build_data
 from assets.places import shards_of
 from assets.prepared import prepared_of
+from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
@@ -26,8 +28,8 @@ from tests.code_location.events import materialise
 Rows = Sequence[Mapping[str, Any]]
 CLASSES = ["daisy", "roses"]
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
-ALL_CHECKS = tuple(build_shard_checks(FLOWERS))
-every_row_is_in_the_shards, hashes_verify, no_class_vanished = ALL_CHECKS
+ALL_CHECKS = tuple(check.spec.name for check in build_shard_checks(FLOWERS))
+DATA = build_data(FLOWERS)
 
 
 def shards(storage: StorageResource) -> Store:
@@ -116,11 +118,15 @@ def make_version(
 def execute_checks(
     instance: dg.DagsterInstance,
     storage: StorageResource,
-    *checks: dg.AssetChecksDefinition,
+    *names: str,
+    run_config: Mapping[str, Any] | None = None,
 ) -> dict[str, dg.AssetCheckEvaluation]:
     """Execute checks of the newest version as a person does, and return their results; all checks by default."""
-    chosen = checks or ALL_CHECKS
-    job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*chosen))
-    here = dg.Definitions(asset_checks=chosen, jobs=[job], resources={"storage": storage})
-    done = here.resolve_job_def("check_job").execute_in_process(instance=instance, raise_on_error=False)
+    keys = [dg.AssetCheckKey(FLOWERS.key("shards"), name) for name in names or ALL_CHECKS]
+    job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*keys))
+    here = dg.Definitions(assets=[DATA], jobs=[job], resources={"storage": storage, "spark": SparkResource()})
+    done = here.resolve_job_def("check_job").execute_in_process(
+        instance=instance, raise_on_error=False, run_config=run_config
+    )
+    assert not done.get_asset_materialization_events()
     return {evaluation.check_name: evaluation for evaluation in done.get_asset_check_evaluations()}

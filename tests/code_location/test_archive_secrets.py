@@ -6,9 +6,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.data import build_data
 from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
-from assets.raw import build_raw
+from resources.spark import SparkResource
 from resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS
 from tests.sources.archives import RawServer, reply, tar_bytes, whole
@@ -39,10 +40,11 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
     ):
         monkeypatch.setenv("IMAGES_URL", f"{server.url}/x.tgz?whatever={CANARY}&sv=2024&sig={CANARY}")
         done = dg.materialize(
-            [build_raw(FLOWERS)],
+            [build_data(FLOWERS)],
+            selection=[FLOWERS.key("raw")],
             instance=instance,
-            resources={"storage": storage},
-            run_config={"ops": {"flowers__raw": {"config": {"source": {"env": "IMAGES_URL"}}}}},
+            resources={"storage": storage, "spark": SparkResource()},
+            run_config={"ops": {"flowers__data": {"config": {"raw": {"source": {"env": "IMAGES_URL"}}}}}},
             raise_on_error=False,
         )
         assert done.success is not is_refused

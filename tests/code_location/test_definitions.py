@@ -16,10 +16,10 @@ from pipelines.stages import REPOSITORY
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
 FIELDS = {
-    "flowers__raw": {"source", "images_per_class", "seed"},
-    "flowers__prepared": {"image_size", "quality", "validation_fraction", "on_bad_image", "seed"},
-    "flowers__shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
-    "flowers__model": {
+    "raw": {"source", "images_per_class", "seed"},
+    "prepared": {"image_size", "quality", "validation_fraction", "on_bad_image", "seed"},
+    "shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
+    "model": {
         "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
         "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
         "num_processes",
@@ -84,28 +84,30 @@ def test_everything_that_is_defined_can_be_loaded() -> None:
     dg.Definitions.validate_loadable(defs)
 
 
-@pytest.mark.parametrize("op", FIELDS)
-def test_the_launchpad_shows_every_choice_and_needs_none(op: str) -> None:
-    config = config_of("flowers_everything_job", op)
-    assert set(config.config_type.fields) == FIELDS[op]
+@pytest.mark.parametrize("stage", FIELDS)
+def test_the_launchpad_shows_every_choice_and_needs_none(stage: str) -> None:
+    config = config_of("flowers_everything_job", "flowers", stage)
+    assert set(config.config_type.fields) == FIELDS[stage]
     assert not config.is_required
 
 
-def config_of(job: str, op: str) -> Any:
+def config_of(job: str, name: str, stage: str) -> Any:
     schema = defs.resolve_job_def(job).run_config_schema.config_type.fields["ops"]  # type: ignore[attr-defined]
-    return schema.config_type.fields[op].config_type.fields["config"]
+    op = "model" if stage == "model" else "data"
+    config = schema.config_type.fields[f"{name}__{op}"].config_type.fields["config"]
+    return config if stage == "model" else config.config_type.fields[stage]
 
 
 def test_the_launchpad_s_defaults_are_those_of_the_declaration() -> None:
-    fields = config_of("flowers_everything_job", "flowers__model").config_type.fields
+    fields = config_of("flowers_everything_job", "flowers", "model").config_type.fields
     assert (fields["epochs"].default_value, fields["model"].default_value) == (30, "mobilenet_v2")
-    fields = config_of("tokens_reshard_job", "tokens__shards").config_type.fields
+    fields = config_of("tokens_reshard_job", "tokens", "shards").config_type.fields
     assert fields["compression"].default_value == "zstd"
 
 
 def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
     job = defs.resolve_job_def("flowers_everything_job")
-    wrong = {"ops": {"flowers__prepared": {"config": {"on_bad_image": "ignore"}}}}
+    wrong = {"ops": {"flowers__data": {"config": {"prepared": {"on_bad_image": "ignore"}}}}}
     with pytest.raises(dg.DagsterInvalidConfigError, match="on_bad_image"):
         dg.validate_run_config(job, wrong)
 

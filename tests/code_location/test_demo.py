@@ -99,15 +99,16 @@ def test_the_run_of_the_demo_is_one_that_the_job_accepts(processes: int) -> None
     config = run_config(options)
     job = defs.resolve_job_def("flowers_everything_job")
     dg.validate_run_config(job, {"ops": config["ops"]})
-    assert config["ops"]["flowers__raw"]["config"]["source"] == "photos"
-    assert config["ops"]["flowers__prepared"]["config"]["on_bad_image"] == "skip"
-    assert config["ops"]["flowers__shards"]["config"] == {"accept_removed": ["*"]}
+    data = config["ops"]["flowers__data"]["config"]
+    assert data["raw"]["source"] == "photos"
+    assert data["prepared"]["on_bad_image"] == "skip"
+    assert data["shards"] == {"accept_removed": ["*"]}
 
 
 def test_flowers_that_nobody_asked_for_replace_nothing_unless_told_to() -> None:
     plain, replacing = (run_config(parse(["--source", "", *more])) for more in ([], ["--replace"]))
-    assert plain["ops"]["flowers__shards"] == {"config": {}}
-    assert replacing["ops"]["flowers__shards"] == {"config": {"accept_removed": ["*"]}}
+    assert plain["ops"]["flowers__data"]["config"]["shards"] == {}
+    assert replacing["ops"]["flowers__data"]["config"]["shards"] == {"accept_removed": ["*"]}
 
 
 def test_an_unknown_option_is_a_matter_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +146,10 @@ def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> 
         alive = started_run(instance, process_tags())
         other_host = started_run(instance, {"smalti/host": "elsewhere", "smalti/process": str(child.pid)})
         instance.event_log_storage.initialize_concurrency_limit_to_default("spark")
-        claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "flowers__shards")
+        claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "flowers__data")
         assert claim.is_claimed
         assert end_leftovers(instance) == [dead.run_id]
-        assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "flowers__shards").is_claimed
+        assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "flowers__data").is_claimed
         statuses = {run.run_id: run.status for run in instance.get_runs()}
     assert statuses[dead.run_id] is dg.DagsterRunStatus.CANCELED
     assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED

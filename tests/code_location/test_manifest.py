@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from assets.data import build_data
 from assets.declaration import Checks, Declaration, Image, Prepare, Source, Watch
 from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
-from assets.raw import build_raw
 from assets.sources.manifest import list_manifest
 from pipelines.automation.watch import build_watch_sensor
 from resources.spark import SparkResource
@@ -137,7 +137,10 @@ def test_a_changed_label_is_seen_by_the_sensor(
     instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
 ) -> None:
     declared = scans(tmp_path, "ill", "well")
-    found = dg.materialize([build_raw(declared)], instance=instance, resources={"storage": storage})
+    resources = {"storage": storage, "spark": SparkResource()}
+    found = dg.materialize(
+        [build_data(declared)], selection=[declared.key("raw")], instance=instance, resources=resources
+    )
     assert found.success
     sensor = build_watch_sensor(declared, Watch(quiet_seconds=0))
     with dg.build_sensor_context(instance=instance, resources={"storage": storage}) as context:

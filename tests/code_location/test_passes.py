@@ -41,27 +41,10 @@ class History:
         return [SimpleNamespace(run_id="run 1", event=SimpleNamespace(dagster_event=made))]
 
 
-def context_of(history: History, *, run_of_the_asset: str) -> Any:
-    """A check of `shards` in run 2, and the run in which the asset was materialised."""
-
-    def logs(run_id: str, of_type: dg.DagsterEventType) -> list[Any]:
-        made = dg.AssetMaterialization("shards")
-        return [SimpleNamespace(asset_materialization=made)] if run_id == run_of_the_asset else []
-
-    instance = SimpleNamespace(event_log_storage=history, all_logs=logs)
-    spec = dg.AssetCheckSpec("whole", asset="shards")
-    return SimpleNamespace(check_specs=[spec], instance=instance, run=SimpleNamespace(run_id="run 2"))
-
-
 def test_the_history_is_asked_for_once() -> None:
     history = History()
-    passes = passes_of(context_of(history, run_of_the_asset="run 2"))
+    instance: Any = SimpleNamespace(event_log_storage=history)
+    passes = passes_of(instance, dg.AssetCheckKey(dg.AssetKey("shards"), "whole"))
     assert passes.run_for("a") == "run 1"
     assert passes.last_made == {"content": "a"}
     assert history.asked == 1
-
-
-def test_a_check_without_its_asset_knows_of_no_pass() -> None:
-    history = History()
-    assert passes_of(context_of(history, run_of_the_asset="run 1")) == Passes(())
-    assert history.asked == 0

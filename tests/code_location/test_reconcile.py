@@ -13,22 +13,16 @@ from resources.storage import LocalStorage, StorageResource
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.testing import LoggedStore
-from tests.code_location.shard_sets import hashes_verify, no_class_vanished, picture, publish_set, row, shards, table_of
+from tests.code_location.shard_sets import execute_checks, picture, publish_set, row, shards, table_of
 
 
-def check(
-    definition: dg.AssetChecksDefinition, storage: StorageResource, manifest: Manifest, *, times: int = 1
-) -> dg.AssetCheckEvaluation:
+def check(name: str, storage: StorageResource, manifest: Manifest, *, times: int = 1) -> dg.AssetCheckEvaluation:
     """Execute the check as a person does, so many times, and return its results."""
     with dg.DagsterInstance.ephemeral() as instance:
         facts = {"version": manifest.version, "digest": manifest.digest}
         instance.report_runless_asset_event(dg.AssetMaterialization(["flowers", "shards"], metadata=facts))
-        job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(definition))
-        here = dg.Definitions(asset_checks=[definition], jobs=[job], resources={"storage": storage})
-        for _ in range(times):
-            done = here.resolve_job_def("check_job").execute_in_process(instance=instance, raise_on_error=False)
-        [evaluation] = done.get_asset_check_evaluations()
-    return evaluation
+        found = [execute_checks(instance, storage, name)[name] for _ in range(times)]
+    return found[-1]
 
 
 def test_sums_are_equal_for_equal_rows_in_any_order_and_any_shards(storage: StorageResource, tmp_path: Path) -> None:
@@ -74,30 +68,30 @@ def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage:
 
 def test_a_class_that_vanished_from_a_split_is_named(storage: StorageResource) -> None:
     manifest = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2)]})
-    evaluation = check(no_class_vanished, storage, manifest)
+    evaluation = check("no_class_vanished", storage, manifest)
     assert not evaluation.passed
     assert evaluation.metadata["missing"].value == ["roses in validation"]
 
 
 def test_a_set_with_every_class_in_every_split_passes(storage: StorageResource) -> None:
     manifest = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2), row(3)]})
-    assert check(no_class_vanished, storage, manifest).passed
+    assert check("no_class_vanished", storage, manifest).passed
 
 
 def test_a_check_that_a_person_executes_is_made_again(storage: StorageResource) -> None:
     manifest = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2), row(3)]})
-    assert "classes" in check(no_class_vanished, storage, manifest, times=2).metadata
+    assert "classes" in check("no_class_vanished", storage, manifest, times=2).metadata
 
 
 def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
     manifest = publish_set(storage, {"train": [row(number) for number in range(4)]})
-    assert check(hashes_verify, storage, manifest).passed
+    assert check("hashes_verify", storage, manifest).passed
     path = shards(storage).local_path(manifest.shards[0].stored.basename)
     assert path is not None
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    evaluation = check(hashes_verify, storage, manifest)
+    evaluation = check("hashes_verify", storage, manifest)
     assert not evaluation.passed
     assert evaluation.blocking
 

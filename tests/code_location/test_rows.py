@@ -19,6 +19,7 @@ from smalti.catalog import history, load_manifest, tags
 from smalti.dataset import StreamingDataset
 from smalti.storage import open_store
 from tests.code_location.declared import define
+from tests.code_location.events import op_config
 from tests.spark.own_session import own_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -43,7 +44,7 @@ class Rows:
         defs = define(self.declared, storage=self.storage, spark=SparkResource(master="local[2,2]"))
         done = defs.resolve_job_def("sales_reshard_job").execute_in_process(
             instance=self.instance,
-            run_config={"ops": {f"sales__{stage}": {"config": each} for stage, each in config.items()}},
+            run_config=op_config(config, "sales"),
             raise_on_error=False,
         )
         assert done.success is not fails

@@ -11,20 +11,16 @@ from assets.checks.sums import find_losses
 from assets.declaration import Source
 from assets.model import build_model
 from assets.shard_tags import BLOCKING, CHECKED, advance, kept_for_training
-from pipelines.definitions import defs
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
 from smalti.errors import StoreError
 from smalti.testing import MemoryStore
 from tests.code_location.declared import FLOWERS, declare
-from tests.code_location.events import end, new_run
+from tests.code_location.events import end, new_run, op_config
 from tests.code_location.shard_sets import (
-    every_row_is_in_the_shards,
     execute_checks,
-    hashes_verify,
     make_version,
-    no_class_vanished,
     publish_rows,
     rows_of,
     shards,
@@ -64,7 +60,7 @@ def test_a_version_is_checked_once_the_last_of_its_blocking_checks_has_passed(
 ) -> None:
     make_version(instance, storage, {"train": rows_of(2, 2)})
     found = []
-    for check in (no_class_vanished, every_row_is_in_the_shards, hashes_verify):
+    for check in ("no_class_vanished", "every_row_is_in_the_shards", "hashes_verify"):
         [evaluation] = execute_checks(instance, storage, check).values()
         assert evaluation.passed
         found.append(checked(storage))
@@ -78,11 +74,11 @@ def test_a_version_whose_check_failed_is_checked_when_that_one_is_executed_again
     execute_checks(instance, storage)
     second = make_version(instance, storage, {"train": rows_of(3, 3)})
     damage(storage, second)
-    assert not execute_checks(instance, storage, hashes_verify)["hashes_verify"].passed
+    assert not execute_checks(instance, storage, "hashes_verify")["hashes_verify"].passed
     damage(storage, second)
-    execute_checks(instance, storage, no_class_vanished, every_row_is_in_the_shards)
+    execute_checks(instance, storage, "no_class_vanished", "every_row_is_in_the_shards")
     assert checked(storage) == 1
-    execute_checks(instance, storage, hashes_verify)
+    execute_checks(instance, storage, "hashes_verify")
     assert checked(storage) == 2
 
 
@@ -92,7 +88,7 @@ def test_passes_of_an_earlier_version_do_not_count_for_a_later_one(
     make_version(instance, storage, {"train": rows_of(2, 2)})
     execute_checks(instance, storage)
     make_version(instance, storage, {"train": rows_of(2, 2)})
-    execute_checks(instance, storage, hashes_verify)
+    execute_checks(instance, storage, "hashes_verify")
     assert checked(storage) == 1
     execute_checks(instance, storage)
     assert checked(storage) == 2
@@ -156,13 +152,8 @@ def test_a_re_execution_of_the_check_alone_may_accept_what_is_gone(
     make_version(instance, storage, {"train": rows_of(2)}, classes=["daisy"])
     assert not execute_checks(instance, storage)["no_class_vanished"].passed
     assert checked(storage) == 1
-    done = defs.resolve_job_def("flowers_reshard_job").execute_in_process(
-        instance=instance,
-        resources={"storage": storage},
-        run_config={"ops": {"flowers__shards": {"config": {"accept_removed": ["roses"]}}}},
-        op_selection=["flowers__shards_no_class_vanished"],
-    )
-    assert done.success
+    accepted = op_config({"shards": {"accept_removed": ["roses"]}})
+    assert execute_checks(instance, storage, "no_class_vanished", run_config=accepted)["no_class_vanished"].passed
     assert checked(storage) == 2
 
 
@@ -270,4 +261,4 @@ def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(
 def test_the_tag_follows_exactly_the_blocking_checks(kind: str) -> None:
     declared = FLOWERS if kind == "images" else declare(source=Source(table="t"), train=None)
     checks = build_shard_checks(declared)
-    assert {spec.name for check in checks for spec in check.check_specs if spec.blocking} == set(BLOCKING[kind])
+    assert {check.spec.name for check in checks if check.spec.blocking} == set(BLOCKING[kind])

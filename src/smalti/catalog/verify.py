@@ -108,6 +108,7 @@ def verify(
     version: int | None = None,
     tag: str | None = None,
     deep: bool = True,
+    only: Callable[[ShardInfo], bool] | None = None,
     on_shard: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Verify one version, the newest by default; reads every byte if `deep`, and changes nothing.
@@ -118,6 +119,7 @@ def verify(
         tag: Its tag, instead of the number.
         deep: Read and hash every object, unpack compressed ones, open each shard, and compute the row hash; else
             compare sizes only.
+        only: Which shards to check; by default all, and only then their row hash is compared with the manifest's.
         on_shard: Called with (done, total) after each shard.
 
     Raises:
@@ -130,11 +132,13 @@ def verify(
     store = open_store(place)
     manifest = load_from_table(store, chosen_version(store, version, tag))
     added = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
-    run = _Verification(store, deep, on_shard, len(manifest.shards) + sum(map(len, added)))
-    row_hash = run.check(manifest.shards)
-    for shards in added:
+    chosen = [[shard for shard in shards if only is None or only(shard)] for shards in (manifest.shards, *added)]
+    run = _Verification(store, deep, on_shard, sum(map(len, chosen)))
+    row_hash = run.check(chosen[0])
+    for shards in chosen[1:]:
         run.check(shards)
-    if deep and not run.problems and manifest.row_hash not in {"", row_hash}:
+    is_whole = len(chosen[0]) == len(manifest.shards)
+    if deep and is_whole and not run.problems and manifest.row_hash not in {"", row_hash}:
         run.problems.append(_row_hash_problem(store, manifest, row_hash))
     return VerifyReport(
         version=manifest.version,
@@ -142,9 +146,9 @@ def verify(
         deep=deep,
         num_shards=run.total,
         num_bytes=manifest.num_bytes,
-        rows=manifest.rows,
+        rows=sum(shard.samples for shard in chosen[0]),
         problems=tuple(run.problems),
-        row_hash=row_hash if deep and all(problem.kind == "rows" for problem in run.problems) else "",
+        row_hash=row_hash if deep and is_whole and all(problem.kind == "rows" for problem in run.problems) else "",
         declared_row_hash=manifest.row_hash,
     )
 

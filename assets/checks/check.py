@@ -1,0 +1,73 @@
+"""Checks as plain functions, evaluated by the op of the asset that they are about, directly after it."""
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+
+import dagster as dg
+
+from assets.declaration import Declaration
+from assets.stage import Facts
+from resources.storage import StorageResource
+
+
+@dataclass(frozen=True)
+class CheckInput:
+    """What a check is given."""
+
+    declared: Declaration
+    storage: StorageResource
+    instance: dg.DagsterInstance
+    run: dg.DagsterRun
+    key: dg.AssetCheckKey
+    facts: Facts
+    """Of the materialisation that it is about."""
+    is_alone: bool = False
+    """Whether a person executes it by itself, without the asset."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The specification of an asset check, and the function that evaluates it."""
+
+    spec: dg.AssetCheckSpec
+    evaluate: Callable[[CheckInput], dg.AssetCheckResult]
+
+    def blocks(self, result: dg.AssetCheckResult) -> bool:
+        """Return whether a result stops what comes after the asset; a warning does not."""
+        return self.spec.blocking and not result.passed and result.severity is dg.AssetCheckSeverity.ERROR
+
+
+def evaluate(
+    context: dg.AssetExecutionContext,
+    declared: Declaration,
+    checks: Iterable[Check],
+    storage: StorageResource,
+    find_facts: Callable[[], Facts],
+) -> Generator[dg.AssetCheckResult, None, bool]:
+    """Yield the results of those checks of an asset that are selected; return whether one of them stops the run.
+
+    Args:
+        context: Of the op.
+        declared: The data set.
+        checks: Of one asset.
+        storage: Where its data is.
+        find_facts: Gives the facts of the materialisation that the checks are about.
+    """
+    is_stopped = False
+    for check in checks:
+        if check.spec.key not in context.selected_asset_check_keys:
+            continue
+        step = CheckInput(
+            declared,
+            storage,
+            context.instance,
+            context.run,
+            check.spec.key,
+            find_facts(),
+            is_alone=check.spec.asset_key not in context.selected_asset_keys,
+        )
+        result = check.evaluate(step)
+        result = result._replace(asset_key=check.spec.asset_key, check_name=check.spec.name)
+        is_stopped |= check.blocks(result)
+        yield result
+    return is_stopped

@@ -1,0 +1,147 @@
+"""The op of a data set's raw data, preprocessed rows and shards: one process, one Spark session, checks included.
+
+A run evaluates the checks of an asset directly after it. A blocking check that fails ends the op: the stages after it
+are not made, and what was made before stays recorded. Each asset, and each check, can be executed by itself.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import create_model
+
+from assets.checks.check import evaluate
+from assets.checks.content import build_prepared_checks, build_raw_checks
+from assets.checks.shards import build_shard_checks
+from assets.declaration import Declaration, Stage
+from assets.lineage import facts_of, latest, made_before, tag_run, upstream
+from assets.places import shards_of
+from assets.prepared import prepared_config, prepared_spec, prepared_stage
+from assets.raw import raw_config, raw_spec, raw_stage
+from assets.shard_tags import release_ended_trainings
+from assets.shards import shards_config, shards_spec, shards_stage
+from assets.stage import Facts, StageInput, StageResult, stage_op
+from resources.spark import SparkResource
+from resources.storage import StorageResource
+
+TAKEN_FROM = "taken from run"
+"""In the metadata of a materialisation that records that of the run that failed once more."""
+
+_SPECS = {"raw": raw_spec, "prepared": prepared_spec, "shards": shards_spec}
+_CONFIGS = {"raw": raw_config, "prepared": prepared_config, "shards": shards_config}
+_CHECKS = {"raw": build_raw_checks, "prepared": build_prepared_checks, "shards": build_shard_checks}
+_STAGES = {"raw": raw_stage, "prepared": prepared_stage, "shards": shards_stage}
+
+
+def data_config(declared: Declaration) -> type[dg.Config]:
+    """Return the configuration of the op: a section for each stage, with the values of a declaration."""
+    sections = {stage: _CONFIGS[stage](declared) for stage in data_stages(declared)}
+    fields: dict[str, Any] = {stage: (each, each()) for stage, each in sections.items() if each is not None}
+    return create_model("DataConfig", __base__=dg.Config, __doc__="The stages of a data set.", **fields)
+
+
+def data_stages(declared: Declaration) -> tuple[Stage, ...]:
+    """Return the stages of a data set that its data op makes, in order."""
+    return tuple(stage for stage in declared.stages if stage != "model")
+
+
+def build_data(declared: Declaration) -> dg.AssetsDefinition:
+    """Return the op that makes the raw data, the preprocessed rows and the shards of a data set."""
+    stages = data_stages(declared)
+    checks = {stage: _CHECKS[stage](declared) for stage in stages}
+
+    @stage_op(
+        declared.data_op,
+        [_SPECS[stage](declared) for stage in stages],
+        [check.spec for stage in stages for check in checks[stage]],
+        config=data_config(declared),
+        pool="spark",
+    )
+    def data(
+        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: SparkResource
+    ) -> Iterator[Any]:
+        run = _Run(context, declared)
+        for stage in stages:
+            if declared.key(stage) in context.selected_asset_keys:
+                yield from _make(run, stage, getattr(config, stage, None), storage, spark)
+            facts = functools.partial(run.facts, stage)
+            is_stopped = yield from evaluate(context, declared, checks[stage], storage, facts)
+            if is_stopped:
+                return  # Dagster fails the step
+
+    return data
+
+
+class _Run:
+    """One execution of the op: the facts of its stages, and whether it makes anything anew."""
+
+    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration) -> None:
+        self.context, self.declared = context, declared
+        self.is_anew = False
+        self._facts: dict[Stage, Facts] = {}
+
+    def facts(self, stage: Stage) -> Facts:
+        """Return the facts of the materialisation of a stage that this op has made, or builds on."""
+        if stage not in self._facts:
+            self._facts[stage] = upstream(self.context, self.declared.key(stage))
+        return self._facts[stage]
+
+    def keep(self, stage: Stage, facts: Facts) -> None:
+        """Keep the facts of a stage for those after it."""
+        self._facts[stage] = facts
+
+
+def _make(
+    run: _Run, stage: Stage, config: Any, storage: StorageResource, spark: SparkResource
+) -> Iterator[dg.MaterializeResult[Any]]:
+    """Make an asset, or take it from the run that failed."""
+    context, declared, key = run.context, run.declared, run.declared.key(stage)
+    made = None if run.is_anew else made_before(context, key)
+    if made is not None:
+        facts = facts_of(made)
+        run.keep(stage, facts)
+        context.log.info("%s is taken from run %s, which has made it", key.to_user_string(), made.run_id)
+        if made.run_id != context.run.run_id and _is_waited_for(context, declared, stage):
+            yield _recorded_again(made, key)
+        return
+    run.is_anew = True  # what comes after it is not taken from elsewhere
+    context.log.info(key.to_user_string())
+    last = latest(context.instance, key)
+    step = StageInput(
+        declared,
+        context.run.run_id,
+        context.log,
+        upstream={each: run.facts(each) for each in _needs(declared, stage)},
+        last=facts_of(last) if last is not None else {},
+    )
+    result: StageResult = _STAGES[stage](step, config, storage, spark)
+    run.keep(stage, result.facts)
+    tag_run(context, declared, **result.tags)
+    if stage == "shards":
+        release_ended_trainings(context, shards_of(declared, storage).store())
+    yield dg.MaterializeResult(
+        asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=result.metadata
+    )
+
+
+def _needs(declared: Declaration, stage: Stage) -> tuple[Stage, ...]:
+    """Return the stages whose facts a stage needs: the one before it, and of rows also the source."""
+    stages = data_stages(declared)
+    before = stages[: stages.index(stage)]
+    return before if declared.source.kind == "rows" else before[-1:]
+
+
+def _is_waited_for(context: dg.AssetExecutionContext, declared: Declaration, stage: Stage) -> bool:
+    """Return whether the model waits for an asset in this run: Dagster would skip its op without a materialisation."""
+    model = declared.key("model")
+    return stage == "shards" and model in context.op_execution_context.job_def.asset_layer.executable_asset_keys
+
+
+def _recorded_again(made: dg.EventLogEntry, key: dg.AssetKey) -> dg.MaterializeResult[Any]:
+    """Return the materialisation of the run that failed as one of this run: the same version, not the newest."""
+    recorded: Any = made.asset_materialization
+    metadata = {**recorded.metadata, TAKEN_FROM: dg.MetadataValue.dagster_run(made.run_id)}
+    return dg.MaterializeResult(
+        asset_key=key, data_version=dg.DataVersion(recorded.tags["dagster/data_version"]), metadata=metadata
+    )
