@@ -1,6 +1,7 @@
 """The Spark resource: one session per process, started when it is first asked for and stopped when the step ends."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,10 +25,14 @@ class SparkResource(RunBoundResource):
 
     _session: Any = PrivateAttr(default=None)
     _is_ours: bool = PrivateAttr(default=False)
+    _tag: str | None = PrivateAttr(default=None)
 
     @contextlib.contextmanager
     def session(self, report: Callable[[str], None] | None = None) -> Iterator[Any]:
         """Yield the `SparkSession`; while the body runs, `report` gets the progress of Spark's stages.
+
+        On Spark Connect, all that the session asks the server for has the run's id for a tag, and is interrupted there
+        when the body is cancelled or fails: the server would go on with it.
 
         Raises:
             dg.Failure: the run was ended meanwhile.
@@ -40,19 +45,43 @@ class SparkResource(RunBoundResource):
             # Interrupted here, PySpark forgets the Java that it was starting, and that waits for it for ever.
             with held_signals():
                 self._session = build_session(options)
-        with watch_stages(self._session, report):
-            yield self._session
+                self._tag_operations()
+        try:
+            with watch_stages(self._session, report):
+                yield self._session
+        except BaseException:
+            self._interrupt()
+            raise
         self.refuse_if_over()
+
+    def _tag_operations(self) -> None:
+        context = self._context
+        if hasattr(self._session, "addTag") and self._is_connect() and context is not None and context.run is not None:
+            self._tag = context.run.run_id
+            self._session.addTag(self._tag)
+
+    def _is_connect(self) -> bool:
+        return ".connect." in type(self._session).__module__
+
+    def _interrupt(self) -> None:
+        """End what the server still does for this run, as far as possible: what raised before counts."""
+        if self._tag is not None:
+            with contextlib.suppress(Exception):
+                self._session.interruptTag(self._tag)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, also when the step failed or was cancelled: else a JVM or a server's job goes on."""
         super().teardown_after_execution(context)
         if self._session is not None and self._is_ours:
             self._session.stop()
-        self._session = None
+        elif self._session is not None and self._tag is not None:
+            self._session.removeTag(self._tag)
+        self._session = self._tag = None
 
 
 def _has_session() -> bool:
-    """Whether this process has a session already, as in a Databricks notebook; then it is not ours to stop."""
+    """Return whether this process has a session already, or is on Databricks: then it is not ours to stop."""
+    if os.environ.get("DATABRICKS_RUNTIME_VERSION"):
+        return True
     module = sys.modules.get("pyspark.sql")
     return module is not None and module.SparkSession.getActiveSession() is not None

@@ -139,7 +139,7 @@ class SparkOptions:
 
 
 def build_session(options: SparkOptions | None = None) -> "SparkSession":
-    """Return a running session; one that this process already has is returned unchanged.
+    """Return a running session; one that this process already has, or a Databricks cluster, is returned unchanged.
 
     Blocks until the JVM is up, some 3 to 10 seconds. The caller stops the session with `session.stop()`.
 
@@ -148,6 +148,8 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
     """
     options = options or SparkOptions()
     builder_type = _session_type().builder
+    if os.environ.get("DATABRICKS_RUNTIME_VERSION"):
+        return builder_type.getOrCreate()
     if options.is_connect:
         builder = builder_type.remote(options.master)
         for name, value in {**ARROW_BATCHES, **options.conf}.items():

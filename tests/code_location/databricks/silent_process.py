@@ -1,0 +1,1 @@
+"""A job that ends well, and says nothing."""
