@@ -5,7 +5,6 @@ runs while shards are written, so that no copy of its rows is kept; this stage s
 """
 
 import hashlib
-import json
 import time
 from enum import Enum
 from typing import Any
@@ -23,10 +22,10 @@ from assets.sources.rows import function_digest, preview_function, read_again, r
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
-from smalti.spark import ImageFolder, PrepareOptions
+from smalti.spark import PrepareOptions
 from smalti.spark.prepared.rows import first_rows
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.prepared.update import PreparedUpdate, show_again, update_prepared
+from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
 _SHOWN_ROWS = 48
@@ -107,17 +106,18 @@ def _prepare_images(
 ) -> StageResult:
     declared, source = step.declared, step.upstream["raw"]
     folder = load_inventory(declared, storage, source["inventory"])
-    place, name, begin = prepared_of(declared, storage), name_of(folder.digest, config), time.monotonic()
-    done = _already_there(folder, name, config, place)
+    place, begin = prepared_of(declared, storage), time.monotonic()
+    done = find_prepared(folder, options=config.options(), **place.arguments())
     if done is None:
         with spark.session(step.log.info) as session:
-            done = update_prepared(session, folder, name=name, options=config.options(), **place.arguments())
-    seconds = time.monotonic() - begin
+            done = update_prepared(session, folder, options=config.options(), **place.arguments())
+    seconds, name = time.monotonic() - begin, done.table.name
     step.log.info(describe_update(done))
     is_same = step.last.get("digest") == name
-    facts: dict[str, Any] = {"digest": name, "inventory": source["inventory"], "classes": list(folder.classes)}
+    facts: dict[str, Any] = {"digest": name, "version": done.table.manifest.version}
+    facts |= {"inventory": source["inventory"], "classes": list(folder.classes)}
     facts |= {"image_size": config.image_size, "source": source.get("source", "")}
-    facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table, place))
+    facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table))
     return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
 
 
@@ -146,20 +146,6 @@ def prepared_of(declared: Declaration, storage: StorageResource) -> Place:
     return place_of(declared, storage, "prepared")
 
 
-def name_of(source: str, config: PreparedConfig) -> str:
-    """Return a digest of everything that decides the rows, which names the table.
-
-    `on_bad_image` is no part of it: it decides whether a table with bad images is accepted, not what is in it.
-    """
-    facts = [_CODE_VERSION, source, config.model_dump(mode="json", exclude={"on_bad_image"})]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _already_there(folder: ImageFolder, name: str, config: PreparedConfig, place: Place) -> PreparedUpdate | None:
-    made = show_again(folder, name=name, options=config.options(), **place.arguments())
-    return PreparedUpdate(made, prepared=0, kept=len(folder.files), removed=0) if made is not None else None
-
-
 def describe_update(done: PreparedUpdate) -> str:
     """Say how much was prepared and how much was there."""
     gone = f", {done.removed} gone" if done.removed else ""
@@ -168,10 +154,10 @@ def describe_update(done: PreparedUpdate) -> str:
     return f"{done.prepared} new or changed files prepared, {done.kept} kept as they were{gone}"
 
 
-def _examples(table: PreparedTable, place: Place) -> dict[str, list[bytes]]:
+def _examples(table: PreparedTable) -> dict[str, list[bytes]]:
     """Return some of the rows, by class; rows are mixed over classes, so that there are some of most."""
     examples: dict[str, list[bytes]] = {}
-    for row in first_rows(table, _SHOWN_ROWS, storage_options=place.storage_options):
+    for row in first_rows(table, _SHOWN_ROWS):
         examples.setdefault(row["class_name"], []).append(row["image"])
     return dict(sorted(examples.items()))
 

@@ -1,6 +1,7 @@
 """The third stage: the rows as Mosaic Data Shards, published as one new version of the shard set."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -15,8 +16,9 @@ from assets.sources.rows import WriteRows, publish_rows, read_again, require_sam
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
+from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
-from smalti.spark.prepared.table import PreparedTable, find_table
+from smalti.spark.prepared.table import PreparedTable, load_prepared
 
 _CODE_VERSION = "1"
 
@@ -76,7 +78,7 @@ def shards_stage(step: StageInput, config: ShardsConfig, storage: StorageResourc
     facts: dict[str, Any] = {}
     if declared.source.kind == "images":
         prepared = prepared_table(declared, rows, storage)
-        facts["table"] = prepared.name
+        facts |= {"table": prepared.name, "prepared_version": prepared.manifest.version}
         done = _publish_images(step, config, prepared, spark, rows, target)
     else:
         done = _publish_rows(step, config, spark, rows, target)
@@ -171,15 +173,18 @@ def prepared_table(declared: Declaration, facts: Facts, storage: StorageResource
     Raises:
         dg.Failure: it is gone.
     """
-    name, place = str(facts.get("table") or facts["digest"]), prepared_of(declared, storage)
-    found = find_table(name=name, **place.arguments())
-    if found is None:
-        raise dg.Failure(
-            f"{place.url} has no table {name[:16]} any more: materialise "
-            f"{declared.key('prepared').to_user_string()} again",
-            allow_retries=False,
-        )
-    return found
+    version, place = facts.get("prepared_version") or facts.get("version"), prepared_of(declared, storage)
+    name = str(facts.get("table") or facts["digest"])
+    for number in (version, None):  # a vacuum publishes the newest content again, under a new number
+        with suppress(StoreNotFound, VersionNotFound):
+            found = load_prepared(version=number, **place.arguments())
+            if found.name == name:
+                return found
+    raise dg.Failure(
+        f"{place.url} has no version with the digest {name[:16]} any more: materialise "
+        f"{declared.key('prepared').to_user_string()} again",
+        allow_retries=False,
+    )
 
 
 def describe_version(done: Resharded, before: int) -> str:

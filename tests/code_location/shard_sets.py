@@ -18,8 +18,8 @@ from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
-from smalti.spark.prepared.newest import put_table
-from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
+from smalti.spark.prepared.parts import SCHEMA
+from smalti.spark.prepared.table import FILES, PreparedTable, store_files
 from smalti.storage import Store
 from smalti.writer import ShardUploader
 from tests.code_location.declared import FLOWERS
@@ -83,7 +83,7 @@ def publish_rows(
 
 
 def table_of(storage: StorageResource, splits: Mapping[str, Rows], name: str = "table") -> PreparedTable:
-    """A table of prepared images with these rows, as tasks tell them."""
+    """A version of prepared images with these rows, as tasks tell them; without parts."""
     rows = [
         {
             "path": row["path"],
@@ -95,7 +95,10 @@ def table_of(storage: StorageResource, splits: Mapping[str, Rows], name: str = "
         for split, part in splits.items()
         for row in part
     ]
-    return PreparedTable(storage.url("rows"), name, pa.Table.from_pylist(rows, FILES), {"part": PreparedPart(0, 0)})
+    store, write_id, files = prepared_of(FLOWERS, storage).store(), new_write_id(), pa.Table.from_pylist(rows, FILES)
+    entry = store_files(store, write_id, files, "recipe")
+    draft = Draft(write_id, SCHEMA, (), lineage={"images": name}, sidecars=(entry,))
+    return PreparedTable(store, publish(store, draft, mode="overwrite"), files)
 
 
 def make_version(
@@ -109,8 +112,9 @@ def make_version(
 ) -> Manifest:
     """Publish a version of prepared rows with its materialisation, as the asset of the shards does."""
     manifest = publish_set(storage, splits, classes=classes, source=facts.get("source", ""))
-    put_table(prepared_of(FLOWERS, storage).store(), table_of(storage, splits, f"table{manifest.version}"))
-    known = {"version": manifest.version, "digest": manifest.digest, "table": f"table{manifest.version}"}
+    made = table_of(storage, splits, f"table{manifest.version}")
+    known = {"version": manifest.version, "digest": manifest.digest, "table": made.name}
+    known |= {"prepared_version": made.manifest.version}
     materialise(instance, "shards", {**known, **facts}, run)
     return manifest
 

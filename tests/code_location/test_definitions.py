@@ -10,7 +10,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.prepared import OnBadImage, PreparedConfig, name_of
 from pipelines.definitions import defs
 from pipelines.stages import REPOSITORY
 
@@ -110,12 +109,6 @@ def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
     wrong = {"ops": {"flowers__data": {"config": {"prepared": {"on_bad_image": "ignore"}}}}}
     with pytest.raises(dg.DagsterInvalidConfigError, match="on_bad_image"):
         dg.validate_run_config(job, wrong)
-
-
-def test_the_policy_for_bad_images_is_no_part_of_the_name_of_prepared_rows() -> None:
-    strict, lenient = PreparedConfig(on_bad_image=OnBadImage.fail), PreparedConfig(on_bad_image=OnBadImage.skip)
-    assert name_of("digest", strict) == name_of("digest", lenient)
-    assert name_of("digest", strict) != name_of("digest", PreparedConfig(quality=50))
 
 
 def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:

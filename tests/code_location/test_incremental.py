@@ -16,7 +16,7 @@ from pipelines.leftovers import end_leftovers
 from pipelines.stages import REPOSITORY
 from resources.spark import SparkResource
 from smalti.catalog import history, verify
-from smalti.spark import PrepareOptions, list_images, prepare_images, read_prepared, write_prepared
+from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
 from tests.code_location.graph import Graph, draw, draw_all
 from tests.spark.own_session import own_session
@@ -84,8 +84,8 @@ def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five
     assert graph.decoded == sum(shard.samples for shard in new) < 20
     assert shards["shards_kept"] == len(before & names(graph)) > 0
     options = PrepareOptions(size=16, validation_fraction=0.25)
-    full = write_prepared(prepare_images(session, list_images(str(graph.photos)), options), tmp_path / "full")
-    wanted = read_prepared(session, full.path).collect()
+    update_prepared(session, list_images(str(graph.photos)), tmp_path / "full", options=options)
+    wanted = read_prepared(session, tmp_path / "full").collect()
     assert graph.rows() == {
         row["path"]: (row["split"], row["label"], hashlib.sha256(row["image"]).hexdigest()) for row in wanted
     }

@@ -6,13 +6,13 @@ import time
 import pytest
 
 from assets.flowers import draw_flower
+from smalti.catalog import vacuum, verify
 from smalti.errors import StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared.rows import first_rows, read_rows
-from smalti.spark.prepared.table import find_table
-from smalti.spark.prepared.update import show_again, update_prepared
-from smalti.spark.prepared.vacuum import vacuum_prepared
+from smalti.spark.prepared.rows import first_rows, read_prepared
+from smalti.spark.prepared.table import load_prepared
+from smalti.spark.prepared.update import find_prepared, update_prepared
 from smalti.storage import open_store
 from tests.spark.own_session import own_session
 from tests.spark.photos import put
@@ -51,7 +51,7 @@ def on_gcs(gcs_url, gcs_bucket):
 
 
 @pytest.mark.parametrize("place", ["on_s3", "on_azure", "on_gcs"])
-def test_tables_are_made_updated_read_and_cleaned_up_on_an_object_store(place, request, spark, tmp_path):
+def test_versions_are_made_updated_read_and_cleaned_up_on_an_object_store(place, request, spark, tmp_path):
     path, options = request.getfixturevalue(place)
     photos = tmp_path / "photos"
     for kind in ("daisy", "roses"):
@@ -66,35 +66,37 @@ def test_tables_are_made_updated_read_and_cleaned_up_on_an_object_store(place, r
     second = update(spark, photos, path, options)
     assert (second.prepared, second.kept, second.removed) == (2, 6, 1)
 
-    found = find_table(path, second.table.name, storage_options=options)
+    found = load_prepared(path, storage_options=options)
     assert found.digest == second.table.digest
-    rows = {row["path"]: row for row in read_rows(spark, found, storage_options=options).collect()}
+    rows = {row["path"]: row for row in read_prepared(spark, path, storage_options=options).collect()}
     assert sorted(rows) == [*(f"daisy/{n}.jpg" for n in (1, 2, 3)), *(f"roses/{n}.jpg" for n in (0, 1, 2, 3, 7))]
     digests = dict(zip(found.good["path"].to_pylist(), found.good["digest"].to_pylist(), strict=True))
     assert digests == {name: hashlib.sha256(row["image"]).hexdigest() for name, row in rows.items()}
-    assert len(first_rows(found, 3, storage_options=options)) == 3
-    again = show_again(list_images(str(photos)), path, name=found.name, options=OPTIONS, storage_options=options)
-    assert again.digest == found.digest
+    assert len(first_rows(found, 3)) == 3
+    again = find_prepared(list_images(str(photos)), path, options=OPTIONS, storage_options=options)
+    assert again.table.manifest == found.manifest
 
     store = open_store(path, options)
-    folder = min(found.parts).split("/")[0]
+    assert verify(store).ok
+    folder = found.parts[0].raw.basename.split("/")[0]
     store.put(f"{folder}/part-00000-0123abcd.parquet", b"of an attempt that lost")
-    assert vacuum_prepared(path, dry_run=False, storage_options=options).removed == ()
+    assert vacuum(store, dry_run=False).removed == ()
     time.sleep(2.5)  # some stores have times of whole seconds
-    report = vacuum_prepared(path, older_than=1, unsafe_ttl=True, dry_run=False, storage_options=options)
-    assert [each.key for each in report.removed] == [f"{folder}/part-00000-0123abcd.parquet"]
-    assert read_rows(spark, found, storage_options=options).count() == 8
+    report = vacuum(store, older_than=1, unsafe_ttl=True, dry_run=False)
+    assert f"{folder}/part-00000-0123abcd.parquet" in [each.key for each in report.removed]
+    assert read_prepared(spark, path, storage_options=options).count() == 8
 
 
-def test_a_missing_table_is_none_and_a_missing_part_is_named(on_s3, spark, tmp_path):
+def test_an_empty_place_and_a_missing_part_are_named(on_s3, spark, tmp_path):
     path, options = on_s3
-    assert find_table(path, "nothing", storage_options=options) is None
+    with pytest.raises(StoreNotFound, match="holds no prepared images: check the address"):
+        load_prepared(path, storage_options=options)
     draw(tmp_path / "photos", "daisy", 0)
     table = update(spark, tmp_path / "photos", path, options).table
     [part] = table.parts
-    open_store(path, options).delete(part)
-    with pytest.raises(StoreNotFound, match=part):
-        first_rows(table, 1, storage_options=options)
+    open_store(path, options).delete(part.raw.basename)
+    with pytest.raises(StoreNotFound, match=part.raw.basename):
+        first_rows(table, 1)
 
 
 def draw(photos, kind, number, *, picture=None):
@@ -105,4 +107,4 @@ def draw(photos, kind, number, *, picture=None):
 
 def update(spark, photos, path, options):
     folder = list_images(str(photos))
-    return update_prepared(spark, folder, path, name=folder.digest[:16], options=OPTIONS, storage_options=options)
+    return update_prepared(spark, folder, path, options=OPTIONS, storage_options=options)

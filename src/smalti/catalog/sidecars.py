@@ -1,10 +1,11 @@
 """The `sidecars` of a version: columns that were added later, and the source file of each sample.
 
-A header's `sidecars` are entries of two kinds, each with objects of its own below a write id. The Spark jobs that make
-them are in `smalti.spark.incremental`.
+A header's `sidecars` are entries of three kinds, each with objects of its own below a write id. The Spark jobs that
+make them are in `smalti.spark`.
 
 columns   a shard table aligned with the version's own: shard i has further columns of the samples of shard i
 sources   a table of the source files of the samples, so that an incremental run can find new and changed files
+files     a Parquet file with facts of each source file of prepared images; see `spark.prepared.table`
 
 The digest of a version covers its own shards alone. Cached copies, the sample order and saved cursors are therefore
 those of the version without the added columns.
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 COLUMNS = "columns"
 SOURCES = "sources"
+FILES = "files"
+_OBJECTS = (SOURCES, FILES)
 Entries = Sequence[Mapping[str, Any]]
 Version = Header | Manifest
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -106,7 +109,41 @@ def columns_of(sidecars: Entries, *, where: str = "version header") -> tuple[Col
 
 def sources_of(sidecars: Entries) -> Mapping[str, Any] | None:
     """Return the entry of the source files; None if there is none."""
-    return next((entry for entry in sidecars if entry.get("kind") == SOURCES), None)
+    return entry_of(sidecars, SOURCES)
+
+
+def entry_of(sidecars: Entries, kind: str) -> Mapping[str, Any] | None:
+    """Return the first entry of a kind; None if there is none."""
+    return next((entry for entry in sidecars if entry.get("kind") == kind), None)
+
+
+def objects_of(sidecars: Entries) -> list[Mapping[str, Any]]:
+    """Return the entries that are one object each."""
+    return [entry for entry in sidecars if entry.get("kind") in _OBJECTS]
+
+
+def store_object(store: Store, kind: str, key: str, data: bytes, **facts: Any) -> dict[str, Any]:
+    """Put an object, and return the entry for a header's `sidecars`."""
+    store.put(key, data)
+    return {"kind": kind, "key": key, "sha256": hashlib.sha256(data).hexdigest(), **facts}
+
+
+def load_object(store: Store, entry: Mapping[str, Any]) -> bytes:
+    """Load the object that an entry names.
+
+    Raises:
+        IndexFileError: it is missing, or not the one that was written.
+    """
+    key = check_basename(entry.get("key"), where=f"{store.url}: `sidecars`")
+    try:
+        data = store.get(key)
+    except StoreNotFound as error:
+        raise IndexFileError(f"the table of source files {store.locate(key)} is gone", key=key) from error
+    if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
+        raise IndexFileError(
+            f"{store.locate(key)} is not the table that its version names: damaged or replaced", key=key
+        )
+    return data
 
 
 def sidecars_after(parent: Version | None, draft: Draft, mode: str) -> tuple[Mapping[str, Any], ...]:
@@ -176,9 +213,7 @@ def live_keys(store: Store, sidecars: Entries) -> Iterator[str]:
     Raises:
         IndexFileError: a table cannot be read, so that its keys are unknown.
     """
-    for entry in sidecars:
-        if entry.get("kind") == SOURCES:
-            yield str(entry["key"])
+    yield from (str(entry["key"]) for entry in objects_of(sidecars))
     for added in columns_of(sidecars):
         yield added.table_key
         yield from _keys(shards_of(store, added))
@@ -318,16 +353,8 @@ def parse_sources(data: bytes, *, where: str) -> SourceTable:
 
 def store_sources(store: Store, record: SourceRecord, write_id: str) -> dict[str, Any]:
     """Put the table below the folder of the write, and return the entry for a header's `sidecars`."""
-    data = record.table.emit()
-    key = f"{write_id}/sources.arrow"
-    store.put(key, data)
-    entry = {
-        "kind": SOURCES,
-        "key": key,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "recipe": record.recipe,
-        "files": len(record.table.fingerprints),
-    }
+    facts = {"recipe": record.recipe, "files": len(record.table.fingerprints)}
+    entry = store_object(store, SOURCES, f"{write_id}/sources.arrow", record.table.emit(), **facts)
     return entry if record.row_hash is None else entry | {"row_hash": record.row_hash}
 
 
@@ -337,14 +364,7 @@ def load_sources(store: Store, entry: Mapping[str, Any]) -> SourceTable:
     Raises:
         IndexFileError: it is missing or not the one that was written; roll back, or convert all files again.
     """
-    key = check_basename(entry.get("key"), where=f"{store.url}: `sidecars`")
-    try:
-        data = store.get(key)
-    except StoreNotFound as error:
-        raise IndexFileError(f"the table of source files {store.locate(key)} is gone", key=key) from error
-    if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
-        raise IndexFileError(f"{store.locate(key)} is not the table that its version names: damaged or replaced")
-    return parse_sources(data, where=store.locate(key))
+    return parse_sources(load_object(store, entry), where=store.locate(str(entry["key"])))
 
 
 def read_source_record(store: Store, entry: Mapping[str, Any], shards: Iterable[ShardInfo]) -> SourceRecord:

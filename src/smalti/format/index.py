@@ -24,6 +24,10 @@ from smalti.format.text import TEXT_FORMATS, TextLayout, is_utf8, layout_of, par
 MAX_NAME_CHARS = 1024
 """Longest key that S3, GCS and Azure all accept."""
 _ALLOWED = re.compile(r"[A-Za-z0-9._\-/=]+")  # `smalti.catalog.table.screening` has a copy of this set
+PARQUET = "parquet"
+"""Value of `format` of a file that is no shard but a part in Parquet: versions of prepared images consist of them."""
+ONE_FILE_FORMATS = frozenset({"mds", PARQUET})
+"""Formats without a meta file."""
 MAX_STORED_BYTES = MAX_FILE_BYTES + (1 << 26)
 """Largest compressed file; compression enlarges incompressible data by far less than the difference."""
 _SIZE_TYPES = frozenset({int, type(None)})
@@ -114,7 +118,7 @@ class ShardInfo:
     partition: str | None = None
     """Smalti's own (the split, for example); not in an MDS index entry."""
     format: str = "mds"
-    """mds, json, csv, tsv or xsv; all but mds are text shards, which have a meta file beside the data file."""
+    """mds, parquet, json, csv, tsv or xsv; the last four are text shards, with a meta file beside the data file."""
     meta: FileInfo | None = None
     """The uncompressed meta file of a text shard; in the store only if there is no `zip_meta`."""
     zip_meta: FileInfo | None = None
@@ -147,7 +151,7 @@ class ShardInfo:
 
     @property
     def layout(self) -> TextLayout | None:
-        """Layout of the lines of a text shard; None for mds."""
+        """Layout of the lines of a text shard; None for other formats."""
         if self.newline is None:
             return None
         return layout_of(self.format, self.schema, self.newline, self.separator)
@@ -168,7 +172,7 @@ class ShardInfo:
         config = mds_config(
             self.schema, compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit
         )
-        return {**config, **entry}
+        return {**config, "format": self.format, **entry}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str) -> "ShardInfo":
@@ -182,8 +186,9 @@ class ShardInfo:
         fields = Fields(obj, where)
         check_version(fields)
         kind = fields.text("format")
-        if kind != "mds" and kind not in TEXT_FORMATS:
-            raise fault(fields.at("format"), f"a format out of mds, {', '.join(sorted(TEXT_FORMATS))}", kind)
+        if kind not in ONE_FILE_FORMATS and kind not in TEXT_FORMATS:
+            known = ", ".join(["mds", PARQUET, *sorted(TEXT_FORMATS)])
+            raise fault(fields.at("format"), f"a format out of {known}", kind)
         names = _interned(fields.texts("hashes", []))
         compression = _parse_compression_name(fields)
         raw, zipped = _parse_files(fields, "data")
@@ -192,8 +197,8 @@ class ShardInfo:
         except SchemaError as error:
             raise fault(fields.at("size_limit"), "a byte count or null", fields.get("size_limit")) from error
         samples = fields.get("samples")
-        if kind == "mds":
-            info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit)
+        if kind in ONE_FILE_FORMATS:
+            info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit, format=kind)
         else:
             layout = parse_layout(fields, kind)
             meta, zip_meta = _parse_files(fields, "meta")
@@ -231,7 +236,7 @@ class ShardInfo:
 
     def _max_samples(self) -> int:
         """Return how many samples files of these sizes can hold."""
-        # Every sample takes four bytes in the table of offsets, whatever its columns.
+        # Every sample takes four bytes in the table of offsets, whatever its columns; in Parquet, an image takes more.
         max_samples = max(0, ((self.meta or self.raw).num_bytes - 8) // 4)
         line = len(self.newline.encode("utf-8")) if self.newline else 0
         return min(max_samples, self.raw.num_bytes // line) if line else max_samples

@@ -10,7 +10,9 @@ from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archiv
 from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
 from smalti.spark.add_columns import add_columns, drop_columns
 from smalti.spark.prepare import PrepareOptions, prepare_images
-from smalti.spark.prepared.store import PreparedReport, load_report, read_prepared, write_prepared
+from smalti.spark.prepared.rows import read_prepared
+from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepared, prepared_files
+from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
 from smalti.spark.reshard import SourceFile, reshard_files
 from smalti.spark.reshard_images import reshard_images
 from smalti.spark.session import SparkOptions, build_session, detect_java
@@ -23,7 +25,9 @@ __all__ = [
     "ImageFile",
     "ImageFolder",
     "PrepareOptions",
-    "PreparedReport",
+    "PreparedFiles",
+    "PreparedTable",
+    "PreparedUpdate",
     "SourceFile",
     "SparkOptions",
     "Transform",
@@ -36,10 +40,12 @@ __all__ = [
     "fetch_archive",
     "is_archive",
     "list_images",
-    "load_report",
+    "find_prepared",
+    "load_prepared",
     "prepare_images",
+    "prepared_files",
     "read_prepared",
     "reshard_files",
     "reshard_images",
-    "write_prepared",
+    "update_prepared",
 ]

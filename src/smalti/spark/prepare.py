@@ -3,7 +3,7 @@
     list_images (driver)  ->  a row per file, mixed, n partitions  ->  mapInArrow: read ahead, decode, crop, resize
 
 A bad image is a row whose `error` has the reason, so that one pass both writes and counts. The `error` column carries
-the policy for such rows as metadata; `write_prepared` and `dataframe_to_mds`, which consume the frame, follow it.
+the policy for such rows as metadata; `dataframe_to_mds`, which consumes the frame, follows it.
 """
 
 import itertools
@@ -179,7 +179,7 @@ def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBa
         first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
         raise BadImageError(
             f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
-            f'"skip"; `write_prepared` names all such files',
+            f'"skip"; `update_prepared` names all such files',
             path=first[PATH],
         )
     return batch.filter(good)

@@ -153,12 +153,10 @@ def _digest_of(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def find_same(
-    store: Store, newest: Manifest | None, facts: Mapping[str, Any], *, write_id: str = ""
-) -> Manifest | None:
+def find_same(store: Store, newest: Manifest | None, facts: Mapping[str, Any]) -> Manifest | None:
     """Return the newest version whose lineage has these facts; None if there is none. Needs no Spark.
 
-    A version that was written under `write_id` is accepted too. If others came after it, it is rolled back to: the same
+    If others came after it, it is rolled back to: the same
     shards and digest under a new number.
 
     Raises:
@@ -166,8 +164,7 @@ def find_same(
     """
 
     def is_same(version: Manifest | Header) -> bool:
-        has_facts = all(version.lineage.get(name) == fact for name, fact in facts.items())
-        return has_facts or (bool(write_id) and version.write_id == write_id)
+        return all(version.lineage.get(name) == fact for name, fact in facts.items())
 
     if newest is None or is_same(newest):
         return newest

@@ -1,6 +1,6 @@
 """An update of prepared images that is killed when it has put two parts; run as a program by test_prepared_vacuum.
 
-killed_update <photos> <path of the tables>
+killed_update <photos> <path of the versions>
 """
 
 import os
@@ -23,9 +23,6 @@ class Dying(LocalStore):
             Dying.parts += 1
             if Dying.parts == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-
-    def child(self, prefix):
-        return Dying(super().child(prefix).root)
 
 
 if __name__ == "__main__":

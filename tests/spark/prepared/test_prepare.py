@@ -6,11 +6,14 @@ from collections import Counter
 import pytest
 
 from assets.flowers import draw_flower
-from smalti.errors import BadImageError, SchemaError, StoreNotFound
+from smalti.errors import BadImageError, StoreNotFound
 from smalti.images import decode_rgb, probe_image
 from smalti.sources.image_folder import list_images
-from smalti.spark.prepare import PrepareOptions, prepare_images
-from smalti.spark.prepared.store import load_report, read_prepared, write_prepared
+from smalti.spark.prepare import PrepareOptions
+from smalti.spark.prepared.parts import Copy, copy_parts, files_of, parts_of, read_part
+from smalti.spark.prepared.rows import read_prepared
+from smalti.spark.prepared.table import load_prepared, prepared_files
+from smalti.spark.prepared.update import update_prepared
 from tests.spark.photos import encode, put
 
 pytestmark = pytest.mark.spark
@@ -18,9 +21,9 @@ pytestmark = pytest.mark.spark
 
 def test_every_image_becomes_a_small_jpeg_row(spark, flowers, tmp_path):
     options = PrepareOptions(size=24, validation_fraction=0.25, num_partitions=3)
-    report = write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
+    report = update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options).table
     assert report.rows == 12
-    assert report.bad == ()
+    assert report.bad == []
     assert report.counts == {
         "train": {"daisy": 3, "roses": 3, "tulips": 3},
         "validation": {"daisy": 1, "roses": 1, "tulips": 1},
@@ -45,7 +48,7 @@ def test_the_same_folder_and_options_give_the_same_rows_whatever_the_cores(spark
         spark.conf.set("spark.sql.leafNodeDefaultParallelism", parallelism)
         try:
             options = PrepareOptions(size=16, num_partitions=3)
-            write_prepared(prepare_images(spark, folder, options), tmp_path / parallelism)
+            update_prepared(spark, folder, tmp_path / parallelism, options=options)
             frame = read_prepared(spark, tmp_path / parallelism)
             contents.append(
                 [
@@ -91,82 +94,96 @@ BAD = {
 
 def test_skip_leaves_bad_files_out_and_reports_each(spark, mixed, tmp_path):
     options = PrepareOptions(size=16, on_bad_image="skip")
-    report = write_prepared(prepare_images(spark, list_images(str(mixed)), options), tmp_path / "out")
+    report = update_prepared(spark, list_images(str(mixed)), tmp_path / "out", options=options).table
     assert [path for path, _ in report.bad] == sorted(BAD)
     for path, reason in report.bad:
         assert BAD[path] in reason, path
     assert report.rows == 17
-    assert report == load_report(tmp_path / "out")
+    assert report.bad == load_prepared(tmp_path / "out").bad
     rows = read_prepared(spark, tmp_path / "out").collect()
     assert Counter(row["class_name"] for row in rows) == {"daisy": 9, "roses": 4, "tulips": 4}
     assert all(decode_rgb(bytes(row["image"])).shape == (16, 16, 3) for row in rows)
 
 
 def test_fail_names_every_bad_file_and_writes_nothing(spark, mixed, tmp_path):
-    frame = prepare_images(spark, list_images(str(mixed)), PrepareOptions(size=16))
+    folder, options = list_images(str(mixed)), PrepareOptions(size=16)
     with pytest.raises(BadImageError) as caught:
-        write_prepared(frame, tmp_path / "out")
+        update_prepared(spark, folder, tmp_path / "out", options=options)
     message = str(caught.value)
     assert "7 of 24 files are not usable images" in message
     assert all(path in message for path in BAD)
     assert "java" not in message.lower()
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    with pytest.raises(StoreNotFound, match="no prepared images here"):
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    with pytest.raises(StoreNotFound, match="holds no prepared images: check the address"):
         read_prepared(spark, tmp_path / "out")
 
 
 def test_a_failed_write_leaves_the_earlier_one_as_it_was(spark, flowers, tmp_path):
     options = PrepareOptions(size=16)
-    first = write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
+    first = update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options).table
     put(flowers / "roses" / "empty.jpg", b"")
     with pytest.raises(BadImageError, match=r"roses/empty\.jpg"):
-        write_prepared(prepare_images(spark, list_images(str(flowers)), options), tmp_path / "out")
-    assert load_report(tmp_path / "out") == first
+        update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options)
+    assert load_prepared(tmp_path / "out").name == first.name
     assert read_prepared(spark, tmp_path / "out").count() == 12
 
 
-def test_writing_again_replaces_and_keeps_the_write_before_for_running_readers(spark, flowers, tmp_path):
+def test_other_options_prepare_everything_again_and_earlier_versions_stay(spark, flowers, tmp_path):
     for size in (8, 16, 24):
-        write_prepared(prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=size)), tmp_path / "out")
+        update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=PrepareOptions(size=size))
     assert {row["width"] for row in read_prepared(spark, tmp_path / "out").collect()} == {24}
-    folders = {path.parent for path in (tmp_path / "out").rglob("*.parquet")}
-    assert len(folders) == 2
+    assert {row["width"] for row in read_prepared(spark, tmp_path / "out", version=1).collect()} == {8}
 
 
-def test_the_parquet_is_plain_parquet(spark, flowers, tmp_path):
-    report = write_prepared(prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=16)), tmp_path / "out")
-    frame = spark.read.parquet(report.parquet)
-    assert frame.count() == 12
+def test_the_parquet_is_plain_parquet_for_spark_itself(spark, flowers, tmp_path):
+    update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=PrepareOptions(size=16))
+    files = prepared_files(tmp_path / "out")
+    frame = spark.read.parquet(*files.images).join(spark.read.parquet(files.labels), "path")
     assert frame.schema["image"].dataType.typeName() == "binary"
+    plain = {row["path"]: (bytes(row["image"]), row["label"], row["split"]) for row in frame.collect()}
+    wanted = read_prepared(spark, tmp_path / "out").collect()
+    assert plain == {row["path"]: (bytes(row["image"]), row["label"], row["split"]) for row in wanted}
+
+
+def test_rows_of_large_parts_are_copied_by_executors_without_the_others(spark, flowers, tmp_path):
+    options = PrepareOptions(size=16, num_partitions=2)
+    table = update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=options).table
+    rows = {row["path"]: bytes(row["image"]) for row in read_prepared(spark, tmp_path / "out").collect()}
+    kept = {path for path in rows if not path.endswith("/1.jpg")}
+    copies = [Copy(part, sorted(kept)) for part in table.parts]
+    answers = copy_parts(spark, table.store, "20260101t000000-0123456789abcdef", copies, max_driver_bytes=0)
+    assert set(files_of(answers)["path"].to_pylist()) == kept
+    found = {
+        row["path"]: row["image"]
+        for part in parts_of(answers)
+        for batch in read_part(table.store, part.raw.basename, rows)
+        for row in batch.to_pylist()
+    }
+    assert found == {path: rows[path] for path in kept}
 
 
 def test_a_folder_of_nothing_but_bad_files_is_an_error_even_with_skip(spark, tmp_path):
     put(tmp_path / "in" / "roses" / "empty.jpg", b"")
-    frame = prepare_images(spark, list_images(str(tmp_path / "in")), PrepareOptions(on_bad_image="skip"))
+    folder, options = list_images(str(tmp_path / "in")), PrepareOptions(on_bad_image="skip")
     with pytest.raises(BadImageError, match="1 of 1 files are not usable"):
-        write_prepared(frame, tmp_path / "out")
+        update_prepared(spark, folder, tmp_path / "out", options=options)
 
 
 def test_a_file_that_disappears_after_the_listing_is_no_bad_image(spark, flowers, tmp_path):
     """`skip` is for files that are no images, not for a store that loses them."""
     folder = list_images(str(flowers))
     (flowers / "roses" / "2.jpg").unlink()
-    frame = prepare_images(spark, folder, PrepareOptions(size=16, on_bad_image="skip"))
+    options = PrepareOptions(size=16, on_bad_image="skip")
     with pytest.raises(StoreNotFound, match=r"roses/2\.jpg"):
-        write_prepared(frame, tmp_path / "out")
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+        update_prepared(spark, folder, tmp_path / "out", options=options)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
 def test_a_file_that_changes_after_the_listing_is_reported(spark, flowers, tmp_path):
     folder = list_images(str(flowers))
     put(flowers / "roses" / "2.jpg", draw_flower("roses", number=77, size=(90, 90)))
     with pytest.raises(BadImageError, match=r"roses/2\.jpg: the file changed"):
-        write_prepared(prepare_images(spark, folder, PrepareOptions(size=16)), tmp_path / "out")
-
-
-def test_another_frame_is_refused_as_prepared_images(spark, tmp_path):
-    with pytest.raises(SchemaError, match="takes the frame of prepare_images"):
-        write_prepared(spark.range(3), tmp_path / "out")
+        update_prepared(spark, folder, tmp_path / "out", options=PrepareOptions(size=16))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +206,7 @@ def test_five_hundred_real_photos_are_prepared(spark, shared, tmp_path):
     folder = list_images(str(shared / "flowers"))
     assert sum(folder.counts.values()) == 500
     options = PrepareOptions(size=96, validation_fraction=0.2)
-    report = write_prepared(prepare_images(spark, folder, options), tmp_path / "out")
+    report = update_prepared(spark, folder, tmp_path / "out", options=options).table
     assert report.rows == 500
     assert report.counts["validation"] == dict.fromkeys(folder.classes, 20)
     rows = read_prepared(spark, tmp_path / "out").collect()

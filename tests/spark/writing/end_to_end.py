@@ -13,9 +13,8 @@ from smalti.spark import (
     build_session,
     dataframe_to_mds,
     list_images,
-    prepare_images,
     read_prepared,
-    write_prepared,
+    update_prepared,
 )
 from smalti.spark.tasks import run_tasks
 
@@ -28,7 +27,7 @@ def session_of(master: str, conf: dict[str, str]) -> SparkSession:
 
 def images(session, source, out):
     options = PrepareOptions(size=16, validation_fraction=0.25, num_partitions=3)
-    write_prepared(prepare_images(session, list_images(source), options), f"{out}/prepared")
+    update_prepared(session, list_images(source), f"{out}/prepared", options=options)
     frame = read_prepared(session, f"{out}/prepared")
     manifest = dataframe_to_mds(frame, f"{out}/mds", columns={"image": "jpeg"}, partition_by="split")
     print(f"{manifest.rows} rows in {', '.join(manifest.partitions)}")

@@ -18,7 +18,8 @@ from smalti.format import Schema, Shard, ShardOptions
 from smalti.images import encode_jpeg, probe_image
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_images
-from smalti.spark.prepared.store import read_prepared, write_prepared
+from smalti.spark.prepared.rows import read_prepared
+from smalti.spark.prepared.update import update_prepared
 from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.spark.writing.plan import WritePlan
@@ -392,7 +393,7 @@ def test_shards_on_another_machines_disk_fail_the_write_before_publishing(tmp_pa
 
 def test_prepared_images_become_shards_with_their_splits(spark, flowers, tmp_path):
     folder = list_images(str(flowers))
-    write_prepared(prepare_images(spark, folder, PrepareOptions(size=16, validation_fraction=0.25)), tmp_path / "p")
+    update_prepared(spark, folder, tmp_path / "p", options=PrepareOptions(size=16, validation_fraction=0.25))
     manifest = dataframe_to_mds(
         read_prepared(spark, tmp_path / "p"),
         tmp_path / "mds",

@@ -21,7 +21,7 @@ from smalti.storage import ObjectInfo, UnfinishedUpload
 _TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*\.arrow")
 _PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
 _CATALOG = re.compile(rf"(?:[^/]+/)?index\.json|{FOLDER}/\d{{8,}}\.json|{FOLDER}/tags/[^/]+\.json")
-_WRITTEN = re.compile(r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.arrow", re.ASCII)
+_WRITTEN = re.compile(r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.(?:arrow|parquet)", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
-from smalti.format.index import MAX_STORED_BYTES, parse_schema
+from smalti.format.index import MAX_STORED_BYTES, ONE_FILE_FORMATS, parse_schema
 from smalti.format.json_fields import Fields
 from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.text import TEXT_FORMATS, parse_layout
@@ -270,7 +270,7 @@ class RowParser:
             if len(row) > 15
             else (None, None)
         )
-        if raw is None or (kind == "mds") != (meta is None):
+        if raw is None or (kind in ONE_FILE_FORMATS) != (meta is None):
             raise IndexFileError(f"{where}: a {kind!r:.60} shard has a file too few or too many")
         info = ShardInfo(
             schema=columns,
@@ -296,7 +296,7 @@ class RowParser:
         entry, (kind, newline, separator) = self._schemas[number], texts
         obj = {"column_names": entry["names"], "column_encodings": entry["encodings"], "column_sizes": entry["sizes"]}
         fields = Fields(obj, where)
-        if kind == "mds":
+        if kind in ONE_FILE_FORMATS:
             found = parse_schema(fields)
         elif kind in TEXT_FORMATS:
             obj["columns"] = dict(zip(entry["names"], entry["encodings"], strict=True))

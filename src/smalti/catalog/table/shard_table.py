@@ -377,6 +377,8 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
         if shard.meta is not None:  # text shards only, so that digests of MDS sets do not change
             marks = canonical([shard.format, shard.newline, shard.separator])[1:-1]
             row += f",{marks},{_file_text(shard.meta)},{_file_text(shard.zip_meta)}"
+        elif shard.format != "mds":
+            row += f",{canonical(shard.format)}"
         digest.update(f"{schema}[{row}]\n".encode())
     return digest.hexdigest()
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Int64s
-from smalti.format.index import ShardInfo
+from smalti.format.index import PARQUET, ShardInfo
 from smalti.format.reading.batch import Arrays, RowSelection, filled, gather_batch, read_batch
 from smalti.format.reading.gather import Ragged
 from smalti.format.reading.shard import Shard
@@ -34,6 +34,7 @@ def open_shard(
         SchemaError: A column whose encoding is refused.
         OSError: A file cannot be opened.
     """
+    _check_no_parquet(info)
     if len(paths) != len(info.raw_files):
         raise FormatError(f"{info.raw.basename}: expected {len(info.raw_files)} files, found {len(paths)}.")
     if info.meta is None:
@@ -45,15 +46,25 @@ def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = Fa
     """Return only if the columns of all shards may be decoded; fast, since shards share schemas.
 
     Raises:
+        FormatError: These are Parquet files.
         SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given.
     """
     seen: set[int] = set()
     alive: list[Schema] = []  # so that no `id` in `seen` is reused
     for shard in shards:
+        _check_no_parquet(shard)
         if shard.meta is None and id(shard.schema) not in seen:
             shard.schema.codecs(allow_unsafe_types=allow_unsafe_types)
             seen.add(id(shard.schema))
             alive.append(shard.schema)
+
+
+def _check_no_parquet(info: ShardInfo) -> None:
+    if info.format == PARQUET:
+        raise FormatError(
+            f"{info.raw.basename} is a Parquet file of prepared images and no shard: read the version with "
+            "`smalti.spark.read_prepared`, or any reader of Parquet (`prepared_files`)."
+        )
 
 
 def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Arrays | None = None) -> dict[str, Any]:

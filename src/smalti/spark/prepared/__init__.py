@@ -1,4 +1,4 @@
-"""The store of prepared images: versions of a table of Parquet parts, its pointers, and its vacuum.
+"""Prepared images: versions of the catalogue whose files are Parquet.
 
-Preparing images is in `spark.prepare`; shard sets are made of this table by `reshard.py`. Read `table.py` first.
+Preparing images is in `spark.prepare`; shard sets are made of a version by `reshard`. Read `table` first.
 """

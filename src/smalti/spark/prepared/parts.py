@@ -1,85 +1,182 @@
-"""The Parquet parts that tasks write: the part and digest of each image, and the joining of small parts."""
+"""The Parquet parts: what tasks do to write them from prepared rows or copy them from other parts, and reading them."""
 
 import base64
+import functools
 import hashlib
+import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from smalti.catalog.sidecars import ipc_file
-from smalti.spark.prepared.rows import labels_in, read_part
-from smalti.spark.prepared.store import part_writer, write_part
-from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable
-from smalti.spark.tasks import Answers, Attempt, TaskFunction
+from smalti.catalog.table.arrow import pack_shards, unpack_shards
+from smalti.errors import StoreError, StoreNotFound
+from smalti.format import FileInfo, Schema, ShardInfo
+from smalti.format.hashing import new_hash
+from smalti.format.index import PARQUET
+from smalti.spark.tasks import Answers, Attempt, run_on_rows
 from smalti.storage import Store
 
-ROW = pa.schema([FILES.field(name) for name in ("path", "digest", "part", "reason")])
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = Schema.from_columns({"path": "str", "image": "jpeg", "width": "int32", "height": "int32"})
+ROW = pa.schema([(name, pa.string()) for name in ("path", "digest", "part", "reason")])
 """The result for one file: digest and part of its image, or the reason why it has none."""
-_SMALL_ROWS = 32  # a part with fewer rows in use, a quarter of a full one, is small
-_MAX_SMALL_PARTS = 8  # more small parts than this are copied into one
+FULL_ROWS = 128
+"""Rows of a full part."""
+_ARROW = pa.schema([("path", pa.string()), ("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
+_HASH = "xxh3_64"
+_READ_ROWS = 256
+_MAX_DRIVER_BYTES = 32 << 20  # copied on the driver, which is faster than a Spark job
+_DRIVER_THREADS = 8
+_MAX_TASKS = 4096
 
 
-def recording_writer(store: Store) -> TaskFunction:
-    """Return the work of a task: that of `part_writer`, with the digests of the images in its answer."""
-    inner = part_writer(store)
+def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBatch], attempt: Attempt) -> Any:
+    """Do the work of a task: write the rows of `prepare_images` to one part; return the results for its files."""
+    digests: list[str] = []
+    paths: list[str] = []
+    bad: list[dict[str, str]] = []
 
-    def work(batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-        digests: list[dict[str, str]] = []
+    def good() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            is_good = pc.is_null(batch.column("error"))
+            refused = batch.filter(pc.invert(is_good))
+            names, reasons = (refused.column(name).to_pylist() for name in ("path", "error"))
+            bad.extend({"path": path, "reason": reason} for path, reason in zip(names, reasons, strict=True))
+            usable = batch.filter(is_good).select(_ARROW.names)
+            paths.extend(usable.column("path").to_pylist())
+            digests.extend(hashlib.sha256(image.as_buffer()).hexdigest() for image in usable.column("image"))
+            yield usable
 
-        def recorded() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                digests.extend(digests_of(batch))
+    part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
+    key = part.raw.basename if part is not None else None
+    found = pa.table({"path": paths, "digest": digests, "part": [key] * len(paths), "reason": [None] * len(paths)}, ROW)
+    return _answer(part, pa.concat_tables([found, pa.Table.from_pylist(bad, ROW)]))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Rows of a part that are copied, because others in it are not of the new version, or because it is small."""
+
+    part: ShardInfo
+    paths: Sequence[str]
+
+
+def copy_parts(
+    spark: "SparkSession | None",
+    store: Store,
+    write_id: str,
+    copies: Sequence[Copy],
+    *,
+    max_driver_bytes: int = _MAX_DRIVER_BYTES,
+) -> Answers:
+    """Copy rows into new parts, without decoding; on executors if they are many. Small parts are joined.
+
+    Returns:
+        Answers as of `write_prepared_rows`, without digests.
+    """
+    if not copies:
+        return []
+    rows: list[dict[str, Any]] = []
+    before = 0
+    for copy in copies:
+        rows.append({"place": before // FULL_ROWS, "part": copy.part.raw.basename, "paths": json.dumps(copy.paths)})
+        before += len(copy.paths)
+    num_tasks = min(rows[-1]["place"] + 1, _MAX_TASKS)
+    work = functools.partial(_copy_rows, store, write_id)
+    if spark is not None and sum(copy.part.raw.num_bytes for copy in copies) > max_driver_bytes:
+        return run_on_rows(spark, rows, "place int, part string, paths string", work, num_tasks=num_tasks)
+
+    def run(task: int) -> tuple[Attempt, dict[str, Any]]:
+        own = pa.RecordBatch.from_pylist([row for row in rows if row["place"] == task])
+        attempt = Attempt.new(task)
+        return attempt, work(iter([own]), attempt)
+
+    with ThreadPoolExecutor(_DRIVER_THREADS, thread_name_prefix="smalti-copy") as pool:
+        return list(pool.map(run, sorted({row["place"] for row in rows})))
+
+
+def _copy_rows(store: Store, write_id: str, jobs: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+    copied: list[str] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for job in (job for batch in jobs for job in batch.to_pylist()):
+            for batch in read_part(store, job["part"], json.loads(job["paths"])):
+                copied.extend(batch.column("path").to_pylist())
                 yield batch
 
-        answer = inner(recorded(), attempt)
-        table = pa.Table.from_pylist(digests, pa.schema(list(ROW)[:2]))
-        return {**answer, "digests": base64.b64encode(ipc_file(table)).decode()}
-
-    return work
+    part = write_part(store, f"{write_id}/part-copy-{attempt.name}.parquet", rows())
+    return _answer(part, pa.table({"path": pa.array(copied, pa.string())}))
 
 
-def digests_of(batch: pa.RecordBatch) -> Iterator[dict[str, str]]:
-    """Yield path and sha256 of the image, of each row that has an image."""
-    for path, image in zip(batch.column("path").to_pylist(), batch.column("image"), strict=True):
-        if image.is_valid:
-            yield {"path": path, "digest": hashlib.sha256(image.as_buffer()).hexdigest()}
+def _answer(part: ShardInfo | None, files: pa.Table) -> dict[str, Any]:
+    parts = pack_shards([part] if part is not None else [])
+    return {"parts": parts, "files": base64.b64encode(ipc_file(files)).decode()}
 
 
-def rows_written(answers: Answers, folder: str) -> tuple[pa.Table, dict[str, PreparedPart]]:
-    """Return the results for all files, as rows of `ROW`, and the parts in `folder` by key."""
-    parts: dict[str, PreparedPart] = {}
-    refused = [{"path": path, "reason": reason} for _, answer in answers for path, reason in answer["bad"]]
-    tables = [pa.Table.from_pylist(refused, ROW)]
-    for _, answer in answers:
-        if (part := answer["part"]) is not None:
-            key = f"{folder}/{part['name']}"
-            parts[key] = PreparedPart(part["rows"], part["num_bytes"])
-            digests = pa.ipc.open_file(pa.py_buffer(base64.b64decode(answer["digests"]))).read_all()
-            same = pa.array([key] * digests.num_rows, pa.string())
-            none = pa.nulls(digests.num_rows, pa.string())
-            tables.append(digests.append_column("part", same).append_column("reason", none))
-    return pa.concat_tables(tables), parts
+def parts_of(answers: Answers) -> list[ShardInfo]:
+    """Return the parts that tasks wrote."""
+    return [part for _, answer in answers for part in unpack_shards(answer["parts"], where="the answer of a task")]
 
 
-def join_small(store: Store, table: PreparedTable, folder: str) -> PreparedTable:
-    """Return the table with its small parts copied into one, if they are many; every update adds parts."""
-    counted = table.good.column("part").value_counts().to_pylist()
-    small = sorted(row["values"] for row in counted if row["counts"] < _SMALL_ROWS)
-    if len(small) <= _MAX_SMALL_PARTS:
-        return table
-    key = f"{folder}/part-joined.parquet"
-    batches = (batch for part in small for batch in read_part(store, part, labels_in(table, part)))
-    with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as scratch:
-        file = Path(scratch) / "part.parquet"
-        joined = PreparedPart(write_part(file, batches), file.stat().st_size)
+def files_of(answers: Answers) -> pa.Table:
+    """Return the results for all files."""
+    texts = (base64.b64decode(answer["files"]) for _, answer in answers)
+    tables = [pa.ipc.open_file(pa.py_buffer(text)).read_all() for text in texts]
+    return pa.concat_tables(tables) if tables else ROW.empty_table()
+
+
+def write_part(store: Store, key: str, batches: Iterable[pa.RecordBatch]) -> ShardInfo | None:
+    """Store rows as one Parquet file; return None if there are none.
+
+    Raises:
+        StoreError: It cannot be stored.
+    """
+    with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
+        file, rows = Path(folder) / "part.parquet", 0
+        with pq.ParquetWriter(file, _ARROW, compression={"path": "ZSTD", "image": "NONE"}) as writer:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+        if not rows:
+            return None
+        hasher, num_bytes = new_hash(_HASH), file.stat().st_size
+        with file.open("rb") as opened:
+            while piece := opened.read(1 << 20):
+                hasher.update(piece)
         store.put_file(key, file)
-    parts = table.files.column("part")
-    moved = pc.if_else(pc.is_in(parts, pa.array(small)), pa.scalar(key), parts)
-    files = table.files.set_column(FILES.get_field_index("part"), FILES.field("part"), moved)
-    kept = {part: facts for part, facts in table.parts.items() if part not in small}
-    return replace(table, files=files, parts={**kept, key: joined})
+        if (stored := store.size(key)) != num_bytes:
+            raise StoreError(f"{store.locate(key)}: {num_bytes} bytes were put, {stored} are there; try again")
+    info = FileInfo(key, num_bytes, {_HASH: hasher.hexdigest()})
+    return ShardInfo(SCHEMA, rows, info, hash_names=(_HASH,), format=PARQUET)
+
+
+def read_part(store: Store, part: str, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of these paths in one part.
+
+    Raises:
+        StoreNotFound: The part is gone.
+    """
+    wanted = pa.array(list(paths), pa.string())
+    with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
+        file = store.local_path(part)
+        if file is None:
+            file = Path(folder) / "part.parquet"
+            with file.open("wb") as out:
+                store.fetch(part, out)
+        elif not file.is_file():
+            raise StoreNotFound(f"{file} is gone, or on another machine; use storage that all workers share", key=part)
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=_READ_ROWS):
+            found = batch.filter(pc.is_in(batch.column("path"), wanted))
+            if found.num_rows:
+                yield found

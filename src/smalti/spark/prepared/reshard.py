@@ -58,7 +58,7 @@ class Target:
     newest: Manifest | None
     """Its newest version; None if there is none."""
     storage_options: Mapping[str, Any] | None = None
-    """Credentials and endpoint of its store, and of that of the table."""
+    """Credentials and endpoint of its store."""
 
     @property
     def version(self) -> int:
@@ -79,7 +79,7 @@ def look_at(url: str | Path, *, storage_options: Mapping[str, Any] | None = None
     return Target(url, newest, storage_options)
 
 
-def find_version(table: PreparedTable, target: Target, sharding: Sharding, *, write_id: str = "") -> Manifest | None:
+def find_version(table: PreparedTable, target: Target, sharding: Sharding) -> Manifest | None:
     """Return the newest version that holds the rows of this table in such shards; None if there is none.
 
     If it is not the newest version of all, it is rolled back to: the same shards and digest under a new number. Needs
@@ -89,13 +89,12 @@ def find_version(table: PreparedTable, target: Target, sharding: Sharding, *, wr
         table: Table from `update_prepared`.
         target: Set from `look_at`.
         sharding: Options by which its rows are stored.
-        write_id: A version that was written under this id is accepted too.
 
     Raises:
         CatalogError: As for `rollback`.
     """
     store = open_store(target.url, target.storage_options)
-    return find_same(store, target.newest, sharding.lineage(table), write_id=write_id)
+    return find_same(store, target.newest, sharding.lineage(table))
 
 
 def reshard_prepared(
@@ -129,7 +128,7 @@ def reshard_prepared(
     def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
         nonlocal converted
         converted = len(paths)
-        return read_rows(session, table, only=paths, storage_options=target.storage_options)
+        return read_rows(session, table, only=paths)
 
     manifest = reshard_files(
         spark,

@@ -1,6 +1,5 @@
-"""Reading the rows of a `PreparedTable`: on Spark's executors, or the first few in this process."""
+"""Reading the rows of prepared images: on Spark's executors, or the first few in this process."""
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
@@ -8,106 +7,86 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from smalti.spark.prepare import for_spark, prepared_schema
-from smalti.spark.prepared.store import local_part
-from smalti.spark.prepared.table import PreparedTable
+from smalti.spark.prepared.parts import read_part
+from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared
 from smalti.spark.tasks import make_frame, map_in_arrow
-from smalti.storage import Store, open_store
+from smalti.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_READ_ROWS = 256
 _MAX_PARTITIONS = 4096
+_FROM_FILES = ("label", "class_name", "split")
+_COLUMNS = ("image", "label", "class_name", "width", "height", "split", "path")
 
-LabelsByPath = Mapping[str, tuple[int, str]]
-"""Label and split of files, by path."""
 
-
-def read_rows(
+def read_prepared(
     spark: "SparkSession",
-    table: PreparedTable,
+    path: str | Path,
     *,
-    only: Collection[str] | None = None,
+    version: int | None = None,
+    tag: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "DataFrame":
-    """Return the rows of the table, or only of the files with these paths; lazy.
+    """Return the prepared images at a path of `update_prepared` as a DataFrame, of the newest version by default; lazy.
 
-    They have the columns of `prepare_images` except `error`.
+    Columns are those of `prepare_images` except `error`. There is a partition for each Parquet file, and rows have the
+    same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
 
     Raises:
-        StoreNotFound: When evaluated: a part is gone, because two newer tables were made since, or it was deleted.
+        StoreNotFound: Nothing was prepared there. When evaluated: a vacuum has removed a file of the version.
+        Otherwise: As for `load_prepared`.
     """
+    return read_rows(spark, load_prepared(path, version=version, tag=tag, storage_options=storage_options))
+
+
+def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[str] | None = None) -> "DataFrame":
+    """Return the rows of a version, or only of the files with these paths; lazy. Columns as of `read_prepared`."""
     from pyspark.sql.types import StructType
 
     files = table.good
     if only is not None:
         files = files.filter(pc.is_in(files.column("path"), pa.array(sorted(only), pa.string())))
-    places = pc.rank(files.column("part"), sort_keys="ascending", tiebreaker="dense")
-    inventory = files.select(["part", "path", "label", "split"]).add_column(0, "place", places.cast(pa.int64()))
+    order = pa.array([part.raw.basename for part in table.parts], pa.string())
+    places = pc.index_in(files.column("part"), order).cast(pa.int64())
+    inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", places)
     count = max(1, min(len(pc.unique(places)), _MAX_PARTITIONS))
     schema = StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
-    frame = make_frame(
-        spark, for_spark(spark, inventory), "place long, part string, path string, label int, split string"
-    )
+    columns = "place long, part string, path string, label int, class_name string, split string"
+    frame = make_frame(spark, for_spark(spark, inventory), columns)
     frame = frame.repartitionByRange(count, "place").sortWithinPartitions("place")
-    return map_in_arrow(frame, _reader(open_store(table.url, storage_options)), schema)
+    return map_in_arrow(frame, _reader(table.store), schema)
 
 
-def first_rows(
-    table: PreparedTable, count: int, *, storage_options: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Return at most `count` rows of the table, mixed over classes; they are read in this process, without Spark.
+def first_rows(table: PreparedTable, count: int) -> list[dict[str, Any]]:
+    """Return at most `count` rows, mixed over classes; they are read in this process, without Spark.
 
     Raises:
-        StoreNotFound: As for `read_rows`.
+        StoreNotFound: A part is gone.
     """
-    store = open_store(table.url, storage_options)
-    batches = (batch for part in sorted(table.parts) for batch in read_part(store, part, labels_in(table, part)))
+    batches = (batch for part in table.parts for batch in read_labelled(table.store, part.raw.basename, table.good))
     return list(islice((row for batch in batches for row in batch.to_pylist()), count))
 
 
-def labels_in(table: PreparedTable, part: str) -> LabelsByPath:
-    """Return label and split of the files whose rows the table takes from a part."""
-    files = table.good.filter(pc.equal(table.good.column("part"), part))
-    columns = [files.column(name).to_pylist() for name in ("path", "label", "split")]
-    return {path: (label, split) for path, label, split in zip(*columns, strict=True)}
+def read_labelled(store: Store, part: str, files: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part that are of these files, with their labels; `files` may have files of other parts."""
+    labels = files.filter(pc.equal(files.column("part"), part)).select(["path", *_FROM_FILES]).combine_chunks()
+    for batch in read_part(store, part, labels.column("path").to_pylist()):
+        found = labels.take(pc.index_in(batch.column("path"), labels.column("path").combine_chunks()))
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns |= {name: found.column(name).combine_chunks() for name in _FROM_FILES}
+        yield pa.RecordBatch.from_arrays([columns[name] for name in _COLUMNS], names=list(_COLUMNS))
 
 
 def _reader(store: Store) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that a task runs: it yields the rows that its input names."""
+    schema = pa.schema([FILES.field(name) for name in ("part", "path", *_FROM_FILES)])
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in batch.to_pylist())
-        for part, labels in _by_part(rows):
-            yield from read_part(store, part, labels)
+        for part, files in groupby(rows, key=lambda row: row["part"]):
+            yield from read_labelled(store, part, pa.Table.from_pylist(list(files), schema))
 
     return task
-
-
-def _by_part(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[str, LabelsByPath]]:
-    for part, files in groupby(rows, key=lambda row: row["part"]):
-        yield str(part), {row["path"]: (row["label"], row["split"]) for row in files}
-
-
-def read_part(store: Store, part: str, labels: LabelsByPath) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these paths in one Parquet file, with the labels and splits of `labels`.
-
-    Raises:
-        StoreNotFound: The file is gone.
-    """
-    paths = pa.array(list(labels), pa.string())
-    with tempfile.TemporaryDirectory(prefix="smalti-prepared-") as folder:
-        for batch in pq.ParquetFile(local_part(store, part, Path(folder))).iter_batches(batch_size=_READ_ROWS):
-            found = batch.filter(pc.is_in(batch.column("path"), paths))
-            if found.num_rows:
-                yield _relabelled(found, labels)
-
-
-def _relabelled(batch: pa.RecordBatch, labels: LabelsByPath) -> pa.RecordBatch:
-    new_labels, splits = zip(*(labels[path] for path in batch.column("path").to_pylist()), strict=True)
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= {"label": pa.array(new_labels, pa.int32()), "split": pa.array(splits, pa.string())}
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,17 +1,16 @@
-"""The table of prepared images: the Parquet part of each file's row, so that an update prepares only changed files.
+"""A version of prepared images: Parquet files with the images, and one with a row for each source file.
 
-<path>/_tables/<name>.arrow       all files: fingerprint, label, split, digest and part of the row; stored once, last
-<path>/_newest/<recipe>.json      names the newest table of a recipe and the one before it
-<path>/_writes/<write id>.json    marker of a write, stored before its first part; stays as long as its parts
-<path>/<write id>/part-….parquet  immutable; rows that the table does not name are skipped
+<path>/_versions/…                 the versions, as those of shard sets (docs/commits.md); their shards are the parts
+<path>/<write id>/part-….parquet   path, image, width and height of each row; each part has rows of the version only
+<path>/<write id>/files.parquet    path, label, class, split and digest of each source file, or why it is no image
 
-Label and split are kept in the table and not in the part: no image is decoded again when a class is added or the share
-that is held out changes. Tables are made and replaced in `update`; rows are read in `rows`.
+Label and split are not in the parts, so that no part is written again when a class is added or other files are held
+out. Versions are made in `update`; parts are written in `parts`, and rows are read in `rows`.
 """
 
 import hashlib
-import json
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,48 +18,52 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from smalti.catalog.sidecars import ipc_file
+from smalti.catalog import Manifest, load_manifest, sidecars
+from smalti.catalog.tags import chosen_version
 from smalti.errors import FormatError, StoreNotFound
+from smalti.format import ShardInfo
 from smalti.spark.reshard import SourceFile
 from smalti.storage import Store, open_store
 
 FILES = pa.schema(
     [
         ("path", pa.string()),
-        ("fingerprint", pa.string()),  # of the file when it was read: size and mark
         ("label", pa.int32()),
         ("class_name", pa.string()),
         ("split", pa.string()),
+        ("fingerprint", pa.string()),  # of the file when it was read: size and mark
         ("digest", pa.string()),  # sha256 of the prepared image; null for a bad image
         ("part", pa.string()),  # key of the Parquet file with its row; null for a bad image
         ("reason", pa.string()),  # why it is a bad image; null for a good one
     ]
 )
-_FACTS = b"smalti"
-
-
-@dataclass(frozen=True)
-class PreparedPart:
-    """One Parquet file."""
-
-    rows: int
-    """Number of all rows in it, including those that the table does not name."""
-    num_bytes: int
 
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """All images of a folder at one moment, and the parts with their rows."""
+    """All images of a folder at one moment, as a version of the catalogue."""
 
-    url: str
-    """Address of the data set."""
-    name: str
-    """Name of this state of the data set."""
+    store: Store
+    manifest: Manifest
     files: pa.Table
     """One row per file, in order of path, with the columns of `FILES`."""
-    parts: Mapping[str, PreparedPart]
-    """Parts by key below `url`."""
+
+    @property
+    def url(self) -> str:
+        """Address of the prepared images."""
+        return self.store.url
+
+    @property
+    def name(self) -> str:
+        """Digest of the files and options, hex: equal if nothing changed."""
+        return str(self.manifest.lineage["images"])
+
+    @property
+    def parts(self) -> Sequence[ShardInfo]:
+        """The Parquet files with the images."""
+        return self.manifest.shards
 
     @cached_property
     def good(self) -> pa.Table:
@@ -70,27 +73,22 @@ class PreparedTable:
     @property
     def rows(self) -> int:
         """Number of usable images."""
-        return int(self.good.num_rows)
+        return self.manifest.rows
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the Parquet files."""
-        return sum(part.num_bytes for part in self.parts.values())
+        """Bytes of the parts."""
+        return self.manifest.num_bytes
 
     @cached_property
     def counts(self) -> dict[str, dict[str, int]]:
         """Split to class to number of images."""
-        groups = self.good.group_by(["split", "class_name"]).aggregate([([], "count_all")]).to_pylist()
-        counts: dict[str, dict[str, int]] = {}
-        for row in sorted(groups, key=lambda row: (row["split"], row["class_name"])):
-            counts.setdefault(row["split"], {})[row["class_name"]] = row["count_all"]
-        return counts
+        return counts_of(self.good)
 
     @property
-    def bad(self) -> tuple[tuple[str, str], ...]:
+    def bad(self) -> list[tuple[str, str]]:
         """(path, reason) of every file that was left out."""
-        refused = self.files.filter(pc.is_null(self.files.column("part")))
-        return tuple(zip(refused.column("path").to_pylist(), refused.column("reason").to_pylist(), strict=True))
+        return bad_in(self.files)
 
     @cached_property
     def digest(self) -> str:
@@ -105,48 +103,108 @@ class PreparedTable:
         columns = [self.good.column(name).to_pylist() for name in ("path", "digest", "label", "split")]
         return [SourceFile(path, f"{row} {label} {split}") for path, row, label, split in zip(*columns, strict=True)]
 
-    def emit(self) -> bytes:
-        """Return the table as an Arrow file."""
-        facts = {"name": self.name, "parts": {key: [part.rows, part.num_bytes] for key, part in self.parts.items()}}
-        return ipc_file(self.files.replace_schema_metadata({_FACTS: json.dumps(facts)}))
+
+@dataclass(frozen=True)
+class PreparedFiles:
+    """The files of a version, for any reader of Parquet. Join both by `path`, which is unique in each."""
+
+    images: list[str]
+    """Addresses of the Parquet files with the images: path, image (JPEG), width, height; exactly the version's rows."""
+    labels: str
+    """Address of the Parquet file with path, label, class_name, split and digest (sha256 of the image) of every file;
+    also of files that are no images, which have a `reason`, and no row in `images`."""
 
 
-def find_table(
-    path: str | Path, name: str, *, storage_options: Mapping[str, Any] | None = None
-) -> PreparedTable | None:
-    """Return the table of this name; None if there is none.
+def prepared_files(
+    path: str | Path,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PreparedFiles:
+    """Return the files of a version of prepared images, the newest by default. Needs no Spark.
 
     Raises:
-        FormatError: The object of this name is no table of prepared images.
+        Otherwise: As for `load_prepared`.
     """
-    return load_table(open_store(path, storage_options), name)
+    store = open_store(path, storage_options)
+    manifest = _manifest(store, version, tag)
+    labels = store.locate(str(_entry(store, manifest)["key"]))
+    return PreparedFiles([store.locate(part.raw.basename) for part in manifest.shards], labels)
 
 
-def load_table(store: Store, name: str) -> PreparedTable | None:
-    """Return the table of this name in a store, as `find_table` does."""
-    key = table_key(name)
+def load_prepared(
+    path: str | Path,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PreparedTable:
+    """Return a version of the prepared images at a path of `update_prepared`, the newest by default. Needs no Spark.
+
+    Raises:
+        StoreNotFound: Nothing was prepared there.
+        VersionNotFound: There is no such version or tag, or a vacuum has removed it.
+        FormatError: The version holds no prepared images, or its files are damaged.
+    """
+    store = open_store(path, storage_options)
+    return table_in(store, _manifest(store, version, tag))
+
+
+def table_in(store: Store, manifest: Manifest) -> PreparedTable:
+    """Return a version in a store with its files.
+
+    Raises:
+        FormatError: As for `load_prepared`.
+    """
+    entry = _entry(store, manifest)
+    data, where = sidecars.load_object(store, entry), store.locate(str(entry["key"]))
     try:
-        data = store.get(key)
-    except StoreNotFound:
-        return None
-    try:
-        files = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-        facts = json.loads((files.schema.metadata or {})[_FACTS])
+        files = pq.read_table(pa.BufferReader(data))
         files.validate(full=True)
-        is_named = files.schema.equals(FILES) and facts["name"] == name
-        parts = {part: PreparedPart(rows, num_bytes) for part, (rows, num_bytes) in facts["parts"].items()}
-    except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise FormatError(
-            f"{store.locate(key)} is no table of prepared images; delete it, and they are prepared again"
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{where} cannot be read: {str(error)[:200]}") from error
+    if not files.schema.equals(FILES):
+        raise FormatError(f"{where}: expected columns {FILES.names}, found {files.schema.names}")
+    return PreparedTable(store, manifest, files)
+
+
+def store_files(store: Store, write_id: str, files: pa.Table, recipe: str) -> dict[str, Any]:
+    """Put the table of files, and return its entry for a header's `sidecars`."""
+    sink = io.BytesIO()
+    pq.write_table(files, sink, compression="zstd")
+    key = f"{write_id}/files.parquet"
+    return sidecars.store_object(store, sidecars.FILES, key, sink.getvalue(), recipe=recipe, files=files.num_rows)
+
+
+def counts_of(good: pa.Table) -> dict[str, dict[str, int]]:
+    """Return split to class to number of files."""
+    groups = good.group_by(["split", "class_name"]).aggregate([([], "count_all")]).to_pylist()
+    counts: dict[str, dict[str, int]] = {}
+    for row in sorted(groups, key=lambda row: (row["split"], row["class_name"])):
+        counts.setdefault(row["split"], {})[row["class_name"]] = row["count_all"]
+    return counts
+
+
+def bad_in(files: pa.Table) -> list[tuple[str, str]]:
+    """Return (path, reason) of every file that is no image."""
+    refused = files.filter(pc.is_valid(files.column("reason")))
+    return list(zip(refused.column("path").to_pylist(), refused.column("reason").to_pylist(), strict=True))
+
+
+def _manifest(store: Store, version: int | None, tag: str | None) -> Manifest:
+    try:
+        return load_manifest(store, version=chosen_version(store, version, tag))
+    except StoreNotFound as error:
+        is_older = next(iter(store.list("_tables")), None) is not None
+        found = "it has the tables of a Smalti before versions, which are not read" if is_older else "check the address"
+        raise StoreNotFound(
+            f"{store.url} holds no prepared images: {found}; `update_prepared` makes them", url=store.url
         ) from error
-    if not is_named:
-        raise FormatError(f"{store.locate(key)} is not the table {name}; delete it, and the images are prepared again")
-    unknown = set(pc.unique(files.column("part").drop_null()).to_pylist()) - parts.keys()
-    if unknown:
-        raise FormatError(f"{store.locate(key)} names rows in {min(unknown)}, which is none of its parts")
-    return PreparedTable(store.url, name, files.replace_schema_metadata(None), parts)
 
 
-def table_key(name: str) -> str:
-    """Return the key of a table."""
-    return f"_tables/{name}.arrow"
+def _entry(store: Store, manifest: Manifest) -> Mapping[str, Any]:
+    entry = sidecars.entry_of(manifest.sidecars, sidecars.FILES)
+    if entry is None:
+        raise FormatError(f"version {manifest.version} of {store.url} holds no prepared images: it is a shard set")
+    return entry

@@ -1,15 +1,16 @@
 """The update of prepared images to the state of their folder: only new and changed files are read and decoded.
 
-    1. the newest table of the same source and options lists what is prepared already;
+    1. the newest version by the same source and options lists what is prepared already;
     2. new and changed files are prepared on Spark into parts of their own;
-    3. parts with few rows in use are joined, without decoding;
-    4. the new table is stored, then made the newest; parts that neither it nor the one before needs are removed;
-    5. parts that killed updates left long ago are removed too (`vacuum`).
+    3. parts with rows of changed or deleted files are copied without these, and small parts are joined, all without
+       decoding; the other parts are kept;
+    4. the parts and the table of files are published as one version (`catalog.publish`).
 
-A killed update leaves the old table as it was, and at worst parts that no table names, with a marker that assigns them
-to their write (`writes`).
+A killed update leaves the version before; its parts are removed by a later vacuum, by the marker of its write.
 """
 
+import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +21,29 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.catalog import new_write_id
-from smalti.errors import CommitConflict
-from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFile, ImageFolder
+from smalti.catalog import Draft, Manifest, new_write_id, publish, rollback, vacuum
+from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.publishing import check_target, replace_content
+from smalti.catalog.reading import headers_before
+from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import FILES as FILES_KIND
+from smalti.catalog.sidecars import entry_of
+from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
+from smalti.format import ShardInfo
+from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_images, validation_files
-from smalti.spark.prepared.newest import newest_table, point_at, put_table, show_table
-from smalti.spark.prepared.parts import ROW, join_small, recording_writer, rows_written
-from smalti.spark.prepared.store import delete_folder
-from smalti.spark.prepared.table import FILES, PreparedPart, PreparedTable, load_table, table_key
-from smalti.spark.prepared.vacuum import sweep_after_update
-from smalti.spark.prepared.writes import begin, check_own, end
+from smalti.spark.prepared.parts import (
+    FULL_ROWS,
+    ROW,
+    SCHEMA,
+    Copy,
+    copy_parts,
+    files_of,
+    parts_of,
+    write_prepared_rows,
+)
+from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
+from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import Answers, run_tasks
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
@@ -37,9 +51,12 @@ from smalti.storage.redact import redact
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Prepare = Callable[[Sequence[str], Store], Answers]
-"""Prepare the files with these paths into parts in a store; answers as `recording_writer`."""
-_RECIPE = 1  # increase it when the same file and options would give another image
+Prepare = Callable[[Sequence[str], str], Answers]
+"""Prepare the files with these paths into parts below this write id; answers as `write_prepared_rows`."""
+_RECIPE = 2  # increase it when the same file and options would give another image
+_SMALL_ROWS = FULL_ROWS // 4  # a part with fewer rows is small
+_MAX_SMALL_PARTS = 8  # more small parts than this are joined
+_VACUUM_EVERY = 16  # versions: a vacuum reads the headers of all
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,7 @@ class PreparedUpdate:
     kept: int
     """Number of files that were not read."""
     removed: int
-    """Number of files of the table before that are gone."""
+    """Number of files of the version before that are gone."""
 
 
 def update_prepared(
@@ -60,159 +77,241 @@ def update_prepared(
     folder: ImageFolder,
     path: str | Path,
     *,
-    name: str,
     options: PrepareOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PreparedUpdate:
-    """Make the table of exactly the images of this folder; prepare only new and changed files. Blocks.
+    """Publish a version of exactly the images of this folder, prepared; read only new and changed files. Blocks.
 
     A file whose label or split alone changed is not prepared again. Other values of `validation_fraction`,
-    `on_bad_image`, `seed` and `num_partitions` prepare no file again.
+    `on_bad_image`, `seed` and `num_partitions` prepare no file again. If nothing changed, nothing is published; if
+    everything is as in an earlier version, that version is rolled back to.
+
+    Read the images by `read_prepared` or `prepared_files`. Versions have the tools of shard sets: `smalti.catalog`,
+    `smalti history|verify|tag|vacuum`. Now and then an update vacuums versions that were superseded over seven days
+    ago.
 
     Args:
         spark: The session.
         folder: Current result of `list_images`.
-        path: A local folder or any address that `open_store` accepts; holds tables of many folders and options.
-        name: Name of the new table, which is part of a key: a digest of the folder and the options.
+        path: A local folder or any address that `open_store` accepts.
         options: As for `prepare_images`.
         storage_options: Credentials and endpoint of the store at `path`.
 
     Raises:
         BadImageError: The policy is `fail` and files are no images; all are named, also those that an earlier update
-            left out. Or no file is usable. The table before stays the newest.
+            left out. Or no file is usable. The version before stays the newest.
+        DatasetExists: There is a shard set at `path`.
+        CommitConflict: Another update published in between; this one published nothing.
         StoreError: An image cannot be read, or the result cannot be written.
-        CommitConflict: The update paused for days, and another one removed its parts; no table was published.
+        Otherwise: As for `catalog.publish`.
     """
-    options = options or PrepareOptions()
+    options, store = options or PrepareOptions(), open_store(path, storage_options)
 
-    def prepare(paths: Sequence[str], store: Store) -> Answers:
-        return run_tasks(prepare_images(spark, folder, options, only=paths), recording_writer(store))
+    def prepare(paths: Sequence[str], write_id: str) -> Answers:
+        work = functools.partial(write_prepared_rows, store, write_id)
+        return run_tasks(prepare_images(spark, folder, options, only=paths), work)
 
-    return bring_table_up_to_date(open_store(path, storage_options), folder, name, options, prepare)
-
-
-def bring_table_up_to_date(
-    store: Store, folder: ImageFolder, name: str, options: PrepareOptions, prepare: Prepare
-) -> PreparedUpdate:
-    """Do what `update_prepared` documents, with any function that prepares files."""
-    recipe, write_id = recipe_of(folder, options), new_write_id()
-    base = newest_table(store, recipe)
-    fingerprints = {file.path: _fingerprint(file) for file in folder.files}
-    rows, parts = (
-        _unchanged(base, fingerprints) if base is not None else ROW.empty_table(),
-        dict(base.parts if base else {}),
-    )
-    fresh = sorted(fingerprints.keys() - set(rows.column("path").to_pylist()))
-    begin(store, write_id)
-    try:
-        answers = prepare(fresh, store.child(write_id)) if fresh else []
-        _check_policy(answers, rows, options, of=len(fingerprints))
-        added, new_parts = rows_written(answers, write_id)
-        table = table_of(store, name, folder, options, pa.concat_tables([rows, added]), {**parts, **new_parts})
-        if not table.rows:
-            raise bad_images(list(table.bad), of=len(fingerprints))
-        table = join_small(store, table, write_id)
-    except BaseException:
-        delete_folder(store, write_id)  # the marker stays: an orphaned task may still put a part
-        raise
-    show_own(store, table, recipe, write_id)
-    sweep_after_update(store, known={*table.parts, *parts})
-    gone = 0 if base is None else len(set(base.files.column("path").to_pylist()) - fingerprints.keys())
-    return PreparedUpdate(table, prepared=len(fresh), kept=len(fingerprints) - len(fresh), removed=gone)
+    return bring_up_to_date(store, folder, options, prepare, spark)
 
 
-def show_own(store: Store, table: PreparedTable, recipe: str, write_id: str) -> None:
-    """Store the table and make it the newest, unless vacuum has marked this write as dead.
-
-    Raises:
-        CommitConflict: It has; no table is published.
-    """
-    if not any(part.startswith(f"{write_id}/") for part in table.parts):
-        end(store, write_id)
-        show_table(store, table, recipe)
-        return
-    check_own(store, write_id)
-    put_table(store, table)
-    try:
-        check_own(store, write_id)  # a vacuum that starts after this check sees the table
-    except CommitConflict:
-        store.delete(table_key(table.name))
-        raise
-    point_at(store, table.name, recipe)
-
-
-def show_again(
+def find_prepared(
     folder: ImageFolder,
     path: str | Path,
     *,
-    name: str,
     options: PrepareOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> PreparedTable | None:
-    """Make the table of this name the newest again, and return it; None if there is none. Needs no Spark.
+) -> PreparedUpdate | None:
+    """Return what `update_prepared` would, if there is nothing to do for it, else None. Needs no Spark.
 
     Raises:
-        BadImageError: The policy is `fail`, and files of the table are no images.
-        FormatError: The object of this name is no table of prepared images.
+        Otherwise: As for `update_prepared`.
     """
-    store, options = open_store(path, storage_options), options or PrepareOptions()
-    table = load_table(store, name)
-    if table is not None:
-        if table.bad and options.on_bad_image == "fail":
-            raise bad_images(list(table.bad), of=table.files.num_rows)
-        point_at(store, table.name, recipe_of(folder, options))
-    return table
+    options = options or PrepareOptions()
+    return _Update(open_store(path, storage_options), folder, options).find()
+
+
+def bring_up_to_date(
+    store: Store, folder: ImageFolder, options: PrepareOptions, prepare: Prepare, spark: "SparkSession | None" = None
+) -> PreparedUpdate:
+    """Do what `update_prepared` documents, with any function that prepares files."""
+    update = _Update(store, folder, options)
+    return update.find() or update.run(prepare, spark)
+
+
+class _Update:
+    """One update: the wanted files, and the versions there are."""
+
+    def __init__(self, store: Store, folder: ImageFolder, options: PrepareOptions) -> None:
+        self.store, self.folder, self.options = store, folder, options
+        self.recipe = recipe_of(folder, options)
+        self.wanted = _wanted(folder, options)
+        self.name = _digest_of(self.recipe, self.wanted)
+        self.newest = check_target(store, "overwrite").header
+        if self.newest is not None and entry_of(self.newest.sidecars, FILES_KIND) is None:
+            raise DatasetExists(
+                f"{store.url} holds a shard set, and no prepared images: choose another place for these", url=store.url
+            )
+
+    def find(self) -> PreparedUpdate | None:
+        """Return the version with the wanted files, made the newest; None if there is none."""
+        found = self._header_with(lambda header: header.lineage.get("images") == self.name)
+        if found is None:
+            return None
+        table = table_in(self.store, read_manifest(self.store, found))
+        self._check_policy(table.files)
+        if found is not self.newest:
+            table = table_in(self.store, rollback(self.store, found.version))
+        return PreparedUpdate(table, prepared=0, kept=table.files.num_rows, removed=0)
+
+    def run(self, prepare: Prepare, spark: "SparkSession | None") -> PreparedUpdate:
+        """Prepare, copy, publish."""
+        header = self._header_with(self._is_base)
+        base = table_in(self.store, read_manifest(self.store, header)) if header is not None else None
+        known = base.files if base is not None else FILES.empty_table()
+        same = self._unchanged(known)
+        fresh = sorted(set(self.wanted.column("path").to_pylist()) - set(same.column("path").to_pylist()))
+        write_id = new_write_id()
+        markers.begin(self.store, write_id)
+        try:
+            answers = prepare(fresh, write_id) if fresh else []
+            files = self._joined(pa.concat_tables([same.select(ROW.names), files_of(answers)]))
+            self._check_policy(files)
+            kept, copies = _divide(base.parts if base is not None else (), same)
+            copied = copy_parts(spark, self.store, write_id, copies)
+            files = _moved(files, copied)
+            draft = Draft(
+                write_id,
+                SCHEMA,
+                [*kept, *parts_of(copied), *parts_of(answers)],
+                lineage={
+                    "images": self.name,
+                    "folder": redact(self.folder.source),
+                    "size": self.options.size,
+                    "quality": self.options.quality,
+                },
+                metadata={"classes": list(self.folder.classes), "counts": counts_of(files.filter(_is_good(files)))},
+                sidecars=(store_files(self.store, write_id, files, self.recipe),),
+            )
+        except BaseException:
+            _delete_folder(self.store, write_id)  # the marker stays: an orphaned task may still put a part
+            raise
+        manifest = self._publish(draft, header)
+        markers.end(self.store, write_id)
+        if manifest.version % _VACUUM_EVERY == 0:
+            with contextlib.suppress(SmaltiError):
+                vacuum(self.store, dry_run=False)
+        gone = len(set(known.column("path").to_pylist()) - set(files.column("path").to_pylist()))
+        table = PreparedTable(self.store, manifest, files)
+        return PreparedUpdate(table, prepared=len(fresh), kept=files.num_rows - len(fresh), removed=gone)
+
+    def _is_base(self, header: Header) -> bool:
+        return (entry_of(header.sidecars, FILES_KIND) or {}).get("recipe") == self.recipe
+
+    def _header_with(self, fits: Callable[[Header], bool]) -> Header | None:
+        """Return the newest version that fits and was not vacuumed."""
+        if self.newest is None or fits(self.newest):
+            return self.newest
+        before = headers_before(self.store, self.newest)
+        expired = self.newest.expired
+        return next((header for header in before if header.version not in expired and fits(header)), None)
+
+    def _unchanged(self, known: pa.Table) -> pa.Table:
+        """Return the known results of the wanted files that have not changed."""
+        marks = dict(zip(*(self.wanted.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True))
+        found = zip(*(known.column(name).to_pylist() for name in ("path", "fingerprint")), strict=True)
+        return known.filter(pa.array([marks.get(path) == mark for path, mark in found], pa.bool_()))
+
+    def _joined(self, results: pa.Table) -> pa.Table:
+        whole = self.wanted.join(results, "path", join_type="left outer").sort_by("path")
+        return whole.select(FILES.names).cast(FILES).combine_chunks()
+
+    def _check_policy(self, files: pa.Table) -> None:
+        """Raise an error that names every bad file, found now or earlier, if the policy is `fail` or none is good."""
+        bad = bad_in(files)
+        if len(bad) == files.num_rows or (bad and self.options.on_bad_image == "fail"):
+            raise bad_images(bad, of=files.num_rows)
+
+    def _publish(self, draft: Draft, base: Header | None) -> Manifest:
+        newest = self.newest
+        if newest is None:
+            try:
+                return publish(self.store, draft, mode="create")
+            except DatasetExists as error:
+                raise CommitConflict(
+                    f"{self.store.url}: another update published first; nothing of this one is visible. Update again",
+                    write_id=draft.write_id,
+                ) from error
+        if base is newest:
+            return publish_from(self.store, read_manifest(self.store, newest), draft, operation="overwrite")
+        # Parts of an older version may be removed by a vacuum, which publishes: then this fails.
+        return replace_content(self.store, draft, based_on=newest.version, operation="overwrite")
 
 
 def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
     """Return a digest of the folder and of the options that decide which image a file becomes.
 
-    `on_bad_image` is not among them: a table lists bad images under either policy.
+    `on_bad_image` is not among them: a version lists bad images under either policy.
     """
     facts = [_RECIPE, redact(folder.source), options.size, options.quality]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-def table_of(
-    store: Store,
-    name: str,
-    folder: ImageFolder,
-    options: PrepareOptions,
-    rows: pa.Table,
-    parts: Mapping[str, PreparedPart],
-) -> PreparedTable:
-    """Return the table of a folder from the results for its files (`ROW`), without parts that have none of them."""
+def _wanted(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
     validation = validation_files(folder, options)
-    files = {
+    columns = {
         "path": [file.path for file in folder.files],
-        "fingerprint": [_fingerprint(file) for file in folder.files],
-        "label": pa.array([file.label for file in folder.files], pa.int32()),
+        "label": [file.label for file in folder.files],
         "class_name": [folder.classes[file.label] for file in folder.files],
         "split": [VALIDATION if file.path in validation else TRAIN for file in folder.files],
+        "fingerprint": [f"{file.num_bytes} {file.modified}" for file in folder.files],
     }
-    whole = pa.table(files).join(rows, "path", join_type="left outer").sort_by("path").select(FILES.names).cast(FILES)
-    used = sorted(pc.unique(whole.column("part")).drop_null().to_pylist())
-    return PreparedTable(store.url, name, whole.combine_chunks(), {key: parts[key] for key in used})
+    return pa.table({name: pa.array(values, FILES.field(name).type) for name, values in columns.items()})
 
 
-def _fingerprint(file: ImageFile) -> str:
-    """Return a text that changes with the file's content."""
-    return f"{file.num_bytes} {file.modified}"
+def _digest_of(recipe: str, wanted: pa.Table) -> str:
+    """Return a digest of everything that decides the rows."""
+    digest = hashlib.sha256(recipe.encode())
+    for row in zip(*(column.to_pylist() for column in wanted.sort_by("path").columns), strict=True):
+        digest.update(f"{json.dumps(row)}\n".encode())
+    return digest.hexdigest()
 
 
-def _unchanged(base: PreparedTable, fingerprints: Mapping[str, str]) -> pa.Table:
-    """Return the results for the files that have not changed."""
-    paths, known = (base.files.column(name).to_pylist() for name in ("path", "fingerprint"))
-    same = [fingerprints.get(path) == mark for path, mark in zip(paths, known, strict=True)]
-    return base.files.filter(pa.array(same, pa.bool_())).select(ROW.names)
+def _divide(parts: Sequence[ShardInfo], same: pa.Table) -> tuple[list[ShardInfo], list[Copy]]:
+    """Return the parts to keep as they are, and those of which rows are copied."""
+    rows: dict[str, list[str]] = {part.raw.basename: [] for part in parts}
+    for path, part in zip(same.column("path").to_pylist(), same.column("part").to_pylist(), strict=True):
+        if part is not None:
+            rows[part].append(path)
+    left = {part.raw.basename: len(rows[part.raw.basename]) for part in parts}
+    small = {name for name, count in left.items() if 0 < count < _SMALL_ROWS}
+    joined = small if len(small) > _MAX_SMALL_PARTS else set()
+    kept = [part for part in parts if left[part.raw.basename] == part.samples and part.raw.basename not in joined]
+    names = {part.raw.basename for part in kept}
+    copies = [Copy(part, rows[name]) for part in parts if (name := part.raw.basename) not in names and rows[name]]
+    return kept, sorted(copies, key=lambda copy: -len(copy.paths))
 
 
-def _check_policy(answers: Answers, unchanged: pa.Table, options: PrepareOptions, *, of: int) -> None:
-    """Raise an error that names every bad file, found now or earlier, if the policy is `fail`."""
-    if options.on_bad_image != "fail":
-        return
-    known = unchanged.filter(pc.is_valid(unchanged.column("reason")))
-    before = zip(known.column("path").to_pylist(), known.column("reason").to_pylist(), strict=True)
-    bad = sorted([*before, *((path, reason) for _, answer in answers for path, reason in answer["bad"])])
-    if bad:
-        raise bad_images(bad, of=of)
+def _moved(files: pa.Table, copied: Answers) -> pa.Table:
+    """Return the table of files with the parts to which rows were copied."""
+    places = {
+        path: part.raw.basename
+        for answer in copied
+        for part in parts_of([answer])
+        for path in files_of([answer]).column("path").to_pylist()
+    }
+    if not places:
+        return files
+    columns = zip(files.column("path").to_pylist(), files.column("part").to_pylist(), strict=True)
+    parts = pa.array([places.get(path, part) for path, part in columns], pa.string())
+    return files.set_column(FILES.get_field_index("part"), FILES.field("part"), parts)
+
+
+def _is_good(files: pa.Table) -> Any:
+    return pc.is_valid(files.column("part"))
+
+
+def _delete_folder(store: Store, name: str) -> None:
+    """Delete all objects of a folder. Best effort: nothing names what remains, and errors are ignored."""
+    with contextlib.suppress(StoreError):
+        for item in store.list(name):
+            store.delete(item.key)
