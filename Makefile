@@ -48,7 +48,7 @@ test-nightly:   ## test-search and test-servers, each even if the other fails
 test-search: $(READY) ## all searches with a fresh seed, which is printed (SMALTI_SEED=7 for that one)
 	@SMALTI_SEED=$${SMALTI_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} $(PYTEST) -m search $(ARGS)
 
-test-servers: $(READY) ## the contract suite on Ceph's RADOS gateway and OpenSSH, unpacked from Debian's packages
+test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from Debian's packages
 	@$(BIN)/python tools/debian_servers.py
 	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py -q
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.stages import REPOSITORY, detect_stage
 
-SETTINGS = REPOSITORY / "dagster.yaml.example"
+SETTINGS = REPOSITORY / "deploy" / "sqlite" / "dagster.yaml"
 
 
 def detect_home() -> Path:
@@ -20,7 +20,7 @@ def detect_home() -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder, and give it the settings of `dagster.yaml.example` unless it has its own."""
+    """Make the folder, and give it the settings of `deploy/sqlite/dagster.yaml` unless it has its own."""
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
         shutil.copyfile(SETTINGS, home / "dagster.yaml")

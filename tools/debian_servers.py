@@ -1,9 +1,10 @@
-"""Unpack Ceph's gateway and OpenSSH's server from Debian below .venv/servers/debian, for `make test-nightly`.
+"""Unpack Ceph's gateway, OpenSSH and PostgreSQL from Debian below .venv/servers/debian, for `make test-nightly`.
 
     python tools/debian_servers.py
 
 Needs apt-get and dpkg (Debian, Ubuntu) and their lists of packages; no root, nothing is installed. Where the programs
-are installed already (`apt-get install ceph-mon ceph-osd radosgw ceph-common openssh-server`), nothing is done.
+are installed already (`apt-get install ceph-mon ceph-osd radosgw ceph-common openssh-server postgresql`), this does
+nothing.
 """
 
 import shutil
@@ -11,14 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ("ceph-mon", "ceph-osd", "radosgw", "ceph-common", "openssh-server")
-PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "sshd")
+PACKAGES = ("ceph-mon", "ceph-osd", "radosgw", "ceph-common", "openssh-server", "postgresql")
+PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "sshd", "initdb")
 TARGET = Path(__file__).resolve().parents[1] / ".venv" / "servers" / "debian"
 
 
 def main() -> None:
     """Download what apt-get says that they need, and unpack it."""
-    places = f"/usr/bin:/usr/sbin:{TARGET}/usr/bin:{TARGET}/usr/sbin"
+    folders = [root / part for root in (Path("/"), TARGET) for part in ("usr/bin", "usr/sbin")]
+    for root in (Path("/"), TARGET):
+        folders += root.glob("usr/lib/postgresql/*/bin")
+    places = ":".join(map(str, folders))
     missing = [program for program in PROGRAMS if not shutil.which(program, path=places)]
     if not missing:
         return

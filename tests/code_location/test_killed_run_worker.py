@@ -108,7 +108,7 @@ def start_worker(home: Path, root: Path, mark: str) -> "subprocess.Popen[bytes]"
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     """A run with a training and a Spark task, both going on when the run worker gets SIGKILL."""
     root, home, mark = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("home"), uuid.uuid4().hex
-    settings = yaml.safe_load((REPOSITORY / "dagster.yaml.example").read_text())
+    settings = yaml.safe_load((REPOSITORY / "deploy/sqlite/dagster.yaml").read_text())
     settings["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
     (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
     metadata = {"classes": ["red", "green", "blue"], "counts": {"train": {}}, "image_size": 24}

@@ -131,7 +131,7 @@ def test_pool_slots_of_a_dead_run_are_freed_when_its_processes_have_ended() -> N
     """Ranks have ten seconds to save; a slot that is free before would run two trainings side by side."""
     from smalti.process import GRACE_SECONDS
 
-    monitoring = yaml.safe_load((REPOSITORY / "dagster.yaml.example").read_text())["run_monitoring"]
+    monitoring = yaml.safe_load((REPOSITORY / "deploy/sqlite/dagster.yaml").read_text())["run_monitoring"]
     freed_after = monitoring["free_slots_after_run_end_seconds"]
     assert freed_after >= GRACE_SECONDS
     assert freed_after + monitoring["poll_interval_seconds"] <= 15

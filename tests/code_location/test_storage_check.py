@@ -46,7 +46,7 @@ def test_it_is_no_part_of_the_jobs_of_the_data_set(storage: LocalStorage) -> Non
     defs = dg.Definitions.merge(define(FLOWERS, storage=storage), dg.Definitions(jobs=[job]))
     for name in ("flowers_reshard_job", "flowers_everything_job"):
         steps = {node.name for node in defs.resolve_job_def(name).nodes}
-        assert "flowers__raw_every_class_can_be_split" in steps
+        assert "flowers__data" in steps
         assert "flowers__raw_storage_reachable" not in steps
     (step,) = (node.name for node in defs.resolve_job_def("storage_reachable_job").nodes)
     assert step == "flowers__raw_storage_reachable"

@@ -13,12 +13,13 @@ LIBRARIES = ("usr/lib/{arch}", "usr/lib/{arch}/ceph", "lib/{arch}")
 def find(program: str) -> str:
     """The program's path; a failure that says what to install where it is not there."""
     places = [UNPACKED / part for part in ("usr/bin", "usr/sbin")]
+    places += [each for root in (Path("/"), UNPACKED) for each in root.glob("usr/lib/postgresql/*/bin")]
     found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(map(str, places)))
     found = found or shutil.which(program, path="/usr/sbin:/sbin")
     if not found:
         pytest.fail(
             f"{program} is not here: `python tools/debian_servers.py` unpacks it below .venv; as root you may "
-            "also apt-get install ceph-mon ceph-osd radosgw ceph-common openssh-server",
+            "also apt-get install ceph-mon ceph-osd radosgw ceph-common openssh-server postgresql",
             pytrace=False,
         )
     return found
