@@ -8,12 +8,12 @@ import json
 import re
 import threading
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.storage.servers.loopback import LoopbackHandler, LoopbackServer
 
 PAGE = 5  # small, so that listings have pages
-DATE = "2026-01-02T03:04:05.000Z"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class GcsJsonServer(LoopbackServer):
         super().__init__(Handler)
         self.token, self.keeps_conditions = token, True
         self.objects: dict[str, tuple[bytes, int]] = {}
+        self.times: dict[str, str] = {}
         self.uploads: dict[str, tuple[str, dict[str, str], bytearray]] = {}
         self.generations = itertools.count(1_700_000_000_000_001)
         self.lock = threading.Lock()
@@ -99,6 +100,7 @@ class Handler(LoopbackHandler):
         if required is not None and server.keeps_conditions and int(required) != there:
             return self.refuse(412, "At least one of the pre-conditions you specified did not hold.")
         server.objects[name] = (data, next(server.generations))
+        server.times[name] = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if server.lose:
             server.lose -= 1
             self.close_connection = True
@@ -141,7 +143,8 @@ class Handler(LoopbackHandler):
     def described(self, name):
         data, generation = self.server.objects[name]
         facts = {"name": name, "bucket": self.server.bucket, "size": str(len(data)), "generation": str(generation)}
-        return facts | {"kind": "storage#object", "updated": DATE, "timeCreated": DATE, "etag": f"CL{generation}"}
+        time = self.server.times[name]
+        return facts | {"kind": "storage#object", "updated": time, "timeCreated": time, "etag": f"CL{generation}"}
 
     def refuse(self, status, message):
         return self.send(status, json.dumps({"error": {"code": status, "message": message}}).encode())
