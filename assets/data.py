@@ -21,7 +21,8 @@ from assets.prepared import prepared_config, prepared_spec, prepared_stage
 from assets.raw import raw_config, raw_spec, raw_stage
 from assets.shard_tags import release_ended_trainings
 from assets.shards import shards_config, shards_spec, shards_stage
-from assets.stage import Facts, StageInput, StageResult, stage_op
+from assets.sources.partitions import read_before
+from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 
@@ -57,6 +58,7 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
         [check.spec for stage in stages for check in checks[stage]],
         config=data_config(declared),
         pool="spark",
+        partitions=declared.partitions_definition,
     )
     def data(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: SparkResource
@@ -114,6 +116,7 @@ def _make(
         context.log,
         upstream={each: run.facts(each) for each in _needs(declared, stage)},
         last=facts_of(last) if last is not None else {},
+        partitions=_partitions_of(context, declared) if declared.partitions is not None else None,
     )
     result: StageResult = _STAGES[stage](step, config, storage, spark)
     run.keep(stage, result.facts)
@@ -123,6 +126,12 @@ def _make(
     yield dg.MaterializeResult(
         asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=result.metadata
     )
+
+
+def _partitions_of(context: dg.AssetExecutionContext, declared: Declaration) -> RunPartitions:
+    """Return the partitions of a run, and what was read of all others."""
+    keys = tuple(context.partition_keys)
+    return RunPartitions(keys, read_before(context.instance, declared, without=keys))
 
 
 def _needs(declared: Declaration, stage: Stage) -> tuple[Stage, ...]:

@@ -7,6 +7,7 @@ is built from them (`assets.raw` to `assets.model`, `pipelines.data_set`), crede
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args
 
 import dagster as dg
@@ -16,6 +17,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Stage = Literal["raw", "prepared", "shards", "model"]
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
+
+PARTITION = "{partition}"
+"""Stands for the key of a partition in the address of its images."""
 
 MANIFESTS = (".csv", ".parquet")
 """Endings of the names of manifests."""
@@ -85,6 +89,49 @@ class Source(dg.Model, dg.Resolvable):
     def kind(self) -> Literal["images", "rows"]:
         """`images` for folders, manifests and generated sets, `rows` for tables, queries and DataFrames."""
         return "rows" if self.form in ("table", "sql", "dataframe") else "images"
+
+
+_WINDOWS: dict[str, Callable[..., dg.PartitionsDefinition[str]]] = {
+    "hour": dg.HourlyPartitionsDefinition,
+    "day": dg.DailyPartitionsDefinition,
+    "week": dg.WeeklyPartitionsDefinition,
+    "month": dg.MonthlyPartitionsDefinition,
+}
+
+
+class Partitions(dg.Model, dg.Resolvable):
+    """Partitions of the source: a run reads its own, and the shard set holds those that were read so far.
+
+    The address of images holds `{partition}`, such as `s3://lake/photos/day={partition}`; rows have a column.
+    """
+
+    by: Literal["hour", "day", "week", "month", "key"] = Field(
+        description="Windows of time, or keys that are found in the source (images) or added in the UI (rows)."
+    )
+    start: str | None = Field(
+        default=None, description="Key of the first window: 2026-11-01, or 2026-11-01-00:00 of hours. Not of keys."
+    )
+    timezone: str = Field(default="UTC", description="Of the windows.")
+    column: str | None = Field(
+        default=None, description="Rows only: column that holds the key of each row, as text or date."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_start(self) -> "Partitions":
+        if (self.by == "key") != (self.start is None):
+            raise ValueError("`start` is the first window of time: give it unless partitions are by `key`")
+        try:
+            if self.start is not None:
+                self.definition("").get_first_partition_key()
+        except ValueError as error:
+            raise ValueError(f"`start` must be like 2026-11-01, of hours 2026-11-01-00:00: {error}") from error
+        return self
+
+    def definition(self, name: str) -> dg.PartitionsDefinition[str]:
+        """Return Dagster's definition of the partitions of a data set."""
+        if self.start is None:
+            return dg.DynamicPartitionsDefinition(name=f"{name}_partitions")
+        return _WINDOWS[self.by](start_date=self.start, timezone=self.timezone)
 
 
 class Split(dg.Model, dg.Resolvable):
@@ -211,6 +258,7 @@ class Declaration(dg.Model, dg.Resolvable):
     name: str = Field(description="Prefix of all keys, jobs and sensors: lower case letters, digits and _.")
     description: str = ""
     source: Source
+    partitions: Partitions | None = Field(default=None, description="By default the source is read as a whole.")
     split: Split = Split()
     prepare: Prepare | None = Field(
         default=None, description="By default images are stored at 96 pixels, and rows as they are."
@@ -240,7 +288,13 @@ class Declaration(dg.Model, dg.Resolvable):
             _refuse_for_images(self)
         else:
             _refuse_for_rows(self)
+        _refuse_partitions(self)
         return self
+
+    @property
+    def partitions_definition(self) -> dg.PartitionsDefinition[str] | None:
+        """The partitions of raw data, prepared rows and shards; None without any."""
+        return self.partitions.definition(self.name) if self.partitions is not None else None
 
     @property
     def image(self) -> Image:
@@ -287,7 +341,7 @@ class Declaration(dg.Model, dg.Resolvable):
     def code_version(self, stage: Stage, number: str) -> str:
         """Return the version of an asset's code: its own number, and a digest of what the declaration says about it."""
         sections: dict[Stage, tuple[str, ...]] = {
-            "raw": ("source",),
+            "raw": ("source", "partitions"),
             "prepared": ("prepare", "split"),
             "shards": ("shards", "split"),
             "model": ("train",),
@@ -318,6 +372,23 @@ def _refuse_for_rows(declared: Declaration) -> None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
     if declared.train is not None:
         raise ValueError("`train` needs a source of images: the shipped task is image classification")
+
+
+def _refuse_partitions(declared: Declaration) -> None:
+    partitions, source = declared.partitions, declared.source
+    if partitions is None:
+        if source.folder is not None and PARTITION in source.folder:
+            raise ValueError(f"`source.folder` has {PARTITION}: declare `partitions`")
+        return
+    if source.kind == "rows" and partitions.column is None:
+        raise ValueError("`partitions` of rows need `column`: the column that holds the key of each row")
+    if source.kind == "images" and (source.folder or "").count(PARTITION) != 1:
+        raise ValueError(
+            f"`partitions` of images need `source.folder` with {PARTITION} once, such as "
+            f"s3://lake/photos/day={PARTITION}, found {source.text or 'no folder'!r}"
+        )
+    if source.kind == "images" and partitions.column is not None:
+        raise ValueError("`partitions.column` needs a source of rows")
 
 
 def _require_import_path(name: str, text: str) -> None:

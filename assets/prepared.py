@@ -18,7 +18,7 @@ from assets.places import Place, place_of
 from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import Value, table
 from assets.sources.inventory import load_inventory
-from assets.sources.rows import function_digest, preview_function, read_again, require_same
+from assets.sources.rows import function_digest, preview_function, read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -128,9 +128,7 @@ def _show_rows(step: StageInput, spark: SparkResource) -> StageResult:
         shown = {name: step.last[name] for name in names}  # no Spark is started for nothing
     else:
         with spark.session(step.log.info) as session:
-            frame, found = read_again(session, declared, source)
-            require_same(found, source, declared)
-            schema, rows = preview_function(frame, function)
+            schema, rows = preview_function(read_again(session, declared, source), function)
         shown = {"first rows": table(rows), "dagster/column_schema": schema}
     facts = {"function": function, "digest": digest, "source": source.get("source", "")}
     return StageResult(data_version=digest, metadata=facts | shown)

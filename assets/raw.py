@@ -10,12 +10,21 @@ from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import table
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
-from assets.sources.rows import RowsConfig, column_schema, read_source, rows_config, watched_digest
+from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
+from assets.sources.rows import (
+    RowsConfig,
+    column_schema,
+    identify_partitions,
+    read_frame,
+    rows_config,
+    watched_digest,
+)
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
 from smalti.spark import ImageFolder
+from smalti.spark.rows import identity_of
 from smalti.storage import open_store
 
 _CODE_VERSION = "1"
@@ -50,7 +59,12 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     declared, last = step.declared, step.last
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
-    folder = find_images(declared, config, storage)
+    own: dict[str, str] = {}
+    if step.partitions is None:
+        folder = find_images(declared, config, storage)
+    else:
+        folder, own = read_partitions(declared, config.address, step.partitions, storage)
+        step.log.info("%s", describe_partitions(own, step.partitions))
     step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
     key, is_same = inventory_key(folder), last.get("digest") == folder.digest and last.get("folder") == folder.source
     before = folder if is_same else _inventory_of(last, declared, storage)
@@ -72,6 +86,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
             "digest": folder.digest,
             "inventory": key,
             "dagster/size_bytes": folder.num_bytes,
+            **({PARTITIONS: dg.MetadataValue.json(own)} if step.partitions is not None else {}),
             **overrides(config),
         },
     )
@@ -81,7 +96,12 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
     declared = step.declared
     watched = watched_digest(declared, config, storage)  # before the rows are read, so that no change is missed
     with spark.session(step.log.info) as session:
-        frame, found = read_source(session, declared, config)
+        frame = read_frame(session, declared, config)
+        of_partitions: dict[str, Any] = {}
+        if step.partitions is None:
+            found = identity_of(frame)
+        else:
+            found, of_partitions = identify_partitions(frame, declared, step.partitions)
         schema = column_schema(frame)
     return StageResult(
         data_version=found.digest,
@@ -96,6 +116,7 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
             **({"dagster/row_count": found.rows} if found.rows is not None else {}),
             "dagster/column_schema": schema,
+            **of_partitions,
             **overrides(config),
         },
     )

@@ -12,7 +12,7 @@ from assets.declaration import Declaration
 from assets.places import Place, shards_of
 from assets.prepared import prepared_of, rows_digest
 from assets.reports.tables import Value, table
-from assets.sources.rows import WriteRows, publish_rows, read_again, require_same
+from assets.sources.rows import WriteRows, publish_partitions, publish_rows, read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -144,6 +144,11 @@ def _publish_rows(
             f"{prepared} was not made from the rows and the function that there are now: materialise it first",
             allow_retries=False,
         )
+    if config.rewrite and declared.partitions is not None:
+        raise dg.Failure(
+            "`rewrite` is not for a partitioned source: change a declared option, or remove the shard set",
+            allow_retries=False,
+        )
     write = WriteRows(
         declared, str(rows["digest"]), config.compression or None, tuple(config.hashes), config.size_limit
     )
@@ -151,10 +156,14 @@ def _publish_rows(
     if manifest is not None:
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
     with spark.session(step.log.info) as session:
-        frame, found = read_again(session, declared, source)
-        require_same(found, source, declared)
-        manifest = publish_rows(frame, write, target, lineage=_origin(step, rows), is_rewrite=config.rewrite)
-    return Resharded(manifest, converted=manifest.rows, kept_shards=0)
+        if declared.partitions is not None:
+            manifest = publish_partitions(session, write, target, source, lineage=_origin(step, rows))
+        else:
+            frame = read_again(session, declared, source)
+            manifest = publish_rows(frame, write, target, lineage=_origin(step, rows), is_rewrite=config.rewrite)
+    before = {shard.stored.basename for shard in target.newest.shards} if target.newest is not None else set()
+    fresh = [shard for shard in manifest.shards if shard.stored.basename not in before]
+    return Resharded(manifest, sum(shard.samples for shard in fresh), len(manifest.shards) - len(fresh))
 
 
 def _origin(step: StageInput, rows: Facts) -> dict[str, Any]:

@@ -18,6 +18,16 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class RunPartitions:
+    """The partitions of a run, of a data set that has some."""
+
+    keys: tuple[str, ...]
+    """Those that the run reads."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Of all others that were read before: what the latest materialisation of `raw` says it has read, by key."""
+
+
+@dataclass(frozen=True)
 class StageInput:
     """What a stage is given beside its configuration and the resources."""
 
@@ -28,6 +38,8 @@ class StageInput:
     """Facts of the stages before that this one builds on."""
     last: Facts = field(default_factory=dict)
     """Facts of the materialisation before this one; empty if there is none."""
+    partitions: RunPartitions | None = None
+    """Of the run; None for a data set without any."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +95,29 @@ def stage_spec(
 
 
 def stage_op(
-    name: str, specs: Iterable[dg.AssetSpec], checks: Iterable[dg.AssetCheckSpec], *, config: type[dg.Config], pool: str
+    name: str,
+    specs: Iterable[dg.AssetSpec],
+    checks: Iterable[dg.AssetCheckSpec],
+    *,
+    config: type[dg.Config],
+    pool: str,
+    partitions: dg.PartitionsDefinition[str] | None = None,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone."""
+    """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone.
+
+    A backfill of many partitions is one run.
+    """
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         function.__annotations__["config"] = config
         made: dg.AssetsDefinition = dg.multi_asset(
-            name=name, specs=list(specs), check_specs=list(checks), can_subset=True, pool=pool
+            name=name,
+            specs=list(specs),
+            check_specs=list(checks),
+            can_subset=True,
+            pool=pool,
+            partitions_def=partitions,
+            backfill_policy=dg.BackfillPolicy.single_run() if partitions is not None else None,
         )(function)
         return made
 

@@ -6,7 +6,7 @@ from assets.checks.storage import build_storage_check
 from assets.data import build_data
 from assets.declaration import Declaration
 from assets.model import build_model
-from pipelines.automation.schedules import build_reshard_schedule
+from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor, is_watchable
 from pipelines.jobs import build_jobs
@@ -42,7 +42,9 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
         assets.append(build_model(declared, declared.train))
         if automation.train_on_new_version:
             sensors.append(build_train_sensor(declared))
-    schedules = [build_reshard_schedule(declared, automation.reshard)] if automation.reshard else []
+    schedules = []
+    if automation.reshard and is_schedulable(declared):
+        schedules.append(build_reshard_schedule(declared, automation.reshard))
     return dg.Definitions(
         assets=assets,
         asset_checks=[build_storage_check(declared)],

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,33 @@ from assets.configuration import with_defaults
 from assets.declaration import Declaration
 from assets.places import expand
 from assets.reports.tables import Value
+from assets.sources.partitions import PARTITIONS
+from assets.stage import RunPartitions
 from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.catalog.header import read_header
-from smalti.spark import dataframe_to_mds
+from smalti.spark import SourceFile, dataframe_to_mds, reshard_files
 from smalti.spark.prepared.reshard import Target
-from smalti.spark.rows import SPLIT, Identity, by_split, find_same, identity_of, with_split
-from smalti.spark.writing.transform import TransformRun, as_transform
+from smalti.spark.rows import (
+    SPLIT,
+    Identity,
+    by_split,
+    find_same,
+    identities_in,
+    identity_of,
+    in_partitions,
+    transformed,
+    with_split,
+)
+from smalti.spark.writing.transform import Transform, TransformRun, as_transform
 from smalti.storage import open_store
 from smalti.storage.redact import redact
 
 SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
 DataFrame = Any
+
+_DIGESTS = "digests of all partitions"
+"""In the metadata of `raw`, of rows: by key, what was read of each partition so far."""
 
 _RECIPE = 1  # another number when the same rows and options would give other shards
 _PREVIEW_ROWS = 64  # that a function is tried on
@@ -57,29 +72,93 @@ def rows_config(declared: Declaration) -> type[RowsConfig]:
     return with_defaults(RowsConfig, form=declared.source.form, source=declared.source.text)
 
 
-def read_source(session: SparkSession, declared: Declaration, config: RowsConfig) -> tuple[DataFrame, Identity]:
-    """Return the rows of the source, and what identifies them.
+def read_frame(session: SparkSession, declared: Declaration, config: RowsConfig) -> DataFrame:
+    """Return the rows of the source; lazy.
 
     Raises:
         dg.Failure: the source is of no known form.
     """
     text = expand(config.source)
     if config.form == "table" and declared.source.format is not None:
-        frame = session.read.format(declared.source.format).load(text)
-    elif config.form == "table":
-        frame = session.table(text)
-    elif config.form == "sql":
-        frame = session.sql(text)
-    elif config.form == "dataframe":
-        frame = load_function(text)(session)
-    else:
-        raise dg.Failure(f"`form` must be table, sql or dataframe, found {config.form!r}", allow_retries=False)
-    return frame, identity_of(frame)
+        return session.read.format(declared.source.format).load(text)
+    if config.form == "table":
+        return session.table(text)
+    if config.form == "sql":
+        return session.sql(text)
+    if config.form == "dataframe":
+        return load_function(text)(session)
+    raise dg.Failure(f"`form` must be table, sql or dataframe, found {config.form!r}", allow_retries=False)
 
 
-def read_again(session: SparkSession, declared: Declaration, facts: Mapping[str, Any]) -> tuple[DataFrame, Identity]:
-    """Return the rows that a materialisation of `raw` has read, and what identifies them now."""
-    return read_source(session, declared, RowsConfig(form=facts["form"], source=facts["reads"]))
+def identify_partitions(
+    frame: DataFrame, declared: Declaration, partitions: RunPartitions
+) -> tuple[Identity, dict[str, Any]]:
+    """Return what identifies the rows of all partitions, and metadata with the digests of each.
+
+    The rows of the run's own partitions are read. Those of all others are as earlier runs have found them.
+
+    Raises:
+        dg.Failure: no partition has rows.
+    """
+    column = _partition_column(declared)
+    found = identities_in(frame, column, partitions.keys)
+    own = {key: found[key].digest if key in found else "" for key in partitions.keys}
+    digests = {key: digest for key, digest in sorted({**partitions.others, **own}.items()) if digest}
+    if not digests:
+        raise dg.Failure(
+            f"{declared.source.text} has no rows whose {column!r} is one of {', '.join(partitions.keys)}, and no other "
+            "partition was read before",
+            allow_retries=False,
+        )
+    digest = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    count = sum(each.rows or 0 for each in found.values())
+    metadata = {
+        PARTITIONS: dg.MetadataValue.json(own),
+        _DIGESTS: dg.MetadataValue.json(digests),
+        "rows of this run's partitions": count,
+    }
+    return Identity(digest, "the content of the rows of each partition"), metadata
+
+
+def read_again(session: SparkSession, declared: Declaration, facts: Mapping[str, Any]) -> DataFrame:
+    """Return the rows that a materialisation of `raw` has read; of a partitioned source, those of its own partitions.
+
+    Raises:
+        dg.Failure: they changed since.
+    """
+    frame = read_frame(session, declared, RowsConfig(form=facts["form"], source=facts["reads"]))
+    if PARTITIONS in facts:
+        return _rows_of(frame, declared, facts, [key for key, digest in facts[PARTITIONS].items() if digest])
+    found = identity_of(frame).digest
+    if found != facts["digest"]:
+        raise _changed(declared, str(facts["source"]), str(facts["digest"]), found)
+    return frame
+
+
+def _rows_of(frame: DataFrame, declared: Declaration, facts: Mapping[str, Any], keys: Sequence[str]) -> DataFrame:
+    """Return the rows of some partitions, if they are still those that `raw` has read."""
+    column = _partition_column(declared)
+    found = identities_in(frame, column, keys)
+    for key in keys:
+        before, now = str(facts[_DIGESTS][key]), found[key].digest if key in found else ""
+        if before != now:
+            raise _changed(declared, f"partition {key} of {facts['source']}", before, now)
+    return in_partitions(frame, column, keys)
+
+
+def _partition_column(declared: Declaration) -> str:
+    column = declared.partitions.column if declared.partitions is not None else None
+    if column is None:
+        raise ValueError(f"data set {declared.name} declares no column of partitions")
+    return column
+
+
+def _changed(declared: Declaration, what: str, before: str, now: str) -> dg.Failure:
+    return dg.Failure(
+        f"{what} changed since {declared.key('raw').to_user_string()} was materialised (digest {before[:12]}, now "
+        f"{now[:12] or 'no rows'}): run {declared.name}_reshard_job, which reads it again",
+        allow_retries=False,
+    )
 
 
 def watched_digest(declared: Declaration, config: RowsConfig, storage: StorageResource) -> str | None:
@@ -95,21 +174,6 @@ def watched_digest(declared: Declaration, config: RowsConfig, storage: StorageRe
     for item in sorted(store.list(below), key=lambda item: item.key):
         digest.update(f"{item.key}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def require_same(found: Identity, facts: Mapping[str, Any], declared: Declaration) -> None:
-    """Return only if the rows are those that `raw` has read.
-
-    Raises:
-        dg.Failure: they changed since.
-    """
-    if found.digest != facts["digest"]:
-        raise dg.Failure(
-            f"{facts['source']} changed since {declared.key('raw').to_user_string()} was materialised (digest "
-            f"{str(facts['digest'])[:12]}, now {found.digest[:12]}): run {declared.name}_reshard_job, which reads it "
-            "again",
-            allow_retries=False,
-        )
 
 
 def column_schema(frame: DataFrame) -> dg.TableSchema:
@@ -193,10 +257,8 @@ def publish_rows(
     frame: DataFrame, write: WriteRows, target: Target, *, lineage: Mapping[str, Any], is_rewrite: bool = False
 ) -> Manifest:
     """Write rows as a new version of a shard set by `dataframe_to_mds`, and return it."""
-    declared, split = write.declared, write.declared.split
-    if split.column is None:
-        frame = with_split(frame, {"validation": split.validation, "test": split.test}, seed=split.seed, key=split.key)
-    column = split.column or SPLIT
+    declared, column = write.declared, write.declared.split.column or SPLIT
+    frame = _prepared(frame, declared, None)
     transform = by_split(load_function(declared.function), column) if declared.function is not None else None
     columns = declared.columns
     if columns is None and transform is None:
@@ -217,6 +279,64 @@ def publish_rows(
         lineage={"write": write.write_id, **lineage},
         storage_options=target.storage_options,
     )
+
+
+def publish_partitions(
+    session: SparkSession, write: WriteRows, target: Target, source: Mapping[str, Any], *, lineage: Mapping[str, Any]
+) -> Manifest:
+    """Publish a version with the rows of all partitions; only those of new and changed ones are read and written.
+
+    Args:
+        session: of Spark.
+        write: how the rows are written.
+        target: the shard set.
+        source: facts of `raw`.
+        lineage: kept in the manifest.
+
+    Raises:
+        dg.Failure: a partition changed since `raw` has read it.
+    """
+    declared, split = write.declared, write.declared.split
+    column, split_column = _partition_column(declared), split.column or SPLIT
+    transform = None
+    if declared.function is not None:
+        transform = by_split(by_split(load_function(declared.function), split_column), column)
+
+    def prepare(session: SparkSession, keys: Sequence[str]) -> DataFrame:
+        frame = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"]))
+        return _prepared(_rows_of(frame, declared, source, keys), declared, transform)
+
+    columns = declared.columns
+    if columns is not None:
+        columns = {column: "str", **columns}
+    elif transform is None:
+        names = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"])).columns
+        columns = {name: None for name in names if name != split_column}
+    code = function_digest(declared.function) if declared.function is not None else None
+    return reshard_files(
+        session,
+        [SourceFile(key, digest) for key, digest in source[_DIGESTS].items()],
+        target.url,
+        prepare=prepare,
+        recipe=[_RECIPE, split.model_dump(mode="json"), code],
+        path_column=column,
+        columns=columns,
+        nulls=declared.shards.nulls or "reject",
+        compression=write.compression,
+        hashes=write.hashes,
+        size_limit=write.size_limit,
+        partition_by=split_column,
+        lineage={"write": write.write_id, **lineage},
+        storage_options=target.storage_options,
+    )
+
+
+def _prepared(frame: DataFrame, declared: Declaration, transform: Transform | None) -> DataFrame:
+    """Return rows with their split, transformed if there is a function."""
+    split = declared.split
+    if split.column is None:
+        frame = with_split(frame, {"validation": split.validation, "test": split.test}, seed=split.seed, key=split.key)
+    return frame if transform is None else transformed(frame, transform)
 
 
 def _fresh(write_id: str, target: Target, *, is_rewrite: bool) -> str:

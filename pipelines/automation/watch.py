@@ -12,6 +12,7 @@ from assets.lineage import facts_of, materialisations
 from assets.sources.images import ImagesConfig, images_config, list_again
 from assets.sources.rows import RowsConfig, rows_config, watched_digest
 from pipelines.automation import debounce
+from pipelines.automation.partitions import look_at_partitions, request_partitions
 from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import job_name
 from resources.storage import StorageResource
@@ -40,7 +41,11 @@ def build_watch_sensor(
         config = rows_config(declared)() if declared.source.kind == "rows" else images_config(declared)()
         event = _last_read(instance, declared, config.described)
         facts = facts_of(event) if event is not None else {}
-        seen = _look(declared, config, storage, facts)
+        partitions = look_at_partitions(instance, declared, storage) if declared.partitions is not None else None
+        if partitions is None:
+            seen = _look(declared, config, storage, facts)
+        else:
+            seen = _Seen(config.described, partitions.digest, "digest")
         if seen is None:  # an archive, or a set that is drawn: there is no folder before a run made it
             raw = declared.key("raw").to_user_string()
             return dg.SensorResult(skip_reason=f"{raw} has not read {config.described} yet: launch {job} once")
@@ -56,8 +61,11 @@ def build_watch_sensor(
         if verdict.run_key is None:
             note = _describe_failure(instance, event)
             return dg.SensorResult(skip_reason=f"{seen.place}: {verdict.reason}{note}", cursor=cursor)
-        request = dg.RunRequest(run_key=f"{declared.name}:{verdict.run_key}", tags={SEEN_TAG: seen.digest})
-        return dg.SensorResult(run_requests=[request], cursor=cursor)
+        run_key, tags = f"{declared.name}:{verdict.run_key}", {SEEN_TAG: seen.digest}
+        if partitions is None:
+            return dg.SensorResult(run_requests=[dg.RunRequest(run_key=run_key, tags=tags)], cursor=cursor)
+        requests, added = request_partitions(instance, declared, partitions.changed, run_key=run_key, tags=tags)
+        return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=added, cursor=cursor)
 
     return sensor
 
@@ -74,7 +82,8 @@ class _Seen:
 
 def is_watchable(declared: Declaration) -> bool:
     """Return whether a change of the source can be seen without Spark: of images, and of tables given by address."""
-    return declared.source.kind == "images" or (declared.source.form == "table" and declared.source.format is not None)
+    is_file_table = declared.source.form == "table" and declared.source.format is not None
+    return declared.source.kind == "images" or (is_file_table and declared.partitions is None)
 
 
 def _look(

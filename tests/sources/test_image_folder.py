@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
-from smalti.sources.image_folder import list_images
+from smalti.sources.image_folder import join_folders, list_image_partitions, list_images
 
 
 def put(path, data=b"x"):
@@ -104,3 +104,31 @@ def test_a_folder_without_permission_is_refused(tmp_path):
 def test_an_address_with_an_unknown_scheme_is_refused():
     with pytest.raises(StoreError, match="unknown scheme"):
         list_images("gopher://old/photos")
+
+
+def test_folders_of_two_days_are_one_inventory_with_the_classes_of_both(tmp_path):
+    put(tmp_path / "day=1" / "roses" / "1.jpg", b"1")
+    put(tmp_path / "day=2" / "roses" / "1.jpg", b"12")
+    put(tmp_path / "day=2" / "daisy" / "2.jpg", b"123")
+    days = {day: list_images(str(tmp_path / day)) for day in ("day=2", "day=1")}
+    folder = join_folders(str(tmp_path), days)
+    assert (folder.source, folder.classes) == (str(tmp_path), ("daisy", "roses"))
+    assert [(file.path, file.label, file.num_bytes) for file in folder.files] == [
+        ("day=1/roses/1.jpg", 1, 1),
+        ("day=2/daisy/2.jpg", 0, 3),
+        ("day=2/roses/1.jpg", 1, 2),
+    ]
+    assert folder.digest == join_folders(str(tmp_path), dict(reversed(days.items()))).digest
+    with pytest.raises(StoreNotFound, match="no images in any of 0 folders"):
+        join_folders(str(tmp_path), {})
+
+
+def test_the_partitions_of_a_source_are_found_by_one_listing(tmp_path):
+    put(tmp_path / "day=1" / "img" / "roses" / "1.jpg", b"1")
+    put(tmp_path / "day=2" / "img" / "daisy" / "2.jpg", b"12")
+    for name in ("day=2/img/LICENSE", "day=3/other/roses/1.jpg", "day=4/img/.x/1.jpg", "night=5/img/roses/1.jpg"):
+        put(tmp_path / name)
+    found = list_image_partitions(f"{tmp_path}/day={{p}}/img", "{p}")
+    assert list(found) == ["1", "2"]
+    assert found["2"].classes == ("daisy",)
+    assert found == {key: list_images(f"{tmp_path}/day={key}/img") for key in ("1", "2")}

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import SchemaError
-from smalti.spark.rows import by_split, identity_of, with_split
+from smalti.spark.rows import by_split, identities_in, identity_of, in_partitions, transformed, with_split
+from smalti.spark.writing.transform import as_transform
 
 
 def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,3 +94,45 @@ def test_rows_of_no_known_source_are_identified_by_their_content_in_any_order(sp
     first.write.parquet(str(tmp_path / "table"))
     known = identity_of(spark.read.parquet(str(tmp_path / "table")))
     assert (known.rows, known.how) == (None, "the source's versions or files, and the query")
+
+
+def days(spark, rows):
+    return spark.createDataFrame(rows, "number int, day string").selectExpr("number", "cast(day as date) as day")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_each_partition_has_an_identity_that_changes_with_its_rows_alone(spark):
+    keys = ("2026-11-01", "2026-11-02", "2026-11-03")
+    rows = [(1, "2026-11-01"), (2, "2026-11-01"), (1, "2026-11-02"), (9, "2026-12-31")]
+    before = identities_in(days(spark, rows), "day", keys)
+    assert {key: found.rows for key, found in before.items()} == {"2026-11-01": 2, "2026-11-02": 1}
+    assert before["2026-11-01"].digest != before["2026-11-02"].digest
+    other_order = identities_in(days(spark, rows[::-1]).repartition(3), "day", keys)
+    assert other_order == before
+    after = identities_in(days(spark, [*rows, (3, "2026-11-02")]), "day", keys)
+    assert after["2026-11-01"] == before["2026-11-01"]
+    assert after["2026-11-02"] != before["2026-11-02"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_rows_of_some_partitions_have_their_key_as_text(spark):
+    frame = days(spark, [(1, "2026-11-01"), (2, "2026-11-02")])
+    assert in_partitions(frame, "day", ["2026-11-02"]).collect() == [(2, "2026-11-02")]
+    with pytest.raises(SchemaError, match="'month', the rows have number, day"):
+        in_partitions(frame, "month", ["1"])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_transformed_frame_has_the_columns_and_rows_that_the_function_gives(spark):
+    def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+        both = [value * 2 for value in batch.column("id").to_pylist()]
+        return pa.RecordBatch.from_pydict({"twice": pa.array(both, pa.int32())})
+
+    found = transformed(spark.range(5), as_transform(doubled))
+    assert found.schema.simpleString() == "struct<twice:int>"
+    assert sorted(row["twice"] for row in found.collect()) == [0, 2, 4, 6, 8]
+    with pytest.raises(SchemaError, match="gave no rows for the first 2"):
+        transformed(spark.range(2), as_transform(lambda batch: batch.slice(0, 0)))

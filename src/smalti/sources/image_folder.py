@@ -4,8 +4,9 @@
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreNotFound
@@ -78,19 +79,92 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
             source=redact_address(source),
         )
     store = open_store(source, storage_options)
-    objects = [item for item in store.list() if not _is_hidden(item.key)]
-    images = [item for item in objects if "/" in item.key]
-    if not images:
-        raise _no_images_error(store, objects)
-    classes = tuple(sorted({item.key.split("/", 1)[0] for item in images}))
-    _check_depth(store, images, classes)
-    numbers = {name: label for label, name in enumerate(classes)}
-    files = tuple(
-        ImageFile(item.key, numbers[item.key.split("/", 1)[0]], item.num_bytes, item.modified)
-        for item in sorted(images, key=lambda item: item.key)
-    )
+    objects = list(store.list())
+    found = _images_in(objects)
+    if not found:
+        raise _no_images_error(store, [item for item in objects if not _is_hidden(item.key)])
+    _check_depth(store, found)
     address = store.url if store.local_path("any") is not None else source  # absolute, for workers
-    return ImageFolder(address, files, classes, _digest(files), storage_options)
+    return _folder(address, found, storage_options)
+
+
+def list_image_partitions(
+    source: str, key: str, *, storage_options: Mapping[str, Any] | None = None
+) -> dict[str, ImageFolder]:
+    """Return the inventories of the folders of a partitioned source, by the key of the partition; lists it once.
+
+    Args:
+        source: address with the text `key` in it, in place of the key of a partition: `s3://lake/day={partition}`.
+        key: that text.
+        storage_options: credentials and endpoint of the source's store.
+
+    Raises:
+        StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused.
+    """
+    common, pattern = split_at_partition(source, key)
+    begin, _, after = pattern.partition(key)
+    name = re.compile(f"{re.escape(begin)}([^/]+){re.escape(after)}/(.+)")
+    objects: dict[str, list[ObjectInfo]] = {}
+    for item in open_store(common, storage_options).list():
+        if (match := name.fullmatch(item.key)) is not None and not _is_hidden(item.key):
+            objects.setdefault(match[1], []).append(replace(item, key=match[2]))
+    images = {found: _images_in(listed) for found, listed in sorted(objects.items())}
+    return {
+        found: _folder(f"{common}/{pattern.replace(key, found)}", listed, storage_options)
+        for found, listed in images.items()
+        if listed
+    }
+
+
+def split_at_partition(source: str, key: str) -> tuple[str, str]:
+    """Return the address of the folder above all partitions, and the path of a partition below it, with `key` in it."""
+    before, _, after = source.rstrip("/").partition(key)
+    common, _, begin = before.rpartition("/")
+    return common, f"{begin}{key}{after}"
+
+
+def _images_in(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the objects below class folders, by name."""
+    found = [item for item in objects if "/" in item.key and not _is_hidden(item.key)]
+    return sorted(found, key=lambda item: item.key)
+
+
+def _folder(source: str, images: Sequence[ObjectInfo], storage_options: Mapping[str, Any] | None) -> ImageFolder:
+    """Return the inventory of these images, sorted by name."""
+    classes = tuple(sorted({_class_of(item) for item in images}))
+    numbers = {name: label for label, name in enumerate(classes)}
+    files = tuple(ImageFile(item.key, numbers[_class_of(item)], item.num_bytes, item.modified) for item in images)
+    return ImageFolder(source, files, classes, _digest(files), storage_options)
+
+
+def _class_of(item: ObjectInfo) -> str:
+    return item.key.split("/", 1)[0]
+
+
+def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder:
+    """Return one inventory of several folders that lie below a common one, such as one folder per day.
+
+    Its classes are those of all folders together, and each path begins with the folder's own.
+
+    Args:
+        source: address of the common folder.
+        folders: inventories by path below `source`.
+
+    Raises:
+        StoreNotFound: there are no images in any of them.
+    """
+    if not any(folder.files for folder in folders.values()):
+        raise StoreNotFound(f"{redact(source)}: no images in any of {len(folders)} folders below it")
+    classes = tuple(sorted({name for folder in folders.values() for name in folder.classes}))
+    numbers = {name: label for label, name in enumerate(classes)}
+    moved = [
+        replace(file, path=f"{below}/{file.path}", label=numbers[folder.classes[file.label]])
+        for below, folder in folders.items()
+        for file in folder.files
+    ]
+    files = tuple(sorted(moved, key=lambda file: file.path))
+    options = next(iter(folders.values())).storage_options
+    return ImageFolder(source, files, classes, _digest(files), options)
 
 
 def _is_hidden(key: str) -> bool:
@@ -115,9 +189,9 @@ def _no_images_error(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
     return StoreNotFound(f"{shown}: the folder is empty or does not exist; {expected}", source=shown)
 
 
-def _check_depth(store: Store, images: list[ObjectInfo], classes: tuple[str, ...]) -> None:
+def _check_depth(store: Store, images: Sequence[ObjectInfo]) -> None:
     """Refuse a single sub-folder that contains only folders: the source is probably one level too high."""
-    shown = redact(store.url)
+    shown, classes = redact(store.url), sorted({_class_of(item) for item in images})
     if len(classes) == 1 and all(item.key.count("/") > 1 for item in images):
         inner = sorted({item.key.split("/")[1] for item in images})
         raise SmaltiError(

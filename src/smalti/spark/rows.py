@@ -5,7 +5,7 @@ Read `identity_of` first. Writing them is `smalti.spark.writing`.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from smalti.catalog.header import Header, read_header
 from smalti.catalog.reading import headers_before
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
-from smalti.spark.writing.transform import Transform, as_transform
+from smalti.spark.tasks import map_in_arrow
+from smalti.spark.writing.transform import Transform, TransformRun, as_transform
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SPLIT = "split"
 """Column that `with_split` adds."""
+
+_NUM_TRIAL_ROWS = 64  # on which a transform is run to learn its columns
 _PLACES = 1 << 30  # of the hash that decides to which split a row belongs
 
 
@@ -57,6 +60,71 @@ def identity_of(df: "DataFrame") -> Identity:
     sums = found.agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1")).collect()[0]
     content = [df.schema.json(), *map(str, sums)]
     return Identity(_digest_of(content), "the content of all rows", facts, rows=int(sums[0]))
+
+
+def in_partitions(df: "DataFrame", column: str, keys: Iterable[str]) -> "DataFrame":
+    """Return the rows whose partition is one of `keys`, with the key as text in `column`.
+
+    Raises:
+        SchemaError: there is no such column.
+    """
+    from pyspark.sql import functions
+
+    if column not in df.columns:
+        raise SchemaError(f"the column of the partitions is {column!r}, the rows have {', '.join(df.columns)}")
+    key = functions.col(f"`{column}`").cast("string")
+    return df.where(key.isin(sorted(keys))).withColumn(column, key)
+
+
+def identities_in(df: "DataFrame", column: str, keys: Iterable[str]) -> dict[str, Identity]:
+    """Return what identifies the rows of each partition: a hash of their content; reads the rows of these once.
+
+    Partitions without rows are not in the result.
+
+    Args:
+        df: The rows of all partitions.
+        column: Column with the key of each row; a key is compared as text.
+        keys: Keys of the partitions.
+    """
+    from pyspark.sql import functions
+
+    rows = in_partitions(df, column, keys)
+    hashes = [_row_hash(rows, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
+    grouped = rows.select(functions.col(f"`{column}`").alias("key"), *hashes).groupBy("key")
+    sums = grouped.agg(functions.count("*").alias("rows"), functions.sum("hash0"), functions.sum("hash1"))
+    how = "the content of the rows of each partition"
+    return {
+        key: Identity(_digest_of([rows.schema.json(), *map(str, found)]), how, rows=int(found[0]))
+        for key, *found in sums.collect()
+    }
+
+
+def transformed(df: "DataFrame", transform: Transform) -> "DataFrame":
+    """Return the rows that a transform makes of those of a DataFrame; lazy but for its first rows, on which it is run.
+
+    Raises:
+        SchemaError: There are no rows, or the transform gives none for the first ones.
+        SmaltiError: The transform failed.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    few = df.limit(_NUM_TRIAL_ROWS)
+    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
+    trial = TransformRun(transform, "trying the transform on the first rows").batches(iter(rows.to_batches()))
+    first = next(trial, None)
+    if first is None:
+        raise SchemaError(f"the transform gave no rows for the first {rows.num_rows}, so its columns are not known")
+    task = _Transformed(transform, first.schema)
+    return map_in_arrow(df, task, from_arrow_schema(first.schema, prefer_timestamp_ntz=True))
+
+
+@dataclass(frozen=True)
+class _Transformed:
+    transform: Transform
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return TransformRun(self.transform, "a partition of the rows", self.schema).batches(batches)
 
 
 def with_split(df: "DataFrame", shares: Mapping[str, float], *, seed: int = 0, key: str | None = None) -> "DataFrame":

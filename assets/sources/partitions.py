@@ -1,0 +1,122 @@
+"""Sources in partitions: a run lists its own, and adds what the latest runs have read of all others.
+
+Images lie in one folder per partition, rows have a column with its key. Each materialisation of `raw` says in its
+metadata what it has read of its partitions; Dagster knows which of them is the latest of a partition.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import dagster as dg
+
+from assets.declaration import PARTITION, Declaration
+from assets.lineage import facts_of
+from assets.sources.inventory import inventories_of, load_inventory, save_inventory
+from assets.stage import RunPartitions
+from resources.storage import StorageResource
+from smalti.errors import StoreNotFound
+from smalti.sources.image_folder import ImageFolder, join_folders, list_image_partitions, split_at_partition
+from smalti.spark import list_images
+
+PARTITIONS = "partitions"
+"""In the metadata of `raw`: by key, what was read of each partition of the run."""
+
+_AT_ONCE = 16
+
+
+def read_partitions(
+    declared: Declaration, address: str, partitions: RunPartitions, storage: StorageResource
+) -> tuple[ImageFolder, dict[str, str]]:
+    """Return one inventory of all partitions, and the name of each of the run's own, empty if it has no images.
+
+    The run's own partitions are listed now. The inventories of all others are those that earlier runs have kept.
+
+    Args:
+        declared: the data set.
+        address: of the images, with `{partition}` in it.
+        partitions: of the run.
+        storage: where the inventories are kept.
+
+    Raises:
+        StoreNotFound: no partition has an image.
+    """
+    place = inventories_of(declared, storage)
+    found = list_partitions(address, partitions.keys, storage)
+    own = {key: save_inventory(place, folder) if folder is not None else "" for key, folder in found.items()}
+    kept = {key: name for key, name in partitions.others.items() if name}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        loaded = pool.map(lambda name: load_inventory(declared, storage, name), kept.values())
+        folders = {**dict(zip(kept, loaded, strict=True)), **found}
+    return join_partitions(address, folders, storage), own
+
+
+def describe_partitions(own: Mapping[str, str], partitions: RunPartitions) -> str:
+    """Say what was read of the run's partitions."""
+    empty = sum(not name for name in own.values())
+    return f"read {len(own)} partitions, {empty} of them empty; {len(partitions.others)} others were read before"
+
+
+def list_partitions(address: str, keys: Iterable[str], storage: StorageResource) -> dict[str, ImageFolder | None]:
+    """Return the inventory of each of these partitions as it is now; None for one that has no images."""
+
+    def one(key: str) -> ImageFolder | None:
+        folder = address.replace(PARTITION, key)
+        try:
+            return list_images(folder, storage_options=storage.options_for(folder))
+        except StoreNotFound:
+            return None
+
+    keys = list(keys)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(one, keys), strict=True))
+
+
+def list_all_partitions(address: str, storage: StorageResource) -> dict[str, ImageFolder]:
+    """Return the inventories of all partitions that have images now, by key; lists the source once."""
+    return list_image_partitions(address, PARTITION, storage_options=storage.options_for(address))
+
+
+def join_partitions(address: str, found: Mapping[str, ImageFolder | None], storage: StorageResource) -> ImageFolder:
+    """Return one inventory of these partitions.
+
+    Raises:
+        StoreNotFound: none of them has an image.
+    """
+    common, below = split_at_partition(address, PARTITION)
+    folders = {below.replace(PARTITION, key): folder for key, folder in found.items() if folder is not None}
+    return replace(join_folders(common, folders), storage_options=storage.options_for(common))
+
+
+def read_before(
+    instance: dg.DagsterInstance, declared: Declaration, *, without: Collection[str] = ()
+) -> dict[str, str]:
+    """Return what the latest materialisation of each partition of `raw` says it has read, by key of the partition.
+
+    Partitions that are no more are left out: dynamic ones that were deleted, and windows before the first one.
+
+    Args:
+        instance: of Dagster.
+        declared: the data set.
+        without: partitions that are not asked for.
+    """
+    definition, raw = declared.partitions_definition, declared.key("raw")
+    if definition is None:
+        return {}
+    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
+        raw, dg.DagsterEventType.ASSET_MATERIALIZATION
+    )
+    keys = set(definition.get_partition_keys(dynamic_partitions_store=instance)) - set(without)
+    wanted = {number: key for key, number in latest.items() if key in keys}
+    if not wanted:
+        return {}
+    found: dict[str, str] = {}
+    records = instance.fetch_materializations(
+        dg.AssetRecordsFilter(raw, storage_ids=sorted(wanted)), limit=len(wanted)
+    ).records
+    for record in records:
+        said = facts_of(record.event_log_entry).get(PARTITIONS) or {}
+        key = wanted[record.storage_id]
+        if key in said:
+            found[key] = said[key]
+    return found
