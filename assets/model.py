@@ -114,14 +114,16 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
         manifest = _choose_version(context, declared, config, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
         classes = manifest.metadata["classes"]
+        run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
         chosen = TrainConfig(
             data=place.url,
-            run_dir=trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id)),
+            run_dir=run_dir,
             version=manifest.version,
             digest=manifest.digest,
             num_classes=len(classes),
             class_names=tuple(classes),
             storage_options=place.storage_options,
+            run_storage_options=storage.options_for(run_dir),
             **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
         )
 

@@ -5,8 +5,7 @@ abfs://container/prefix, oci://bucket@namespace/prefix, dbfs:/Volumes/catalog/sc
 from the variables of docs/storage.md (`_FIELDS`), each of them optional; without them the service's own chain decides.
 Secrets go on as references to their variables, so that Dagster neither shows nor stores them.
 
-Everywhere: SMALTI_SPARK_MASTER, and SMALTI_RUNS, the folder of training runs (default: `runs` below a root that is a
-path, else below data/ here).
+Everywhere: SMALTI_SPARK_MASTER, and SMALTI_RUNS, the address of training runs (default: `runs` below the root).
 """
 
 import os
@@ -25,7 +24,6 @@ from resources.storage import (
     AzureSasToken,
     AzureStorage,
     GcsStorage,
-    LocalStorage,
     OciStorage,
     S3Storage,
     StorageResource,
@@ -115,13 +113,12 @@ def detect_resources(environ: Environment | None = None) -> dict[str, Any]:
     name = detect_stage(environ)
     stage = STAGES[name]
     storage = _storage(name, stage, environ)
-    home = storage.root if isinstance(storage, LocalStorage) else str(REPOSITORY / "data" / stage.folder)
     return {
         "storage": storage,
         # An sc:// address may hold a token.
         "spark": SparkResource(master=_reference(environ, "SMALTI_SPARK_MASTER") or stage.spark_master),
         "trainer": TrainerResource(
-            run_root=_absolute(environ.get("SMALTI_RUNS", "")) or str(Path(home) / "runs"),
+            run_root=_absolute(environ.get("SMALTI_RUNS", "")) or storage.url("runs"),
             launcher=stage.launcher,
             num_processes=stage.num_processes,
         ),

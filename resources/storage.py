@@ -15,7 +15,7 @@ from pydantic import Field
 
 from resources.lifetime import RunBoundResource
 from smalti.storage import Store, open_store
-from smalti.storage.schemes import SCHEME_BY_NAME
+from smalti.storage.opening import service_of
 
 STAGE_TAG = "smalti/stage"
 """Tag of every run: the stage whose storage it used."""
@@ -40,7 +40,7 @@ class StorageResource(RunBoundResource, ABC):
 
     def options_for(self, url: str) -> dict[str, Any]:
         """Return `storage_options` for another address: ours if it is on the same service, else none."""
-        return self.options() if scheme_of(url) == scheme_of(self.root) else {}
+        return self.options() if service_of(url) == service_of(self.root) else {}
 
     def store(self, *parts: str) -> Store:
         """Return the library's store at a place below the root."""
@@ -235,24 +235,13 @@ _CLASSES: tuple[type[StorageResource], ...] = (
 )
 
 
-def scheme_of(url: str) -> str:
-    """Return the canonical name of an address's scheme, as it is written if the library has none; "" for a path."""
-    written, mark, _ = url.partition("://")
-    if url.startswith(("dbfs:", "/Volumes/")):
-        return "dbfs"
-    if not mark or written == "file":
-        return ""
-    known = SCHEME_BY_NAME.get(written)
-    return known.name if known is not None else written
-
-
 def storage_class(url: str) -> type[StorageResource]:
     """Return the class of storage resource for an address.
 
     Raises:
         ValueError: no such scheme, or one that is read only.
     """
-    scheme = scheme_of(url)
+    scheme = service_of(url)
     found = next((each for each in _CLASSES if scheme in each.schemes), None)
     if found is None:
         known = ", ".join(

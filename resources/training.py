@@ -12,12 +12,12 @@ from smalti.torch.train.config import LAUNCHERS
 class TrainerResource(RunBoundResource):
     """The library's trainer, with what a deployment decides about it."""
 
-    run_root: str = Field(description="Folder in which each training run gets its own: checkpoints, log and model.")
+    run_root: str = Field(description="Address below which each training run has its checkpoints, logs and model.")
     launcher: str = Field(default="inline", description=f"One of {', '.join(LAUNCHERS)}.")
     num_processes: int = Field(default=1, ge=1, description="Training processes, one per rank.")
 
     def run_dir(self, name: str) -> str:
-        """The folder of one training run; the same name continues from its newest checkpoint."""
+        """Return the address of one training run; the same name continues from its newest checkpoint."""
         return f"{self.run_root.rstrip('/')}/{name}"
 
     def train(self, config: Any, on_event: Callable[[dict[str, Any]], None]) -> Any:

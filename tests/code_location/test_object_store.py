@@ -1,5 +1,6 @@
 """Declared data sets on an object store: nothing of a set is written outside its own prefix."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,12 +9,17 @@ import pytest
 
 from assets.declaration import Drawn, Image, Prepare, Source, Train
 from assets.lineage import facts_of, latest
+from assets.model import build_model
+from pipelines.stages import detect_resources
 from resources.spark import SparkResource
 from resources.storage import S3Storage
-from tests.code_location.declared import declare, define
+from tests.code_location.declared import FLOWERS, declare, define
+from tests.code_location.events import op_config
+from tests.code_location.shard_sets import make_version, rows_of
 from tests.spark.own_session import own_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
+MODEL = build_model(FLOWERS, FLOWERS.train)  # type: ignore[arg-type]  # it is declared
 KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "SECRETTESTSECRET", "region_name": "us-east-1"}
 
 
@@ -67,3 +73,35 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
         "shards",
     }
     assert all(key.startswith("root/flowers/") for key in found)
+
+
+@pytest.mark.torch
+def test_a_model_its_checkpoints_and_its_figures_are_kept_below_the_storage_root(
+    instance: dg.DagsterInstance, bucket: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, client = bucket
+    for name, value in ({"S3_ENDPOINT_URL": url} | {name.upper(): value for name, value in KEYS.items()}).items():
+        monkeypatch.setenv(name, value)
+    stage = detect_resources({"SMALTI_STAGE": "staging", "SMALTI_ROOT": "s3://lake/trained", **os.environ})
+    plain = S3Storage(root=stage["storage"].root, stage="staging", endpoint_url=url, **KEYS)
+    make_version(instance, plain, {"train": rows_of(3, 3), "validation": rows_of(1, 1)})
+    resources = {name: stage[name] for name in ("storage", "trainer")}
+    options = {"epochs": 1, "batch_size": 4, "image_size": 32}
+    done = dg.materialize(
+        [MODEL], instance=instance, resources=resources, run_config=op_config({"model": options}), selection=[MODEL]
+    )
+    run = f"s3://lake/trained/stage-staging/runs/flowers/{done.run_id}"
+    [event] = done.get_asset_materialization_events()
+    facts = event.materialization.metadata
+    assert facts["model"].value == f"{run}/model"
+    assert facts["checkpoint"].value == f"{run}/checkpoints/step-00000002-00000"
+    found = {key for key in keys_of(client) if key.startswith("trained/stage-staging/runs/")}
+    prefix = run.removeprefix("s3://lake/")
+    assert {key.removeprefix(f"{prefix}/").split("/")[0] for key in found} == {
+        "checkpoints",
+        "lives",
+        "metrics.jsonl",
+        "model",
+        "result.json",
+    }
+    assert f"{prefix}/model/model.safetensors" in found

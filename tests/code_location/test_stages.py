@@ -215,3 +215,17 @@ def test_credentials_go_to_addresses_of_the_same_service_only() -> None:
     assert storage.options_for("s3://theirs/photos") == {"key": "k", "secret": "s"}
     for other in ("gs://theirs/photos", "/local/photos", "s3cret/photos", "https://host/photos.tgz"):
         assert storage.options_for(other) == {}
+
+
+def test_training_runs_are_kept_below_the_root_unless_a_variable_says_where() -> None:
+    def run_dir(**environ: str) -> str:
+        found: str = detect_resources(environ)["trainer"].run_dir("flowers/1")
+        return found
+
+    assert run_dir(SMALTI_ROOT="/mnt/lake") == "/mnt/lake/runs/flowers/1"
+    assert run_dir(SMALTI_ROOT="s3://b/p") == "s3://b/p/runs/flowers/1"
+    assert run_dir(SMALTI_ROOT="dbfs:/Volumes/c/s/v", SMALTI_STAGE="production") == (
+        "dbfs:/Volumes/c/s/v/stage-production/runs/flowers/1"
+    )
+    assert run_dir(SMALTI_ROOT="s3://b/p", SMALTI_RUNS="/mnt/runs") == "/mnt/runs/flowers/1"
+    assert run_dir(SMALTI_ROOT="/mnt/lake", SMALTI_RUNS="gs://b/runs/") == "gs://b/runs/flowers/1"

@@ -11,7 +11,7 @@ from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
 from smalti.storage.redact import redact, redact_address
-from smalti.storage.schemes import SCHEME_BY_NAME, Address, load_function
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, load_function
 from smalti.storage.store import Store, check_key
 
 Place = Store | str | Path
@@ -66,12 +66,44 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     return FsspecStore(parsed.scheme, parsed.root, parsed.options, url=parsed.url)
 
 
+def check_address(text: str) -> None:
+    """Check the form of an address without opening it; messages do not show secrets in it.
+
+    Raises:
+        StoreError: it is empty, has an unknown scheme, a password, a query, or no bucket.
+    """
+    if is_databricks(text):
+        check_secrets(text)
+    elif "://" in text and not text.startswith("file://"):
+        _parts_of(text)
+    else:
+        open_store(text)
+
+
+def service_of(text: str) -> str:
+    """Return the canonical name of an address's scheme, as it is written if it is unknown; "" for a path. Pure."""
+    written, mark, _ = text.partition("://")
+    if text.startswith(("dbfs:", "/Volumes/")):
+        return "dbfs"
+    if not mark or written == "file":
+        return ""
+    known = SCHEME_BY_NAME.get(written)
+    return known.name if known is not None else written
+
+
 def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Address:
     """Parse an address `<scheme>://...`.
 
     Raises:
         StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
     """
+    scheme, host, prefix = _parts_of(text)
+    address: Address = load_function(scheme.parse_address)(scheme.name, host, prefix, dict(options or {}))
+    return address
+
+
+def _parts_of(text: str) -> tuple[Scheme, str, str]:
+    """Return the scheme, the host or bucket with its user, and the prefix of an address `<scheme>://...`."""
     written, _, rest = text.partition("://")
     shown = redact_address(text)
     scheme = SCHEME_BY_NAME.get(written)
@@ -90,8 +122,7 @@ def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Addres
         raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
     prefix = prefix.strip("/")
     check_key(prefix, allow_root=True)
-    address: Address = load_function(scheme.parse_address)(scheme.name, host, prefix, dict(options or {}))
-    return address
+    return scheme, host, prefix
 
 
 def check_secrets(address: str) -> None:

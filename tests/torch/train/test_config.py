@@ -58,7 +58,6 @@ def test_unknown_and_missing_fields_are_named():
         ("launcher", "slurm", "one of inline, processes"),
         ("device", "tpu", "one of auto"),
         ("class_names", ("a", "b"), "3 names"),
-        ("run_dir", "s3://bucket/run", "the path of a folder"),
         ("num_processes", 2, "1 with launcher='inline'"),
     ],
 )

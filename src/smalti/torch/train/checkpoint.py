@@ -23,10 +23,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -36,9 +36,12 @@ from smalti.errors import CheckpointError, CursorError
 from smalti.storage.local import sync_path
 from smalti.torch.train.config import TrainConfig
 
+PathOrText = TypeVar("PathOrText", Path, str)
+
 _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
-_STATE, _CHECKSUMS = "state.json", "checksums.json"
+CHECKSUMS_FILE = "checksums.json"
+_STATE = "state.json"
 _CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
 _FIXED = (
     "train_split",
@@ -70,7 +73,8 @@ class Snapshot:
 class Skipped:
     """A checkpoint that could not be used, and the reason."""
 
-    path: Path
+    path: Path | str
+    """Its folder, or its address in a store."""
     reason: str
 
 
@@ -78,7 +82,8 @@ class Skipped:
 class Loaded:
     """A verified checkpoint."""
 
-    path: Path
+    path: Path | str
+    """Its folder, or its address in a store."""
     snapshot: Snapshot
     skipped: tuple[Skipped, ...] = ()
     """Newer checkpoints that did not verify, newest first."""
@@ -134,24 +139,18 @@ class CheckpointFolder:
         Raises:
             CheckpointError: there are checkpoints, and none verifies.
         """
-        skipped: list[Skipped] = []
-        for path in reversed(self.steps()):
-            try:
-                snapshot = load_checkpoint(path)
-                self.check_state(snapshot.state)
-            except CheckpointError as error:
-                skipped.append(Skipped(path, str(error)))
-                continue
-            self._verified.add(path.name)
-            return Loaded(path, snapshot, tuple(skipped))
-        if skipped:
-            reasons = "; ".join(f"{skip.path.name}: {skip.reason}" for skip in skipped)
-            raise CheckpointError(
-                f"none of the {len(skipped)} checkpoints in {self.root} verifies ({reasons}). Restore one, "
-                "or remove that folder to train from the beginning.",
-                skipped=tuple(str(skip.path) for skip in skipped),
-            )
-        return None
+        loaded = newest_verified(reversed(self.steps()), load_checkpoint, self.check_state, where=str(self.root))
+        if loaded is not None:
+            self._verified.add(Path(loaded.path).name)
+        return loaded
+
+    def load(self, address: str) -> Snapshot:
+        """Verify the checkpoint at a path that `load_newest` returned, and return its content.
+
+        Raises:
+            CheckpointError: a file is missing, changed or malformed.
+        """
+        return load_checkpoint(Path(address))
 
     def steps(self) -> list[Path]:
         """Return the folders of published checkpoints, oldest first."""
@@ -167,8 +166,8 @@ class CheckpointFolder:
         write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
         self.on_durable(staging / _STATE)
         sums = {path.name: _sha256_of(path) for path in sorted(staging.iterdir())}
-        write_json(staging / _CHECKSUMS, {"sha256": sums})
-        self.on_durable(staging / _CHECKSUMS)
+        write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
+        self.on_durable(staging / CHECKSUMS_FILE)
         sync_folder(staging)
 
     def _publish(self, staging: Path, target: Path) -> None:
@@ -194,10 +193,10 @@ class CheckpointFolder:
 
 def _verify_checkpoint(path: Path) -> None:
     """Check that a folder holds exactly the files that its checksums name, each unchanged."""
-    sums = read_json(path / _CHECKSUMS).get("sha256")
+    sums = read_json(path / CHECKSUMS_FILE).get("sha256")
     if not isinstance(sums, dict) or _STATE not in sums:
-        raise CheckpointError(f"{path / _CHECKSUMS} lists no checksums; the file is damaged.", path=str(path))
-    present = {file.name for file in path.iterdir()} - {_CHECKSUMS}
+        raise CheckpointError(f"{path / CHECKSUMS_FILE} lists no checksums; the file is damaged.", path=str(path))
+    present = {file.name for file in path.iterdir()} - {CHECKSUMS_FILE}
     if present != set(sums):
         raise CheckpointError(
             f"{path} holds the files {sorted(present)}, but its checksums name {sorted(sums)}.", path=str(path)
@@ -212,6 +211,37 @@ def _verify_checkpoint(path: Path) -> None:
                 f"{path / name}: sha256 expected {expected}, found {found}; the file has changed since it was written.",
                 path=str(path / name),
             )
+
+
+def newest_verified(
+    newest_first: Iterable[PathOrText],
+    load: Callable[[PathOrText], Snapshot],
+    check_state: Callable[[Mapping[str, Any]], None],
+    *,
+    where: str,
+) -> Loaded | None:
+    """Return the first checkpoint that loads, or None if there is no checkpoint; only CheckpointErrors skip one.
+
+    Raises:
+        CheckpointError: there are checkpoints, and none verifies.
+    """
+    skipped: list[Skipped] = []
+    for path in newest_first:
+        try:
+            snapshot = load(path)
+            check_state(snapshot.state)
+        except CheckpointError as error:
+            skipped.append(Skipped(path, str(error)))
+            continue
+        return Loaded(path, snapshot, tuple(skipped))
+    if skipped:
+        reasons = "; ".join(f"{Path(skip.path).name}: {skip.reason}" for skip in skipped)
+        raise CheckpointError(
+            f"none of the {len(skipped)} checkpoints in {where} verifies ({reasons}). Restore one, "
+            "or remove that folder to train from the beginning.",
+            skipped=tuple(str(skip.path) for skip in skipped),
+        )
+    return None
 
 
 def load_checkpoint(path: Path) -> Snapshot:

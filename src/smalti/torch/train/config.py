@@ -7,10 +7,14 @@ location can read the choices without it.
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from smalti.errors import SchemaError, WorldMismatch
+from smalti.storage.databricks.mount import is_databricks
+from smalti.storage.opening import check_address, service_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         description="one task per process on Spark's executors",
     ),
 }
+_SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
 _POSITIVE = (
     "num_classes",
@@ -68,7 +73,9 @@ class TrainConfig:
     data: str
     """URL or path of the shard set."""
     run_dir: str
-    """Folder for checkpoints, metrics and the model; every rank must see it at this path."""
+    """Path or URL of the folder for checkpoints, metrics and the model; every rank must see a path as the same folder.
+
+    In a store, volumes of Databricks included, each life of the run puts them there from a local temporary folder."""
     version: int | None = None
     """Version of the shard set; None: the newest, or on resume the one that the run began with."""
     digest: str | None = None
@@ -128,10 +135,15 @@ class TrainConfig:
     """Bytes that cached shards may take, or text such as "100gb"; None: half of the disk that is free at the start."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
+    run_storage_options: Mapping[str, Any] | None = None
+    """Options of the store of `run_dir`, as secret; None: those of the data if both are on the same service."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_names", tuple(self.class_names))
         object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
+        if self.run_storage_options is not None:
+            object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
+        check_address(self.run_dir)
         for name, is_valid, expected in self._rules():
             if not is_valid:
                 raise SchemaError(
@@ -153,15 +165,32 @@ class TrainConfig:
         fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
         starting = " or ".join(repr(name) for name, each in LAUNCHERS.items() if each.starts_processes)
         yield "num_processes", fits, f"1 with launcher={self.launcher!r}; choose {starting} for more"
-        is_path = ":/" not in self.run_dir
-        yield "run_dir", is_path, "the path of a folder, mounted at the same place on every machine, and no URL"
 
     def __repr__(self) -> str:
-        shown = {**self.public_json(), "storage_options": sorted(self.storage_options)}
+        shown = {**self.public_json(), **{name: sorted(getattr(self, name) or ()) for name in _SECRET}}
         return f"TrainConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TrainConfig.from_json, (self.to_json(),)
+
+    @property
+    def local_run_dir(self) -> Path | None:
+        """The path of `run_dir`; None if it is in a store.
+
+        Mounted volumes count as a store: nothing can be appended to a file there.
+        """
+        if is_databricks(self.run_dir):
+            return None
+        if self.run_dir.startswith("file://"):
+            return Path(unquote(urlsplit(self.run_dir).path))
+        return None if "://" in self.run_dir else Path(self.run_dir)
+
+    @property
+    def run_dir_options(self) -> dict[str, Any]:
+        """The storage options of `run_dir`: its own, or those of the data on the same service. Secret."""
+        if self.run_storage_options is not None:
+            return dict(self.run_storage_options)
+        return dict(self.storage_options) if service_of(self.run_dir) == service_of(self.data) else {}
 
     def batch_per_rank(self, num_ranks: int) -> int:
         """Return the samples that each of `num_ranks` ranks takes per step, for a batch of `batch_size` over all ranks.
@@ -183,12 +212,13 @@ class TrainConfig:
         return self.batch_size // num_ranks
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain JSON values, including the secrets in `storage_options`."""
-        return {**self.public_json(), "storage_options": dict(self.storage_options)}
+        """Return all fields as plain JSON values, including the secrets in the storage options."""
+        own = None if self.run_storage_options is None else dict(self.run_storage_options)
+        return {**self.public_json(), "storage_options": dict(self.storage_options), "run_storage_options": own}
 
     def public_json(self) -> dict[str, Any]:
-        """Return all fields that may be written to disk: all but `storage_options`."""
-        names = (f.name for f in dataclasses.fields(self) if f.name != "storage_options")
+        """Return all fields that may be written to disk: all but the storage options."""
+        names = (f.name for f in dataclasses.fields(self) if f.name not in _SECRET)
         return {name: _plain(getattr(self, name)) for name in names}
 
     @classmethod
@@ -222,7 +252,7 @@ def _listed(numbers: list[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """The figures of a finished run, and the paths of its model and newest checkpoint."""
+    """The figures of a finished run, and the addresses of its model and newest checkpoint."""
 
     accuracy: float
     """Fraction of the evaluation samples that were classified correctly, in [0, 1]."""

@@ -110,31 +110,43 @@ class EventLog:
 
 
 class EventTail:
-    """A reader of the lines that are added to a run's file after its construction; delivers each once and in order."""
+    """A reader of the lines that are added to a run's log after its construction; delivers each once and in order.
 
-    def __init__(self, path: Path, on_event: OnEvent) -> None:
-        self._path = path
+    Args:
+        log: the file, or a function that returns the bytes of the log from an offset on, none if there is no log.
+        on_event: called with each event.
+    """
+
+    def __init__(self, log: Path | Callable[[int], bytes], on_event: OnEvent) -> None:
+        self._log = log
         self._on_event = on_event
         # The offset is before an unfinished last line: the next life cuts it off and writes in its place.
-        self._offset = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
+        self._offset = self._read(0).rfind(b"\n") + 1
 
     def poll(self) -> int:
         """Deliver the new events and return their number; exceptions of `on_event` propagate."""
-        if not self._path.exists():
-            return 0
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        data = self._read(self._offset)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         lines = whole.split(b"\n")[:-1]
         for line in lines:
-            self._on_event(_parsed(line, str(self._path), "Only the trainer may write to it."))
+            self._on_event(_parsed(line, str(self._log), "Only the trainer may write to it."))
         return len(lines)
+
+    def _read(self, offset: int) -> bytes:
+        if not isinstance(self._log, Path):
+            return self._log(offset)
+        if not self._log.exists():
+            return b""
+        with self._log.open("rb") as file:
+            file.seek(offset)
+            return file.read()
 
 
 @contextlib.contextmanager
-def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
+def following(
+    log: Path | Callable[[int], bytes], on_event: OnEvent | None, *, poll_seconds: float = _POLL_SECONDS
+) -> Iterator[None]:
     """Deliver events from a thread while the body blocks, and the remaining ones when it ends.
 
     An exception of `on_event` stops the delivery and is raised at the end of the body, unless the body raises itself.
@@ -142,13 +154,13 @@ def following(path: Path, on_event: OnEvent | None) -> Iterator[None]:
     if on_event is None:
         yield
         return
-    tail = EventTail(path, on_event)
+    tail = EventTail(log, on_event)
     done = threading.Event()
     faults: list[BaseException] = []
 
     def follow() -> None:
         try:
-            while not done.wait(_POLL_SECONDS):
+            while not done.wait(poll_seconds):
                 tail.poll()
             tail.poll()
         except BaseException as fault:  # noqa: BLE001 - raised by the thread that waits

@@ -26,7 +26,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from smalti.errors import TrainingError, WorldMismatch
@@ -35,6 +34,7 @@ from smalti.torch.train.config import LAUNCHERS, TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run_folder import read_result
+from smalti.torch.train.run_store import opened_run
 from smalti.world import detect_world
 
 _FINISHED_EXIT_CODE = 88
@@ -92,21 +92,23 @@ def train_in_processes(config: TrainConfig, on_event: OnEvent | None = None) -> 
     Raises:
         TrainingError: a rank failed; the message names it and holds its last lines.
     """
-    run_dir = Path(config.run_dir)
-    tail = EventTail(run_dir / METRICS_FILE, on_event) if on_event is not None else None
-    # The parent holds the ranks' meeting point on a port that the kernel chose, so no other process can take the port.
-    store = meeting_store(None, config, config.num_processes)
-    with _started(config, store.port) as ranks:
-        while any(rank.process.poll() is None for rank in ranks):
-            _deliver(ranks, tail, on_event)
-            if any(rank.has_failed for rank in ranks):
-                break
-            time.sleep(_POLL_SECONDS)
-        failed = _first_failed(ranks)
-    _deliver(ranks, tail, on_event)
-    if failed is not None:
-        raise failed.as_error(len(ranks))
-    return read_result(run_dir)
+    with opened_run(config) as run:
+        run.prepare()
+        tail = EventTail(run.path / METRICS_FILE, on_event) if on_event is not None else None
+        # The parent holds the ranks' meeting point on a port that the kernel chose, so no other process can take it.
+        store = meeting_store(None, config, config.num_processes)
+        scratch = None if run.path == config.local_run_dir else str(run.path)
+        with _started(config, store.port, scratch) as ranks:
+            while any(rank.process.poll() is None for rank in ranks):
+                _deliver(ranks, tail, on_event)
+                if any(rank.has_failed for rank in ranks):
+                    break
+                time.sleep(_POLL_SECONDS)
+            failed = _first_failed(ranks)
+        _deliver(ranks, tail, on_event)
+        if failed is not None:
+            raise failed.as_error(len(ranks))
+        return read_result(run.path)
 
 
 @dataclass
@@ -152,12 +154,12 @@ class _Rank:
 
 
 @contextlib.contextmanager
-def _started(config: TrainConfig, port: int) -> Iterator[list[_Rank]]:
+def _started(config: TrainConfig, port: int, scratch: str | None) -> Iterator[list[_Rank]]:
     """Start the child processes, and end them all when the body ends, for whatever reason."""
     ranks: list[_Rank] = []
     try:
         for number in range(config.num_processes):
-            ranks.append(_start(config, number, port))  # noqa: PERF401 - those started must be ended if a later one fails
+            ranks.append(_start(config, number, port, scratch))  # noqa: PERF401 - those started must be ended if a later one fails
         yield ranks
     except BaseException:
         _end(ranks, grace_seconds=_GRACE_SECONDS)
@@ -166,7 +168,7 @@ def _started(config: TrainConfig, port: int) -> Iterator[list[_Rank]]:
         _end(ranks, grace_seconds=0.0)
 
 
-def _start(config: TrainConfig, number: int, port: int) -> _Rank:
+def _start(config: TrainConfig, number: int, port: int, scratch: str | None) -> _Rank:
     count = config.num_processes
     environment = {
         # Waiting threads sleep. Spinning threads compete for cores that other processes use: on two busy cores a step
@@ -197,7 +199,8 @@ def _start(config: TrainConfig, number: int, port: int) -> _Rank:
     assert process.stdin is not None  # noqa: S101 - it was opened as a pipe
     # A child that died at once is reported by its exit code and output, which say more than a broken pipe.
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps({"config": config.to_json(), "port": port, "parent": os.getpid()}) + "\n")
+        task = {"config": config.to_json(), "port": port, "parent": os.getpid(), "scratch": scratch}
+        process.stdin.write(json.dumps(task) + "\n")
         process.stdin.close()
     return rank
 
@@ -264,7 +267,7 @@ def _main() -> int:
     task = json.loads(sys.stdin.readline())
     end_with_parent(task["parent"])
     try:
-        train_here(TrainConfig.from_json(task["config"]), meeting_port=task["port"])
+        train_here(TrainConfig.from_json(task["config"]), meeting_port=task["port"], scratch=task["scratch"])
     except TrainingError as error:
         if not error.facts.get("stopped"):
             raise

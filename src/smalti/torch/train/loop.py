@@ -9,19 +9,15 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.torch.train.checkpoint import (
-    CheckpointFolder,
     RunState,
     Snapshot,
     check_same_run,
-    check_state,
-    load_checkpoint,
     restore_state,
     split_state,
 )
@@ -29,35 +25,42 @@ from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import DeviceBatch, RunData, to_device
 from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER, begin_life, run_lock, write_result
+from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER
+from smalti.torch.train.run_store import LocalRun, opened_run
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
-_CHECKPOINTS = "checkpoints"
 
-
-def train_here(config: TrainConfig, on_event: OnEvent | None = None, meeting_port: int | None = None) -> TrainResult:
+def train_here(
+    config: TrainConfig,
+    on_event: OnEvent | None = None,
+    meeting_port: int | None = None,
+    scratch: str | None = None,
+) -> TrainResult:
     """Train as one rank: that of the process group, of the environment, or the only one. Collective.
+
+    `scratch` is a local folder for what goes on to a store, which the process that started this one made.
 
     Raises:
         TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), another process trains in the same
-            folder, a rank is gone, or the gradient is not a number.
+            folder, the run was started again elsewhere, a rank is gone, or the gradient is not a number.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    run_dir = Path(config.run_dir)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         ranks = stack.enter_context(joined_ranks(config, meeting_port))
         config.batch_per_rank(ranks.num_ranks)
         stack.enter_context(private_randomness(ranks.device))
-        # Rank 0 holds the lock until the stack unwinds, or the process dies.
-        ranks.run_on_first(lambda: stack.enter_context(run_lock(run_dir)), "take the run folder's lock")
-        life = ranks.run_on_first(lambda: begin_life(run_dir, num_ranks=ranks.num_ranks), "count the run's lives")
-        events = EventLog(run_dir / METRICS_FILE if ranks.is_first else None, on_event)
+        run = stack.enter_context(opened_run(config, scratch))
+        # Rank 0 holds the run until the stack unwinds, or the process dies.
+        life = ranks.run_on_first(
+            lambda: stack.enter_context(run.begun(num_ranks=ranks.num_ranks)), "begin a life of the run"
+        )
+        events = EventLog(run.path / METRICS_FILE if ranks.is_first else None, on_event)
         stack.callback(events.close)
         ledger: LedgerWriter | None = None
         if config.log_samples:
-            ledger = stack.enter_context(LedgerWriter(run_dir / SAMPLES_FOLDER, life=life, world=ranks.world))
-        return TrainingRun(config, ranks, Life(life, events, ledger, stop)).train()
+            ledger = stack.enter_context(LedgerWriter(run.path / SAMPLES_FOLDER, life=life, world=ranks.world))
+        return TrainingRun(config, ranks, run, Life(life, events, ledger, stop)).train()
 
 
 class StopSignal:
@@ -111,18 +114,15 @@ class Throughput:
 class TrainingRun:
     """One life of a run on one rank. All methods are collective."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, life: Life) -> None:
-        self.config, self.ranks, self.life = config, ranks, life
-        self.run_dir = Path(config.run_dir)
+    def __init__(self, config: TrainConfig, ranks: Ranks, run: LocalRun, life: Life) -> None:
+        self.config, self.ranks, self.run, self.life = config, ranks, run, life
         self.began = time.monotonic()
         self.throughput = Throughput()
         self.state = RunState()
-        self.folder = CheckpointFolder(
-            self.run_dir / _CHECKPOINTS, keep=config.keep_checkpoints, check_state=check_state
-        )
+        self.folder = run.checkpoints(keep=config.keep_checkpoints, life=life.number)
         self.resumed_from = self._find_checkpoint()
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
-        snapshot = load_checkpoint(Path(self.checkpoint)) if self.checkpoint else None
+        snapshot = self.folder.load(self.checkpoint) if self.checkpoint else None
         if snapshot is not None:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
@@ -141,10 +141,11 @@ class TrainingRun:
             self._end_epoch()
         result = self._result()
         self.ranks.run_on_first(
-            lambda: write_result(self.config, self.learner.model, result), "write the model and the result"
+            lambda: self.run.write_result(self.config, self.learner.model, result), "write the model and the result"
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
         self.life.events.emit("end", life=self.life.number, **figures)
+        self.ranks.run_on_all(self._put_logs, "write the logs")
         return result
 
     # ------------------------------------------------------------ start
@@ -260,6 +261,7 @@ class TrainingRun:
         state.begin_epoch(state.epoch + 1)
         self._save()
         self.life.events.emit("epoch", life=self.life.number, **summary)
+        self.ranks.run_on_first(self.run.put_log, "write the log")
 
     def _evaluate(self, summary: dict[str, Any]) -> dict[str, Any]:
         if self.data.evaluation is None:
@@ -283,6 +285,14 @@ class TrainingRun:
 
     # ------------------------------------------------------------ figures and checkpoints
 
+    def _put_samples(self) -> None:
+        self.run.put_samples(None if self.life.ledger is None else self.life.ledger.path)
+
+    def _put_logs(self) -> None:
+        self._put_samples()
+        if self.ranks.is_first:
+            self.run.put_log()
+
     def _result(self) -> TrainResult:
         last = self.state.history[-1]
         result = TrainResult(
@@ -291,7 +301,7 @@ class TrainingRun:
             epochs=self.state.epoch,
             steps=self.state.step,
             history=tuple(self.state.history),
-            model_dir=str(self.run_dir / MODEL_FOLDER),
+            model_dir=f"{self.run.address}/{MODEL_FOLDER}",
             checkpoint=self.checkpoint,
             images_per_second=self.images_per_second(),
             seconds=time.monotonic() - self.began,
@@ -311,6 +321,8 @@ class TrainingRun:
     def _save(self) -> None:
         """Save a checkpoint after the last step; rank 0 writes while the others wait."""
         sums, began = self._sums(), time.perf_counter()
+        # Before the checkpoint: samples that it counts are in the ledger.
+        self.ranks.run_on_all(self._put_samples, "write the ledger")
         self.checkpoint = self.ranks.run_on_first(
             lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
         )

@@ -87,6 +87,17 @@ class Ranks:
             raise fault
         return value  # type: ignore[return-value]  # None only if `act` returns None
 
+    def run_on_all(self, act: Callable[[], object], what: str) -> None:
+        """Call `act` on every rank; a SmaltiError of one of them is raised on all."""
+        fault: SmaltiError | None = None
+        try:
+            act()
+        except SmaltiError as error:
+            fault = error
+        for found in self.gather(fault, what):
+            if found is not None:
+                raise found
+
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         try:

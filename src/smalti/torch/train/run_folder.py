@@ -7,15 +7,18 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from smalti import ledger
 from smalti.errors import CheckpointError, StoreNotFound, TrainingError
+from smalti.storage import LocalStore, open_store
 from smalti.torch.train.checkpoint import read_json, replace_json, sync_folder
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.events import LineLog, read_lines
@@ -75,28 +78,47 @@ def begin_life(run_dir: Path, *, num_ranks: int) -> int:
         log.close()
 
 
-def read_sample_order(run_dir: str | Path) -> dict[int, list[int]]:
+def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> dict[int, list[int]]:
     """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
 
-    The last epoch may be unfinished; it then ends at the last position that was trained on.
+    The last epoch may be unfinished; it then ends at the last position that was trained on, or, in a store, at the last
+    checkpoint. `storage_options` are those of the store.
 
     Raises:
         TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
         StoreError: the ledger cannot be read.
     """
     try:
-        return ledger.read_sample_order(Path(run_dir) / SAMPLES_FOLDER)
+        with _local_samples(run_dir, storage_options) as folder:
+            return ledger.read_sample_order(folder)
     except StoreNotFound as error:
         raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
 
 
-def write_result(config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
+@contextlib.contextmanager
+def _local_samples(run_dir: str | Path, storage_options: Mapping[str, Any] | None) -> Iterator[Path]:
+    """Yield a local folder with the ledger of a run."""
+    store = open_store(run_dir, storage_options).child(SAMPLES_FOLDER)
+    if isinstance(store, LocalStore):
+        yield store.root
+        return
+    with tempfile.TemporaryDirectory(prefix="smalti-samples-") as folder:
+        for info in store.list():
+            path = Path(folder, *info.key.split("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(store.get(info.key))
+        yield Path(folder)
+
+
+def write_result(config: TrainConfig, model: nn.Module, result: TrainResult, folder: Path | None = None) -> None:
     """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
+
+    `folder` is a local folder to write in, in place of `run_dir`.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    run_dir = Path(config.run_dir)
+    run_dir = Path(config.run_dir) if folder is None else folder
     token = uuid.uuid4().hex[:8]
     fresh, old, target = run_dir / f".model-{token}", run_dir / f".replaced-model-{token}", run_dir / MODEL_FOLDER
     try:

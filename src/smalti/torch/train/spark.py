@@ -26,21 +26,24 @@ from typing import Any
 
 import torch.distributed as dist
 
-from smalti.errors import CheckpointError, MissingDependency, SmaltiError, TrainingError
+from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
 from smalti.process import end_with_parent, use_driver_python
+from smalti.storage import Place, Store, open_store
 from smalti.storage.schemes import store_variables
-from smalti.torch.train.checkpoint import read_json, replace_json
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.events import METRICS_FILE, OnEvent, following
+from smalti.torch.train.events import OnEvent, following
 from smalti.torch.train.loop import train_here
+from smalti.torch.train.run_store import log_reader
 from smalti.world import detect_world
 
+_FAILURE = "failure-rank{rank}.json"
+_POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
 _FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
-"""Environment variable with a run's `storage_options` as JSON."""
+"""Environment variable with a run's storage options, by field of its configuration, as JSON."""
 _TAIL_LINES = 40  # of an error's text
 
 
@@ -75,25 +78,31 @@ def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> Tra
         MissingDependency: pyspark is not installed.
         TrainingError: a rank failed; the message names it and holds the end of its traceback.
     """
-    options = json.dumps(dict(config.storage_options))
+    options = _options_of(config)
     with _storage_options_in_environment(options):  # which the child processes inherit
         return _train(config, on_event, is_local=True)
 
 
 def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
     """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
-    options = json.dumps(dict(config.storage_options))
+    options = _options_of(config)
     carried = {**store_variables(os.environ), _STORAGE_OPTIONS_VARIABLE: options}
     return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
 
 
+def _options_of(config: TrainConfig) -> str:
+    whole = config.to_json()
+    return json.dumps({name: whole[name] for name in ("storage_options", "run_storage_options")})
+
+
 def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> TrainResult:
     distributor = _distributor(config, is_local=is_local)
-    remove_failures(Path(config.run_dir))
-    task = replace(config, launcher="inline", num_processes=1, storage_options={}).to_json()
+    remove_failures(_place(config), config.num_processes)
+    task = replace(config, launcher="inline", num_processes=1, storage_options={}, run_storage_options=None).to_json()
     source = read_source(config.model)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
-    with following(Path(config.run_dir) / METRICS_FILE, on_event):
+    seconds = _POLL_SECONDS if config.local_run_dir else _STORE_POLL_SECONDS
+    with following(log_reader(config), on_event, poll_seconds=seconds):
         try:
             outcome = distributor.run(_run_rank, task, source, *carried)
         except SmaltiError:
@@ -113,9 +122,9 @@ def _run_rank(
     """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
-    storage_options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
-    config = replace(TrainConfig.from_json(task), storage_options=storage_options)
-    with failures_recorded(Path(config.run_dir)), importable(config.model, source):
+    options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
+    config = replace(TrainConfig.from_json(task), **options)
+    with failures_recorded(_place(config)), importable(config.model, source):
         return train_here(config).to_json()
 
 
@@ -157,7 +166,7 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
 
 
 def _as_error(config: TrainConfig, error: Exception) -> TrainingError:
-    failure = read_failure(Path(config.run_dir), config.num_processes)
+    failure = read_failure(_place(config), config.num_processes)
     if failure is None:
         return TrainingError(
             f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
@@ -188,8 +197,12 @@ class Failure:
     """The end of the traceback; empty if there is none."""
 
 
+def _place(config: TrainConfig) -> Store:
+    return open_store(config.local_run_dir or config.run_dir, config.run_dir_options)
+
+
 @contextlib.contextmanager
-def failures_recorded(run_dir: Path) -> Iterator[None]:
+def failures_recorded(run_dir: Place) -> Iterator[None]:
     """Record an exception of the body in the run's folder, and let it propagate."""
     try:
         yield
@@ -202,25 +215,24 @@ def failures_recorded(run_dir: Path) -> Iterator[None]:
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
             "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
         }
-        with contextlib.suppress(OSError):  # best effort: the error itself matters more than its record
-            run_dir.mkdir(parents=True, exist_ok=True)
-            replace_json(run_dir / f"failure-rank{rank}.json", record)
+        with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
+            open_store(run_dir).put(_FAILURE.format(rank=rank), json.dumps(record).encode())
         raise
 
 
-def remove_failures(run_dir: Path) -> None:
-    """Remove the records of earlier lives."""
-    for path in run_dir.glob("failure-rank*.json"):
-        path.unlink(missing_ok=True)
+def remove_failures(run_dir: Place, num_ranks: int) -> None:
+    """Remove the records of earlier lives that `read_failure` would read."""
+    for rank in range(num_ranks):
+        open_store(run_dir).delete(_FAILURE.format(rank=rank))
 
 
-def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
+def read_failure(run_dir: Place, num_ranks: int) -> Failure | None:
     """Return the first failure, or None if no rank left a record.
 
     A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
     no record: a rank without a record was killed.
     """
-    records = sorted(_records(run_dir), key=lambda record: record["time"])
+    records = sorted(_records(open_store(run_dir), num_ranks), key=lambda record: record["time"])
     own = [record for record in records if not record["lost_peer"]]
     if own:
         return Failure(own[0]["rank"], own[0]["reason"], own[0]["trace"])
@@ -230,11 +242,11 @@ def read_failure(run_dir: Path, num_ranks: int) -> Failure | None:
     return Failure(records[0]["rank"], records[0]["reason"], records[0]["trace"]) if records else None
 
 
-def _records(run_dir: Path) -> Iterator[dict[str, Any]]:
-    for path in run_dir.glob("failure-rank*.json"):
-        with contextlib.suppress(CheckpointError):  # the rank was killed while it wrote the file
-            record = read_json(path)
-            if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
+def _records(store: Store, num_ranks: int) -> Iterator[dict[str, Any]]:
+    for rank in range(num_ranks):
+        with contextlib.suppress(StoreError, ValueError):  # not there, or the rank was killed while it wrote the file
+            record = json.loads(store.get(_FAILURE.format(rank=rank)))
+            if isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
                 yield record
 
 

@@ -58,5 +58,5 @@ def test_a_full_disk_does_not_hide_the_failure(tmp_path):
 
 def test_old_failures_are_removed(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 1, ValueError("old"))
-    remove_failures(tmp_path)
+    remove_failures(tmp_path, 3)
     assert read_failure(tmp_path, 3) is None

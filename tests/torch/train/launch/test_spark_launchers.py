@@ -94,7 +94,14 @@ def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeyp
             train(killed)
 
 
-def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config, tmp_path, monkeypatch):
+def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credentials(
+    config, s3_server, s3_bucket, tmp_path, monkeypatch
+):
+    """They share no disk: each has the run in the store only."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    options = {"endpoint_url": s3_server, "key": CANARY, "secret": "canary-6765"}
+    heard = []
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
     with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):
@@ -106,11 +113,17 @@ def test_two_executors_train_in_the_order_of_one_and_get_the_credentials(config,
             launcher="spark",
             num_processes=2,
             model=model_beside_the_script(tmp_path / "beside", "needs_token", monkeypatch),
+            run_dir=f"s3://{s3_bucket}/run",
             storage_options={"auto_mkdir": "canary-2584"},
+            run_storage_options=options,
         )
-        result = train(spread)
+        result = train(spread, on_event=heard.append)
+        broken = replace(spread, run_dir=f"s3://{s3_bucket}/broken", model="tests.torch.train.tiny_models:broken")
+        with pytest.raises(TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the model's own fault 4711"):
+            train(broken)
     assert result.steps == 14
-    assert read_sample_order(config.run_dir) == read_sample_order(alone.run_dir)
+    assert read_sample_order(spread.run_dir, storage_options=options) == read_sample_order(alone.run_dir)
     # LOCAL_WORLD_SIZE is 1 in both processes, yet they share this host.
-    start = read_lines(Path(config.run_dir) / "metrics.jsonl")[0]
-    assert (start["num_ranks"], start["num_hosts"]) == (2, 1)
+    assert (heard[0]["num_ranks"], heard[0]["num_hosts"]) == (2, 1)
+    assert [event["step"] for event in heard if event["event"] == "epoch"] == [7, 14]
+    assert heard[-1]["event"] == "end"

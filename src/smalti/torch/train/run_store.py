@@ -1,0 +1,434 @@
+"""The files of a run as its ranks write them: in a local folder, or in a store by way of a local scratch folder.
+
+    <run_dir>/lives/00000.json                   one per start of the run, created exclusively
+              checkpoints/step-00000120-00000/   step and life; the files of a local checkpoint
+              metrics.jsonl  samples/  model/  result.json
+
+Intended behaviour in a store:
+1. A checkpoint is written to the scratch folder and verified there. Its `checksums.json` is put last; without it, the
+   checkpoint does not exist. Older ones are removed after a listing has shown all files of the new one.
+2. Loading fetches and verifies each file. A damaged checkpoint is skipped and reported. A fault of the store ends the
+   run: skipping a checkpoint because of it would undo training silently.
+3. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
+   replace anything: checkpoints are ordered by life first.
+4. Logs are put whole, those that a checkpoint covers before it. Lines after the last checkpoint may be lost with the
+   machine; their steps are then taken again.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
+from smalti.storage import Store, open_store
+from smalti.torch.train.checkpoint import (
+    CHECKSUMS_FILE,
+    CheckpointFolder,
+    Loaded,
+    Snapshot,
+    check_state,
+    load_checkpoint,
+    newest_verified,
+)
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.events import METRICS_FILE
+from smalti.torch.train.run_folder import MODEL_FOLDER, RESULT_FILE, begin_life, run_lock, write_result
+
+CHECKPOINTS = "checkpoints"
+_LIVES = "lives"
+_LIFE = re.compile(rf"{_LIVES}/(\d{{5,}})\.json")
+_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step-(\d{{8,}})-(\d{{5,}}))/(.+)")
+_SCRATCH = "smalti-run-"
+_SWEEP_SECONDS = 60.0  # a younger scratch folder may not be locked yet
+_MAX_READ = 1 << 26  # bytes of a log that are read from a store at once
+
+
+class LocalRun:
+    """The files of a run in a local folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        """Local folder in which this rank writes its logs."""
+        self.address = str(path)
+        """Address of the run, for messages and results."""
+
+    def prepare(self) -> None:
+        """Make the logs of earlier lives available in `path`."""
+
+    @contextlib.contextmanager
+    def begun(self, *, num_ranks: int) -> Iterator[int]:
+        """Begin a life of the run, and yield its number; other processes cannot begin one in the body. For rank 0.
+
+        Raises:
+            TrainingError: another process trains in the folder, or the folder cannot be written.
+        """
+        with run_lock(self.path):
+            yield begin_life(self.path, num_ranks=num_ranks)
+
+    def checkpoints(self, *, keep: int, life: int) -> "CheckpointFolder | StoreCheckpoints":  # noqa: ARG002 - for stores
+        """Return the checkpoints of the run."""
+        return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state)
+
+    def put_samples(self, path: Path | None) -> None:
+        """Publish this rank's file of the ledger so far."""
+
+    def put_log(self) -> None:
+        """Publish the log of events so far. For rank 0."""
+
+    def write_result(self, config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
+        """Publish the model and the result. For rank 0.
+
+        Raises:
+            CheckpointError: they cannot be written.
+        """
+        write_result(config, model, result, self.path)
+
+
+class StoreRun(LocalRun):
+    """The files of a run in a store, and the local scratch folder in which they are written."""
+
+    def __init__(self, store: Store, address: str, scratch: Path) -> None:
+        super().__init__(scratch)
+        self.address = address.rstrip("/")
+        self.store = store
+        self._life: int | None = None
+        self._log_bytes = 0
+
+    def prepare(self) -> None:
+        """Fetch the log of events of earlier lives, unless it is here.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        path = self.path / METRICS_FILE
+        if not path.exists():
+            with contextlib.suppress(StoreNotFound):
+                path.write_bytes(self.store.get(METRICS_FILE))
+
+    @contextlib.contextmanager
+    def begun(self, *, num_ranks: int) -> Iterator[int]:
+        """Begin a life of the run, and yield its number; earlier lives stop at their next save. For rank 0.
+
+        The log of events is published at the end if the body raises, as far as possible.
+
+        Raises:
+            StoreError: the store cannot be read or written, or does not honour exclusive puts.
+        """
+        self.store.check_exclusive_puts(_LIVES)
+        self._life = self._claim_life(num_ranks)
+        self.prepare()
+        try:
+            yield self._life
+        except BaseException:
+            with contextlib.suppress(StoreError, TrainingError):  # the error itself matters more
+                self.check_current()
+                self.put_log()
+            raise
+
+    def _claim_life(self, num_ranks: int) -> int:
+        lives = [int(match[1]) for info in self.store.list(_LIVES) if (match := _LIFE.fullmatch(info.key))]
+        files = (_CHECKPOINT_FILE.fullmatch(info.key) for info in self.store.list(CHECKPOINTS))
+        life = max([-1, *lives, *(int(match[3]) for match in files if match)]) + 1
+        facts = {"num_ranks": num_ranks, "time": round(time.time(), 3), "host": socket.gethostname()}
+        while True:
+            record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
+            try:
+                self.store.put_if_absent(_life_key(life), record)
+            except StoreExists:
+                if self.store.get(_life_key(life)) != record:  # else it is ours, and the first reply was lost
+                    life += 1
+                    continue
+            return life
+
+    def check_current(self) -> None:
+        """Check that the run was not started again since this life began.
+
+        Raises:
+            TrainingError: it was.
+            StoreError: the store cannot be read.
+        """
+        if self._life is not None and self.store.exists(_life_key(self._life + 1)):
+            raise TrainingError(
+                f"the run {self.address} was started again elsewhere: this process was its life {self._life}, and "
+                f"{self.store.locate(_life_key(self._life + 1))} says who continues it. This process stops and saves "
+                "nothing; its checkpoints so far are not lost.",
+                run_dir=self.address,
+                life=self._life,
+                is_superseded=True,
+            )
+
+    def checkpoints(self, *, keep: int, life: int) -> "StoreCheckpoints":
+        """Return the checkpoints of the run."""
+        return StoreCheckpoints(self, keep=keep, life=life)
+
+    def put_samples(self, path: Path | None) -> None:
+        """Put this rank's file of the ledger.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        if path is not None:
+            self.store.put_file(path.relative_to(self.path).as_posix(), path)
+
+    def put_log(self) -> None:
+        """Put the log of events if it has grown.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        path = self.path / METRICS_FILE
+        size = path.stat().st_size if path.exists() else 0
+        if size > self._log_bytes:
+            self.store.put_file(METRICS_FILE, path)
+            self._log_bytes = size
+
+    def write_result(self, config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
+        """Put the model, and `result.json` last; it does not exist while a model is being replaced.
+
+        Raises:
+            CheckpointError: the scratch folder cannot be written.
+            TrainingError: the run was started again elsewhere.
+            StoreError: the store cannot be written.
+        """
+        write_result(config, model, result, self.path)
+        self.check_current()
+        self.store.delete(RESULT_FILE)
+        folder = self.path / MODEL_FOLDER
+        keys = {path.relative_to(self.path).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        for key, path in keys.items():
+            self.store.put_file(key, path)
+        for info in list(self.store.list(MODEL_FOLDER)):
+            if info.key not in keys:
+                self.store.delete(info.key)
+        self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
+
+
+@dataclass(frozen=True, order=True)
+class _Name:
+    """A checkpoint in a store; the newest life with a checkpoint has the newest one."""
+
+    life: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"step-{self.step:08d}-{self.life:05d}"
+
+
+@dataclass
+class StoreCheckpoints:
+    """The checkpoints of a run in a store, as seen by one life of it; see the module.
+
+    Args:
+        keep: number of verified checkpoints to keep, at least 1.
+        check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
+    """
+
+    run: StoreRun
+    keep: int = 2
+    life: int = 0
+    check_state: Callable[[Mapping[str, Any]], None] = field(default=check_state)
+    _verified: set[_Name] = field(default_factory=set, init=False)
+
+    def save(self, snapshot: Snapshot) -> str:
+        """Publish a checkpoint, remove those that are no longer kept, and return the new one's address.
+
+        Raises:
+            CheckpointError: it could not be written to the scratch folder, or is incomplete in the store.
+            TrainingError: the run was started again elsewhere.
+            StoreError: the store cannot be written; earlier checkpoints are untouched.
+        """
+        store, name = self.run.store, _Name(self.life, snapshot.step)
+        prefix = f"{CHECKPOINTS}/{name}"
+        self.run.check_current()
+        shutil.rmtree(self._loaded, ignore_errors=True)
+        local = CheckpointFolder(self.run.path / CHECKPOINTS, keep=1).save(snapshot)
+        try:
+            if name in self._verified:  # saved twice: it must not exist while its files change
+                store.delete(f"{prefix}/{CHECKSUMS_FILE}")
+            sizes = {path.name: path.stat().st_size for path in sorted(local.iterdir())}
+            for file in sizes:
+                if file != CHECKSUMS_FILE:
+                    store.put_file(f"{prefix}/{file}", local / file)
+            self.run.put_log()
+            self.run.check_current()
+            store.put_file(f"{prefix}/{CHECKSUMS_FILE}", local / CHECKSUMS_FILE)
+        finally:
+            shutil.rmtree(local, ignore_errors=True)
+        files = self._files()
+        if files.get(name) != sizes:
+            raise CheckpointError(
+                f"{self._address(name)} was put with the files {sizes} (bytes), and the store lists {files.get(name)}. "
+                "Nothing older was removed; start the run again.",
+                step=snapshot.step,
+            )
+        self._verified.add(name)
+        self._prune(files)
+        return self._address(name)
+
+    def load_newest(self) -> Loaded | None:
+        """Return the newest checkpoint that verifies, or None if there is no checkpoint.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none verifies.
+            StoreError: the store cannot be read.
+        """
+        names = {self._address(name): name for name in _published(self._files())}
+        where = f"{self.run.address}/{CHECKPOINTS}"
+        loaded = newest_verified(reversed(names), self.load, self.check_state, where=where)
+        if loaded is not None:
+            self._verified.add(names[str(loaded.path)])
+        return loaded
+
+    def load(self, address: str) -> Snapshot:
+        """Fetch and verify the checkpoint at an address that `load_newest` returned, and return its content.
+
+        Raises:
+            CheckpointError: a file is missing, changed or malformed.
+            StoreError: the store cannot be read.
+        """
+        match = _CHECKPOINT_FILE.fullmatch(f"{CHECKPOINTS}/{address.rpartition('/')[2]}/-")
+        if match is None:
+            raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
+        folder = self._loaded / match[3] / f"step-{match[2]}"
+        if not folder.exists():
+            self._fetch(match[1], folder)
+        try:
+            return load_checkpoint(folder)
+        except CheckpointError:
+            # Fetched once more: an error of the transfer would undo training.
+            shutil.rmtree(folder, ignore_errors=True)
+            self._fetch(match[1], folder)
+            try:
+                return load_checkpoint(folder)
+            except CheckpointError as error:
+                raise CheckpointError(f"{address}, fetched to a scratch folder: {error}", path=address) from error
+
+    @property
+    def _loaded(self) -> Path:
+        return self.run.path / "loaded"
+
+    def _fetch(self, name: str, folder: Path) -> None:
+        store = self.run.store
+        try:
+            folder.mkdir(parents=True)
+            for info in store.list(f"{CHECKPOINTS}/{name}"):
+                path = folder / info.key.removeprefix(f"{CHECKPOINTS}/{name}/").replace("/", "%2F")
+                with (
+                    path.open("wb") as file,
+                    contextlib.suppress(StoreNotFound),
+                ):  # verification reports it
+                    store.fetch(info.key, file)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise TrainingError(
+                f"a checkpoint cannot be fetched to {folder}: {error}. Make room, or set TMPDIR to another disk.",
+                path=str(folder),
+            ) from error
+
+    def _files(self) -> dict[_Name, dict[str, int]]:
+        """Return the size of each file in each checkpoint folder; oldest first."""
+        found: dict[_Name, dict[str, int]] = {}
+        for info in self.run.store.list(CHECKPOINTS):
+            if match := _CHECKPOINT_FILE.fullmatch(info.key):
+                found.setdefault(_Name(int(match[3]), int(match[2])), {})[match[4]] = info.num_bytes
+        return dict(sorted(found.items()))
+
+    def _prune(self, files: Mapping[_Name, Mapping[str, int]]) -> None:
+        published = _published(files)
+        good = [name for name in published if name in self._verified]
+        kept = set(good[-self.keep :])
+        if len(good) < self.keep:
+            # Checkpoints that this process has not verified may be needed to make up the number.
+            kept.update(name for name in published if name not in self._verified and name < good[-1])
+        for name, names in files.items():
+            if name in kept or name.life > self.life:  # a later life's are not ours to remove
+                continue
+            with contextlib.suppress(StoreError):  # best effort; the next save tries again
+                for file in sorted(names, key=lambda file: file != CHECKSUMS_FILE):
+                    self.run.store.delete(f"{CHECKPOINTS}/{name}/{file}")
+
+    def _address(self, name: _Name) -> str:
+        return f"{self.run.address}/{CHECKPOINTS}/{name}"
+
+
+def _published(files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
+    return [name for name, names in files.items() if CHECKSUMS_FILE in names]
+
+
+def _life_key(life: int) -> str:
+    return f"{_LIVES}/{life:05d}.json"
+
+
+@contextlib.contextmanager
+def opened_run(config: TrainConfig, scratch: str | None = None) -> Iterator[LocalRun]:
+    """Open the files of a run in the body.
+
+    Args:
+        config: the run.
+        scratch: the scratch folder of the process that started this one; None: a new one if `run_dir` is in a store.
+
+    Raises:
+        StoreError: the address of `run_dir` is invalid.
+    """
+    if (path := config.local_run_dir) is not None:
+        yield LocalRun(path)
+        return
+    store = open_store(config.run_dir, config.run_dir_options)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_new_scratch()) if scratch is None else Path(scratch)
+        stack.enter_context(_using(folder))
+        yield StoreRun(store, config.run_dir, folder)
+
+
+def log_reader(config: TrainConfig) -> Path | Callable[[int], bytes]:
+    """Return the log of events, for `events.following`: the file, or a function that reads it from the store."""
+    if (path := config.local_run_dir) is not None:
+        return path / METRICS_FILE
+    store = open_store(config.run_dir, config.run_dir_options)
+
+    def read(offset: int) -> bytes:
+        with contextlib.suppress(StoreError):  # best effort: events do not end a run, and the next poll tries again
+            return store.get_range(METRICS_FILE, offset, offset + _MAX_READ)
+        return b""
+
+    return read
+
+
+@contextlib.contextmanager
+def _new_scratch() -> Iterator[Path]:
+    """Make a scratch folder for the body; removes those that killed processes have left."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        _remove_unused(old)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder:
+        (Path(folder) / ".lock").touch()
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _using(scratch: Path) -> Iterator[None]:
+    """Mark a scratch folder as used by this process, until the body or the process ends."""
+    with (scratch / ".lock").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _remove_unused(scratch: Path) -> None:
+    with contextlib.suppress(OSError), (scratch / ".lock").open("rb") as file:  # used, foreign, or removed meanwhile
+        if os.fstat(file.fileno()).st_mtime > time.time() - _SWEEP_SECONDS:
+            return
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(scratch, ignore_errors=True)
