@@ -38,7 +38,7 @@ def train_here(
 ) -> TrainResult:
     """Train as one rank: that of the process group, of the environment, or the only one. Collective.
 
-    `scratch` is a local folder for what goes on to a store, which the process that started this one made.
+    `scratch` is the local folder for files that are put to a store, made by the process that started this one.
 
     Raises:
         TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), another process trains in the same
