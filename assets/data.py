@@ -5,7 +5,7 @@ are not made, and what was made before stays recorded. Each asset, and each chec
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -116,22 +116,31 @@ def _make(
         context.log,
         upstream={each: run.facts(each) for each in _needs(declared, stage)},
         last=facts_of(last) if last is not None else {},
-        partitions=_partitions_of(context, declared) if declared.partitions is not None else None,
+        partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
     )
     result: StageResult = _STAGES[stage](step, config, storage, spark)
     run.keep(stage, result.facts)
     tag_run(context, declared, **result.tags)
     if stage == "shards":
         release_ended_trainings(context, shards_of(declared, storage).store())
-    yield dg.MaterializeResult(
-        asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=result.metadata
-    )
+    metadata = dict(result.metadata)
+    if step.partitions is not None and len(step.partitions.keys) > 1:
+        shown = {name: metadata.pop(name) for name in _long(metadata)}
+        if shown:
+            context.log_event(dg.AssetObservation(key, metadata=shown))
+    yield dg.MaterializeResult(asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=metadata)
 
 
-def _partitions_of(context: dg.AssetExecutionContext, declared: Declaration) -> RunPartitions:
+def _long(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the names of pictures and tables: the materialisations of many partitions have them once, beside them."""
+    kinds = (dg.MarkdownMetadataValue, dg.TableMetadataValue)
+    return [name for name, value in metadata.items() if isinstance(value, kinds)]
+
+
+def _partitions_of(context: dg.AssetExecutionContext, declared: Declaration, storage: StorageResource) -> RunPartitions:
     """Return the partitions of a run, and what was read of all others."""
     keys = tuple(context.partition_keys)
-    return RunPartitions(keys, read_before(context.instance, declared, without=keys))
+    return RunPartitions(keys, read_before(context.instance, declared, storage, without=keys))
 
 
 def _needs(declared: Declaration, stage: Stage) -> tuple[Stage, ...]:

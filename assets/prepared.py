@@ -98,7 +98,7 @@ def prepared_stage(step: StageInput, config: Any, storage: StorageResource, spar
     """Prepare new and changed images, or show what a function makes of the rows."""
     if step.declared.source.kind == "images":
         return _prepare_images(step, config, storage, spark)
-    return _show_rows(step, spark)
+    return _show_rows(step, storage, spark)
 
 
 def _prepare_images(
@@ -121,14 +121,14 @@ def _prepare_images(
     return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
 
 
-def _show_rows(step: StageInput, spark: SparkResource) -> StageResult:
+def _show_rows(step: StageInput, storage: StorageResource, spark: SparkResource) -> StageResult:
     declared, source, function = step.declared, step.upstream["raw"], str(step.declared.function)
     digest, names = rows_digest(source, function), ("first rows", "dagster/column_schema")
     if step.last.get("digest") == digest and step.last.keys() >= {*names}:
         shown = {name: step.last[name] for name in names}  # no Spark is started for nothing
     else:
         with spark.session(step.log.info) as session:
-            schema, rows = preview_function(read_again(session, declared, source), function)
+            schema, rows = preview_function(read_again(session, declared, source, storage), function)
         shown = {"first rows": table(rows), "dagster/column_schema": schema}
     facts = {"function": function, "digest": digest, "source": source.get("source", "")}
     return StageResult(data_version=digest, metadata=facts | shown)

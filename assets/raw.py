@@ -59,18 +59,19 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     declared, last = step.declared, step.last
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
-    own: dict[str, str] = {}
+    partitions: dict[str, str] = {}
+    place = inventories_of(declared, storage)
     if step.partitions is None:
         folder = find_images(declared, config, storage)
     else:
-        folder, own = read_partitions(declared, config.address, step.partitions, storage)
-        step.log.info("%s", describe_partitions(own, step.partitions))
+        folder, read = read_partitions(declared, config.address, step.partitions, storage)
+        step.log.info("%s", describe_partitions(read))
+        partitions = {PARTITIONS: read.save(place)}
     step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
     key, is_same = inventory_key(folder), last.get("digest") == folder.digest and last.get("folder") == folder.source
     before = folder if is_same else _inventory_of(last, declared, storage)
     news = describe_changes(before, folder)
     step.log.info(news)
-    place = inventories_of(declared, storage)
     if not is_same or not place.store().exists(key):
         save_inventory(place, folder)
     return StageResult(
@@ -86,7 +87,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
             "digest": folder.digest,
             "inventory": key,
             "dagster/size_bytes": folder.num_bytes,
-            **({PARTITIONS: dg.MetadataValue.json(own)} if step.partitions is not None else {}),
+            **partitions,
             **overrides(config),
         },
     )
@@ -101,7 +102,9 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
         if step.partitions is None:
             found = identity_of(frame)
         else:
-            found, of_partitions = identify_partitions(frame, declared, step.partitions)
+            found, read = identify_partitions(frame, declared, step.partitions)
+            of_partitions = {PARTITIONS: read.save(inventories_of(declared, storage))}
+            step.log.info("%s", describe_partitions(read))
         schema = column_schema(frame)
     return StageResult(
         data_version=found.digest,

@@ -12,6 +12,8 @@ from assets.declaration import Declaration
 from assets.places import Place, shards_of
 from assets.prepared import prepared_of, rows_digest
 from assets.reports.tables import Value, table
+from assets.sources.inventory import inventories_of
+from assets.sources.partitions import PARTITIONS, ReadPartitions
 from assets.sources.rows import WriteRows, publish_partitions, publish_rows, read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
@@ -72,7 +74,7 @@ def shards_config(declared: Declaration) -> type[dg.Config]:
 def shards_stage(step: StageInput, config: ShardsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
     """Publish the rows as a version of the shard set, unless one has them."""
     declared = step.declared
-    rows = step.upstream[declared.stages[declared.stages.index("shards") - 1]]
+    rows = _rows_before(step)
     place, begin = shards_of(declared, storage), time.monotonic()
     target = look_at(place.url, storage_options=place.storage_options)
     facts: dict[str, Any] = {}
@@ -81,7 +83,7 @@ def shards_stage(step: StageInput, config: ShardsConfig, storage: StorageResourc
         facts |= {"table": prepared.name, "prepared_version": prepared.manifest.version}
         done = _publish_images(step, config, prepared, spark, rows, target)
     else:
-        done = _publish_rows(step, config, spark, rows, target)
+        done = _publish_rows(step, config, storage, spark, target)
     news = describe_version(done, target.version)
     step.log.info(news)
     return StageResult(
@@ -130,14 +132,14 @@ def _publish_images(
 
 
 def _publish_rows(
-    step: StageInput, config: ShardsConfig, spark: SparkResource, rows: Facts, target: Target
+    step: StageInput, config: ShardsConfig, storage: StorageResource, spark: SparkResource, target: Target
 ) -> Resharded:
     """Publish the rows of the source unless a version has them; no Spark is started for nothing.
 
     Raises:
         dg.Failure: `prepared` is of other rows than `raw`, or of another function.
     """
-    declared, source = step.declared, step.upstream["raw"]
+    declared, source, rows = step.declared, step.upstream["raw"], _rows_before(step)
     if declared.function is not None and rows["digest"] != rows_digest(source, declared.function):
         prepared = declared.key("prepared").to_user_string()
         raise dg.Failure(
@@ -157,13 +159,20 @@ def _publish_rows(
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
     with spark.session(step.log.info) as session:
         if declared.partitions is not None:
-            manifest = publish_partitions(session, write, target, source, lineage=_origin(step, rows))
+            read = ReadPartitions.load(inventories_of(declared, storage), source[PARTITIONS])
+            manifest = publish_partitions(session, write, target, source, read.all, lineage=_origin(step, rows))
         else:
-            frame = read_again(session, declared, source)
+            frame = read_again(session, declared, source, storage)
             manifest = publish_rows(frame, write, target, lineage=_origin(step, rows), is_rewrite=config.rewrite)
     before = {shard.stored.basename for shard in target.newest.shards} if target.newest is not None else set()
     fresh = [shard for shard in manifest.shards if shard.stored.basename not in before]
     return Resharded(manifest, sum(shard.samples for shard in fresh), len(manifest.shards) - len(fresh))
+
+
+def _rows_before(step: StageInput) -> Facts:
+    """Return the facts of the stage before, whose rows are published."""
+    stages = step.declared.stages
+    return step.upstream[stages[stages.index("shards") - 1]]
 
 
 def _origin(step: StageInput, rows: Facts) -> dict[str, Any]:

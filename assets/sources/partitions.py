@@ -4,14 +4,17 @@ Images lie in one folder per partition, rows have a column with its key. Each ma
 metadata what it has read of its partitions; Dagster knows which of them is the latest of a partition.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
 from assets.declaration import PARTITION, Declaration
 from assets.lineage import facts_of
+from assets.places import Place
 from assets.sources.inventory import inventories_of, load_inventory, save_inventory
 from assets.stage import RunPartitions
 from resources.storage import StorageResource
@@ -20,15 +23,50 @@ from smalti.sources.image_folder import ImageFolder, join_folders, list_image_pa
 from smalti.spark import list_images
 
 PARTITIONS = "partitions"
-"""In the metadata of `raw`: by key, what was read of each partition of the run."""
+"""In the metadata of `raw`: name of the file that says what was read of which partition (`ReadPartitions`).
 
-_AT_ONCE = 16
+A run makes a materialisation for each of its partitions, all with the same metadata, which has to stay small.
+"""
+
+_AT_ONCE = 16  # small objects in flight
+_RECORDS = 1000  # that are asked of Dagster at once
+
+
+@dataclass(frozen=True)
+class ReadPartitions:
+    """What was read of partitions: names of inventories, or digests of rows; empty for a partition without any."""
+
+    own: Mapping[str, str]
+    """Of those of the run, by key."""
+    others: Mapping[str, str]
+    """Of those that were read before."""
+
+    def save(self, place: Place) -> str:
+        """Put this as a file beside the inventories, and return its name."""
+        data = json.dumps({"own": dict(self.own), "others": dict(self.others)}, sort_keys=True).encode()
+        name = f"partitions-{hashlib.sha256(data).hexdigest()}.json"
+        place.store().put(name, data)
+        return name
+
+    @classmethod
+    def load(cls, place: Place, name: str) -> "ReadPartitions":
+        """Return what `save` has put under this name.
+
+        Raises:
+            StoreNotFound: it is gone; materialise `raw` again for all partitions.
+        """
+        return cls(**json.loads(place.store().get(name)))
+
+    @property
+    def all(self) -> dict[str, str]:
+        """Of all partitions that have something, by key, in order."""
+        return {key: found for key, found in sorted({**self.others, **self.own}.items()) if found}
 
 
 def read_partitions(
     declared: Declaration, address: str, partitions: RunPartitions, storage: StorageResource
-) -> tuple[ImageFolder, dict[str, str]]:
-    """Return one inventory of all partitions, and the name of each of the run's own, empty if it has no images.
+) -> tuple[ImageFolder, ReadPartitions]:
+    """Return one inventory of all partitions, and the names of those of each.
 
     The run's own partitions are listed now. The inventories of all others are those that earlier runs have kept.
 
@@ -48,13 +86,13 @@ def read_partitions(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         loaded = pool.map(lambda name: load_inventory(declared, storage, name), kept.values())
         folders = {**dict(zip(kept, loaded, strict=True)), **found}
-    return join_partitions(address, folders, storage), own
+    return join_partitions(address, folders, storage), ReadPartitions(own, partitions.others)
 
 
-def describe_partitions(own: Mapping[str, str], partitions: RunPartitions) -> str:
+def describe_partitions(read: ReadPartitions) -> str:
     """Say what was read of the run's partitions."""
-    empty = sum(not name for name in own.values())
-    return f"read {len(own)} partitions, {empty} of them empty; {len(partitions.others)} others were read before"
+    empty = sum(not name for name in read.own.values())
+    return f"read {len(read.own)} partitions, {empty} of them empty; {len(read.others)} others were read before"
 
 
 def list_partitions(address: str, keys: Iterable[str], storage: StorageResource) -> dict[str, ImageFolder | None]:
@@ -89,15 +127,16 @@ def join_partitions(address: str, found: Mapping[str, ImageFolder | None], stora
 
 
 def read_before(
-    instance: dg.DagsterInstance, declared: Declaration, *, without: Collection[str] = ()
+    instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource, *, without: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return what the latest materialisation of each partition of `raw` says it has read, by key of the partition.
+    """Return what the latest materialisation of each partition of `raw` has read, by key of the partition.
 
     Partitions that are no more are left out: dynamic ones that were deleted, and windows before the first one.
 
     Args:
         instance: of Dagster.
         declared: the data set.
+        storage: where the files are that say what was read.
         without: partitions that are not asked for.
     """
     definition, raw = declared.partitions_definition, declared.key("raw")
@@ -108,15 +147,20 @@ def read_before(
     )
     keys = set(definition.get_partition_keys(dynamic_partitions_store=instance)) - set(without)
     wanted = {number: key for key, number in latest.items() if key in keys}
-    if not wanted:
-        return {}
-    found: dict[str, str] = {}
-    records = instance.fetch_materializations(
-        dg.AssetRecordsFilter(raw, storage_ids=sorted(wanted)), limit=len(wanted)
-    ).records
-    for record in records:
-        said = facts_of(record.event_log_entry).get(PARTITIONS) or {}
-        key = wanted[record.storage_id]
-        if key in said:
-            found[key] = said[key]
-    return found
+    names: dict[str, set[str]] = {}
+    for ids in _batched(sorted(wanted), _RECORDS):
+        found = instance.fetch_materializations(dg.AssetRecordsFilter(raw, storage_ids=ids), limit=len(ids))
+        for record in found.records:
+            name = facts_of(record.event_log_entry).get(PARTITIONS)
+            if name is not None:  # one that was reported by hand has none
+                names.setdefault(str(name), set()).add(wanted[record.storage_id])
+    place = inventories_of(declared, storage)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        files = dict(zip(names, pool.map(lambda name: ReadPartitions.load(place, name), names), strict=True))
+    return {key: files[name].own[key] for name, read in names.items() for key in read}
+
+
+def _batched(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Yield the values in parts of at most `size`."""
+    for begin in range(0, len(values), size):
+        yield values[begin : begin + size]

@@ -17,7 +17,8 @@ from assets.configuration import with_defaults
 from assets.declaration import Declaration
 from assets.places import expand
 from assets.reports.tables import Value
-from assets.sources.partitions import PARTITIONS
+from assets.sources.inventory import inventories_of
+from assets.sources.partitions import PARTITIONS, ReadPartitions
 from assets.stage import RunPartitions
 from resources.storage import StorageResource
 from smalti.catalog import Manifest
@@ -41,9 +42,6 @@ from smalti.storage.redact import redact
 
 SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
 DataFrame = Any
-
-_DIGESTS = "digests of all partitions"
-"""In the metadata of `raw`, of rows: by key, what was read of each partition so far."""
 
 _RECIPE = 1  # another number when the same rows and options would give other shards
 _PREVIEW_ROWS = 64  # that a function is tried on
@@ -92,8 +90,8 @@ def read_frame(session: SparkSession, declared: Declaration, config: RowsConfig)
 
 def identify_partitions(
     frame: DataFrame, declared: Declaration, partitions: RunPartitions
-) -> tuple[Identity, dict[str, Any]]:
-    """Return what identifies the rows of all partitions, and metadata with the digests of each.
+) -> tuple[Identity, ReadPartitions]:
+    """Return what identifies the rows of all partitions, and the digest of each.
 
     The rows of the run's own partitions are read. Those of all others are as earlier runs have found them.
 
@@ -103,24 +101,20 @@ def identify_partitions(
     column = _partition_column(declared)
     found = identities_in(frame, column, partitions.keys)
     own = {key: found[key].digest if key in found else "" for key in partitions.keys}
-    digests = {key: digest for key, digest in sorted({**partitions.others, **own}.items()) if digest}
-    if not digests:
+    read = ReadPartitions(own, partitions.others)
+    if not read.all:
         raise dg.Failure(
             f"{declared.source.text} has no rows whose {column!r} is one of {', '.join(partitions.keys)}, and no other "
             "partition was read before",
             allow_retries=False,
         )
-    digest = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
-    count = sum(each.rows or 0 for each in found.values())
-    metadata = {
-        PARTITIONS: dg.MetadataValue.json(own),
-        _DIGESTS: dg.MetadataValue.json(digests),
-        "rows of this run's partitions": count,
-    }
-    return Identity(digest, "the content of the rows of each partition"), metadata
+    digest = hashlib.sha256(json.dumps(read.all).encode()).hexdigest()
+    return Identity(digest, "the content of the rows of each partition"), read
 
 
-def read_again(session: SparkSession, declared: Declaration, facts: Mapping[str, Any]) -> DataFrame:
+def read_again(
+    session: SparkSession, declared: Declaration, facts: Mapping[str, Any], storage: StorageResource
+) -> DataFrame:
     """Return the rows that a materialisation of `raw` has read; of a partitioned source, those of its own partitions.
 
     Raises:
@@ -128,22 +122,23 @@ def read_again(session: SparkSession, declared: Declaration, facts: Mapping[str,
     """
     frame = read_frame(session, declared, RowsConfig(form=facts["form"], source=facts["reads"]))
     if PARTITIONS in facts:
-        return _rows_of(frame, declared, facts, [key for key, digest in facts[PARTITIONS].items() if digest])
+        read = ReadPartitions.load(inventories_of(declared, storage), facts[PARTITIONS])
+        return _rows_of(frame, declared, {key: digest for key, digest in read.own.items() if digest})
     found = identity_of(frame).digest
     if found != facts["digest"]:
         raise _changed(declared, str(facts["source"]), str(facts["digest"]), found)
     return frame
 
 
-def _rows_of(frame: DataFrame, declared: Declaration, facts: Mapping[str, Any], keys: Sequence[str]) -> DataFrame:
-    """Return the rows of some partitions, if they are still those that `raw` has read."""
+def _rows_of(frame: DataFrame, declared: Declaration, digests: Mapping[str, str]) -> DataFrame:
+    """Return the rows of some partitions, given by their keys, if they still have these digests."""
     column = _partition_column(declared)
-    found = identities_in(frame, column, keys)
-    for key in keys:
-        before, now = str(facts[_DIGESTS][key]), found[key].digest if key in found else ""
+    found = identities_in(frame, column, digests)
+    for key, before in digests.items():
+        now = found[key].digest if key in found else ""
         if before != now:
-            raise _changed(declared, f"partition {key} of {facts['source']}", before, now)
-    return in_partitions(frame, column, keys)
+            raise _changed(declared, f"partition {key} of {declared.source.text}", before, now)
+    return in_partitions(frame, column, digests)
 
 
 def _partition_column(declared: Declaration) -> str:
@@ -282,7 +277,13 @@ def publish_rows(
 
 
 def publish_partitions(
-    session: SparkSession, write: WriteRows, target: Target, source: Mapping[str, Any], *, lineage: Mapping[str, Any]
+    session: SparkSession,
+    write: WriteRows,
+    target: Target,
+    source: Mapping[str, Any],
+    digests: Mapping[str, str],
+    *,
+    lineage: Mapping[str, Any],
 ) -> Manifest:
     """Publish a version with the rows of all partitions; only those of new and changed ones are read and written.
 
@@ -291,6 +292,7 @@ def publish_partitions(
         write: how the rows are written.
         target: the shard set.
         source: facts of `raw`.
+        digests: of the rows of all partitions, by key.
         lineage: kept in the manifest.
 
     Raises:
@@ -304,7 +306,7 @@ def publish_partitions(
 
     def prepare(session: SparkSession, keys: Sequence[str]) -> DataFrame:
         frame = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"]))
-        return _prepared(_rows_of(frame, declared, source, keys), declared, transform)
+        return _prepared(_rows_of(frame, declared, {key: digests[key] for key in keys}), declared, transform)
 
     columns = declared.columns
     if columns is not None:
@@ -315,7 +317,7 @@ def publish_partitions(
     code = function_digest(declared.function) if declared.function is not None else None
     return reshard_files(
         session,
-        [SourceFile(key, digest) for key, digest in source[_DIGESTS].items()],
+        [SourceFile(key, digest) for key, digest in digests.items()],
         target.url,
         prepare=prepare,
         recipe=[_RECIPE, split.model_dump(mode="json"), code],

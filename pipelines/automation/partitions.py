@@ -40,7 +40,7 @@ def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, stor
     if declared.partitions is not None and declared.partitions.start is not None:
         windows = set(_definition(declared).get_partition_keys(dynamic_partitions_store=instance))
         found = {key: folder for key, folder in found.items() if key in windows}
-    before = read_before(instance, declared)
+    before = read_before(instance, declared, storage)
     now = {key: inventory_key(folder) for key, folder in found.items()}
     changed = [key for key in sorted({*now, *before}) if now.get(key, "") != before.get(key, "")]
     digest = join_partitions(address, found, storage).digest if found else ""

@@ -123,6 +123,11 @@ def test_a_backfill_of_many_days_is_one_run_and_one_version(
     assert [entry.version for entry in history(sets.place)] == [1]
     assert len(sets.rows("path")) == 12
     assert sets.made("raw") == {f"2026-11-0{day}" for day in (1, 2, 3, 4)}
+    assert "gallery" not in sets.facts("raw")  # not once for each day
+    [shown] = instance.fetch_observations(sets.declared.key("raw"), limit=9).records
+    observed = shown.event_log_entry.asset_observation
+    assert observed is not None
+    assert "gallery" in observed.metadata
     for path in (tmp_path / "photos" / "day=2026-11-02").rglob("*.jpg"):
         path.unlink()
     sets.run("2026-11-02")
