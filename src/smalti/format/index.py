@@ -186,9 +186,8 @@ class ShardInfo:
         fields = Fields(obj, where)
         check_version(fields)
         kind = fields.text("format")
-        if kind not in ONE_FILE_FORMATS and kind not in TEXT_FORMATS:
-            known = ", ".join(["mds", PARQUET, *sorted(TEXT_FORMATS)])
-            raise fault(fields.at("format"), f"a format out of {known}", kind)
+        if kind != "mds" and kind not in TEXT_FORMATS:  # Parquet parts stand in manifests alone
+            raise fault(fields.at("format"), f"a format out of mds, {', '.join(sorted(TEXT_FORMATS))}", kind)
         names = _interned(fields.texts("hashes", []))
         compression = _parse_compression_name(fields)
         raw, zipped = _parse_files(fields, "data")
@@ -197,8 +196,8 @@ class ShardInfo:
         except SchemaError as error:
             raise fault(fields.at("size_limit"), "a byte count or null", fields.get("size_limit")) from error
         samples = fields.get("samples")
-        if kind in ONE_FILE_FORMATS:
-            info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit, format=kind)
+        if kind == "mds":
+            info = cls(parse_schema(fields), samples, raw, zipped, compression, names, size_limit)
         else:
             layout = parse_layout(fields, kind)
             meta, zip_meta = _parse_files(fields, "meta")
