@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 from pydantic import Field
 
 from assets.configuration import with_defaults
@@ -30,13 +29,14 @@ from smalti.spark.rows import (
     Identity,
     by_split,
     find_same,
+    first_transformed,
     identities_in,
     identity_of,
     in_partitions,
     transformed,
     with_split,
 )
-from smalti.spark.writing.transform import Transform, TransformRun, as_transform
+from smalti.spark.writing.transform import Transform, as_transform
 from smalti.storage import open_store
 from smalti.storage.redact import redact
 
@@ -44,7 +44,6 @@ SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is
 DataFrame = Any
 
 _RECIPE = 1  # another number when the same rows and options would give other shards
-_PREVIEW_ROWS = 64  # that a function is tried on
 _SHOWN_ROWS = 8
 _SHOWN_CHARACTERS = 80
 
@@ -205,15 +204,10 @@ def preview_function(frame: DataFrame, path: str) -> tuple[dg.TableSchema, list[
     """Return the columns that a function gives, and its first rows, shortened; runs it on a few rows in this process.
 
     Raises:
-        SmaltiError: the function failed, or gave something else than batches.
-        dg.Failure: it gave no rows.
+        SchemaError: it gave no rows.
+        SmaltiError: it failed, or gave something else than batches.
     """
-    few = frame.limit(_PREVIEW_ROWS)
-    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
-    run = TransformRun(as_transform(load_function(path)), f"trying {path} on the first rows")
-    first = next(run.batches(iter(rows.to_batches())), None)
-    if first is None:
-        raise dg.Failure(f"{path} gave no rows for the first {rows.num_rows} of the source", allow_retries=False)
+    first = first_transformed(frame, as_transform(load_function(path)), path)
     schema = dg.TableSchema(columns=[dg.TableColumn(field.name, str(field.type)) for field in first.schema])
     return schema, [{name: _shown(value) for name, value in row.items()} for row in first[:_SHOWN_ROWS].to_pylist()]
 
@@ -242,6 +236,16 @@ class WriteRows:
         facts += [declared.columns, declared.shards.nulls, declared.split.model_dump(mode="json"), declared.function]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
+    def options(self, target: Target) -> dict[str, Any]:
+        """Return the arguments that both ways of writing have in common."""
+        return {
+            "nulls": self.declared.shards.nulls or "reject",
+            "compression": self.compression,
+            "hashes": self.hashes,
+            "size_limit": self.size_limit,
+            "storage_options": target.storage_options,
+        }
+
     def find(self, target: Target) -> Manifest | None:
         """Return the version that has these rows in such shards; an earlier one is rolled back to."""
         store = open_store(target.url, target.storage_options)
@@ -262,17 +266,13 @@ def publish_rows(
         frame,
         target.url,
         columns=columns,
-        nulls=declared.shards.nulls or "reject",
-        compression=write.compression,
-        hashes=write.hashes,
-        size_limit=write.size_limit,
         transform=transform,
         partition_by=column,
         mode="overwrite",
         progress=False,
         write_id=_fresh(write.write_id, target, is_rewrite=is_rewrite),
         lineage={"write": write.write_id, **lineage},
-        storage_options=target.storage_options,
+        **write.options(target),
     )
 
 
@@ -323,13 +323,9 @@ def publish_partitions(
         recipe=[_RECIPE, split.model_dump(mode="json"), code],
         path_column=column,
         columns=columns,
-        nulls=declared.shards.nulls or "reject",
-        compression=write.compression,
-        hashes=write.hashes,
-        size_limit=write.size_limit,
         partition_by=split_column,
         lineage={"write": write.write_id, **lineage},
-        storage_options=target.storage_options,
+        **write.options(target),
     )
 
 

@@ -108,14 +108,29 @@ def transformed(df: "DataFrame", transform: Transform) -> "DataFrame":
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    few = df.limit(_NUM_TRIAL_ROWS)
-    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
-    trial = TransformRun(transform, "trying the transform on the first rows").batches(iter(rows.to_batches()))
-    first = next(trial, None)
-    if first is None:
-        raise SchemaError(f"the transform gave no rows for the first {rows.num_rows}, so its columns are not known")
+    first = first_transformed(df, transform, "the transform")
     task = _Transformed(transform, first.schema)
     return map_in_arrow(df, task, from_arrow_schema(first.schema, prefer_timestamp_ntz=True))
+
+
+def first_transformed(df: "DataFrame", transform: Transform, name: str) -> pa.RecordBatch:
+    """Return the first batch that a transform makes of the first rows of a DataFrame; it runs in this process.
+
+    Args:
+        df: The rows.
+        transform: Function over batches of them.
+        name: Name of the function, for messages.
+
+    Raises:
+        SchemaError: There are no rows, or the transform gives none for the first ones.
+        SmaltiError: The transform failed.
+    """
+    few = df.limit(_NUM_TRIAL_ROWS)
+    rows = few.toArrow() if hasattr(few, "toArrow") else pa.Table.from_pandas(few.toPandas())
+    first = next(TransformRun(transform, f"trying {name} on the first rows").batches(iter(rows.to_batches())), None)
+    if first is None:
+        raise SchemaError(f"{name} gave no rows for the first {rows.num_rows}, so its columns are not known")
+    return first
 
 
 @dataclass(frozen=True)
