@@ -102,7 +102,7 @@ class Passes:
 
     found: tuple[tuple[str, Mapping[str, Any]], ...]
     is_last_failed: bool = False
-    """Whether the check failed the last time that it was made."""
+    """True if the check failed the last time that it was made."""
 
     def run_for(self, content: str) -> str | None:
         """The run in which the same content passed, as the metadata `content` says; None if there is none.

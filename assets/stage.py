@@ -29,7 +29,7 @@ class RunPartitions:
 
 @dataclass(frozen=True)
 class StageInput:
-    """What a stage is given beside its configuration and the resources."""
+    """The input of a stage, beside its configuration and the resources."""
 
     declared: Declaration
     run_id: str

@@ -49,7 +49,7 @@ class Stage:
     spark_master: str = "local[*]"
     """Default of `SMALTI_SPARK_MASTER`."""
     launcher: str = "inline"
-    """How models are trained, unless an asset is told otherwise."""
+    """Launcher of trainings, unless a declaration or a run names another one."""
     num_processes: int = 1
     """Training processes."""
 

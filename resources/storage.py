@@ -22,7 +22,7 @@ STAGE_TAG = "smalti/stage"
 
 
 class StorageResource(RunBoundResource, ABC):
-    """Where everything is kept: images, tables, shard sets, checkpoints, models and reports."""
+    """The place of everything that is kept: images, tables, shard sets, checkpoints, models and reports."""
 
     schemes: ClassVar[tuple[str, ...]] = ()
     """Canonical names of the schemes whose addresses this class is for; "" is a path."""

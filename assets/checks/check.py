@@ -12,7 +12,7 @@ from resources.storage import StorageResource
 
 @dataclass(frozen=True)
 class CheckInput:
-    """What a check is given."""
+    """The input of a check."""
 
     declared: Declaration
     storage: StorageResource
@@ -22,7 +22,7 @@ class CheckInput:
     facts: Facts
     """Of the materialisation that it is about."""
     is_alone: bool = False
-    """Whether a person executes it by itself, without the asset."""
+    """True if a person executes it by itself, without the asset."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _RECORDS = 1000  # that are asked of Dagster at once
 
 @dataclass(frozen=True)
 class ReadPartitions:
-    """What was read of partitions: names of inventories, or digests of rows; empty for a partition without any."""
+    """The state of partitions when they were read: names of inventories, or digests of rows; empty without any."""
 
     own: Mapping[str, str]
     """Of those of the run, by key."""

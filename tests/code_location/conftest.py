@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from resources.storage import LocalStorage, StorageResource
+from tests.spark.own_session import own_session
 
 
 @pytest.fixture
@@ -20,3 +22,10 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def storage(tmp_path: Path) -> StorageResource:
     """Storage in a folder of the test."""
     return LocalStorage(root=str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    """The Spark session that the runs of a file find and leave alone."""
+    with own_session("local[2]") as made:
+        yield made

@@ -19,7 +19,6 @@ from resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS, define
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph, draw, draw_all
-from tests.spark.own_session import own_session
 
 STAGES = ("raw", "prepared", "shards")
 
@@ -83,13 +82,6 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
 
 
 # ---------------------------------------------------------------- tried again
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    """The session that the runs of this file find and leave alone."""
-    with own_session("local[2]") as made:
-        yield made
 
 
 @pytest.fixture

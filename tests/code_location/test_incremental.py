@@ -19,7 +19,6 @@ from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
 from tests.code_location.graph import Graph, draw, draw_all
-from tests.spark.own_session import own_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -32,13 +31,6 @@ class NoSpark(SparkResource):
 
     def session(self, report: Any = None) -> Any:
         raise AssertionError("Spark was started for nothing")
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    """The session that the runs of this file find and leave alone."""
-    with own_session("local[2]") as made:
-        yield made
 
 
 @pytest.fixture

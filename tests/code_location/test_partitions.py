@@ -1,6 +1,5 @@
 """Data sets whose source comes in partitions: runs of some of them, backfills, and what schedule and sensor request."""
 
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,8 @@ from smalti.dataset import StreamingDataset
 from smalti.storage import open_store
 from tests.code_location.declared import define
 from tests.code_location.graph import draw
-from tests.spark.own_session import own_session
 
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    """The session that the runs of this file find and leave alone."""
-    with own_session("local[2]") as made:
-        yield made
 
 
 class Partitioned:

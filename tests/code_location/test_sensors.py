@@ -25,7 +25,7 @@ from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, rows_of, shards
 
 DRAWN = "drawn flowers (160 of each class, seed 0)"
-"""How the declared source is described."""
+"""Description of the declared source."""
 
 SUCCESS, FAILURE, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED
 

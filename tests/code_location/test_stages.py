@@ -1,4 +1,4 @@
-"""Which resources an environment asks for, and what they hand to the library."""
+"""Resources that an environment asks for, and the options that they hand to the library."""
 
 import json
 import re
@@ -95,7 +95,7 @@ def test_an_instance_with_runs_of_another_stage_is_refused(instance: dg.DagsterI
 
 
 def options_in_a_step(storage: StorageResource) -> dict[str, object]:
-    """What fsspec gets in a step, where references to variables are resolved."""
+    """Options that fsspec gets in a step, where references to variables are resolved."""
     seen: dict[str, object] = {}
 
     @dg.asset

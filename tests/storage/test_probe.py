@@ -1,4 +1,4 @@
-"""What a probe of a store finds out, and that it leaves nothing behind."""
+"""Probes of stores: their findings, and that they leave nothing behind."""
 
 import os
 import threading

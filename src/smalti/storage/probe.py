@@ -30,7 +30,7 @@ class ProbeStep:
     name: str
     """`open`, `create`, `read`, `create only once`, `replace`, `list`, `delete` or `clock`."""
     problem: str
-    """What failed, and what to do about it; empty if it succeeded."""
+    """Text that says what failed, and what to do about it; empty if the step succeeded."""
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""What a cluster does with a wheel task: looks up the entry point in the wheel's metadata, and calls it."""
+"""A cluster that runs a wheel task: it looks up the entry point in the wheel's metadata, and calls it."""
 
 import sys
 from importlib.metadata import distribution
