@@ -21,6 +21,8 @@ from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
 from smalti.sources.image_folder import ImageFolder, join_folders, list_image_partitions, split_at_partition
 from smalti.spark import list_images
+from smalti.storage import open_store
+from smalti.storage.redact import redact
 
 PARTITIONS = "partitions"
 """In the metadata of `raw`: name of the file that says what was read of which partition (`ReadPartitions`).
@@ -77,10 +79,12 @@ def read_partitions(
         storage: where the inventories are kept.
 
     Raises:
-        StoreNotFound: no partition has an image.
+        StoreNotFound: no partition has an image, or the folder above all partitions is not there or empty.
     """
     place = inventories_of(declared, storage)
     found = list_partitions(address, partitions.keys, storage)
+    if not any(found.values()):
+        _require_source(address, storage)
     own = {key: save_inventory(place, folder) if folder is not None else "" for key, folder in found.items()}
     kept = {key: name for key, name in partitions.others.items() if name}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -113,6 +117,20 @@ def list_partitions(address: str, keys: Iterable[str], storage: StorageResource)
 def list_all_partitions(address: str, storage: StorageResource) -> dict[str, ImageFolder]:
     """Return the inventories of all partitions that have images now, by key; lists the source once."""
     return list_image_partitions(address, PARTITION, storage_options=storage.options_for(address))
+
+
+def _require_source(address: str, storage: StorageResource) -> None:
+    """Return only if there is something above the partitions: else a mount is missing, and none of them was emptied.
+
+    Raises:
+        StoreNotFound: there is nothing.
+    """
+    common, _ = split_at_partition(address, PARTITION)
+    if next(iter(open_store(common, storage.options_for(common)).list()), None) is None:
+        raise StoreNotFound(
+            f"{redact(common)}, the folder above all partitions, is empty or does not exist: nothing was changed; "
+            "check the address, the mount and the credentials"
+        )
 
 
 def join_partitions(address: str, found: Mapping[str, ImageFolder | None], storage: StorageResource) -> ImageFolder:

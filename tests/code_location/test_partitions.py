@@ -11,6 +11,8 @@ import pytest
 
 from assets.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
 from assets.lineage import facts_of, latest
+from assets.sources.partitions import read_partitions
+from assets.stage import RunPartitions
 from pipelines.automation.schedules import build_reshard_schedule
 from pipelines.automation.watch import build_watch_sensor
 from pipelines.data_set import DataSet, build_definitions
@@ -18,6 +20,7 @@ from resources.spark import SparkResource
 from resources.storage import LocalStorage
 from smalti.catalog import history
 from smalti.dataset import StreamingDataset
+from smalti.errors import StoreNotFound
 from smalti.storage import open_store
 from tests.code_location.declared import define
 from tests.code_location.graph import draw
@@ -230,6 +233,21 @@ def check_requests(instance: dg.DagsterInstance, storage: LocalStorage, tmp_path
         found = schedule.evaluate_tick(context)
     assert requests(found) == []
     assert found.skip_message == "no partition of daily has changed since it was read"
+
+
+def test_a_source_that_is_gone_does_not_empty_its_partitions(storage: LocalStorage, tmp_path: Path) -> None:
+    put(tmp_path / "photos", "2026-11-01", 1)
+    put(tmp_path / "photos", "2026-11-02", 1)
+    declared = Declaration(name="daily", **images(tmp_path / "photos", **DAYS))
+    address = f"{tmp_path}/photos/day={{partition}}"
+    _, first = read_partitions(declared, address, RunPartitions(("2026-11-01",)), storage)
+    (tmp_path / "photos").rename(tmp_path / "unmounted")
+    with pytest.raises(StoreNotFound, match="photos, the folder above all partitions, is empty or does not exist"):
+        read_partitions(declared, address, RunPartitions(("2026-11-02",), first.own), storage)
+    put(tmp_path / "photos", "2026-11-03", 1)
+    folder, second = read_partitions(declared, address, RunPartitions(("2026-11-02",), first.own), storage)
+    assert second.own == {"2026-11-02": ""}
+    assert [file.path.split("/")[0] for file in folder.files] == ["day=2026-11-01"] * 2
 
 
 PHOTOS = "name: photos\nsource: {folder: 's3://b/day={partition}'}\n"
