@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_args
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
+from assets.checks.declared import CheckName, Severity, blocking_checks, refuse_of_other_kind
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Stage = Literal["raw", "prepared", "shards", "model"]
 
@@ -158,7 +160,9 @@ class Image(dg.Model, dg.Resolvable):
     size: int = Field(default=96, ge=8, le=4096, description="Side of the square in pixels.")
     quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
     on_bad_image: Literal["fail", "skip"] = Field(
-        default="fail", description="fail: name all unusable files and stop; skip: leave them out and count them."
+        default="skip",
+        description="Of files that are no images. skip: leave them out, up to `checks.max_bad_share`; fail: stop if "
+        "there is one.",
     )
 
 
@@ -239,13 +243,35 @@ class Automation(dg.Model, dg.Resolvable):
 class Checks(dg.Model, dg.Resolvable):
     """Thresholds of the asset checks."""
 
-    max_bad_share: Share = Field(default=0.01, description="Share of unusable images left out without a warning.")
+    max_bad_share: Share = Field(
+        default=0.01, description="Share of unusable files that may be left out, rounded up to whole files."
+    )
     max_row_loss: Share = Field(default=0.1, description="Rows that may be lost from one checked version to the next.")
+    max_class_shift: Share = Field(
+        default=0.1,
+        description="Share of the images that other classes may have than in the last checked version; classes that "
+        "are new or gone do not count.",
+    )
+    near_duplicate_bits: int = Field(
+        default=8, ge=0, le=32, description="Bits of 128 in which the perceptual hashes of near-duplicates may differ."
+    )
+    max_near_duplicates: Share = Field(
+        default=0.02, description="Share of the images that may be near-duplicates of others."
+    )
+    max_split_leakage: Share = Field(
+        default=0.005,
+        description="Share of the held-out images that may be near-duplicates of images that are trained on.",
+    )
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
     full_verification: Literal["always", "daily", "weekly", "monthly", "never"] = Field(
         default="weekly",
         description="Period in which every shard is read again and its hashes verified, spread over the runs in it; "
         "new shards are verified in each run.",
+    )
+    severity: dict[CheckName, Severity] = Field(
+        default={},
+        description="By check: block (stop the run; no such version is named `checked`), warn, or off; by default as in "
+        "the table of checks.",
     )
 
 
@@ -289,6 +315,7 @@ class Declaration(dg.Model, dg.Resolvable):
         else:
             _refuse_for_rows(self)
         _refuse_partitions(self)
+        refuse_of_other_kind(self.source.kind, self.checks.severity)
         return self
 
     @property
@@ -319,6 +346,11 @@ class Declaration(dg.Model, dg.Resolvable):
         is_prepared = self.source.kind == "images" or self.prepare is not None
         is_in = {"raw": True, "prepared": is_prepared, "shards": True, "model": self.train is not None}
         return tuple(stage for stage in _STAGES if is_in[stage])
+
+    @property
+    def blocking_checks(self) -> tuple[str, ...]:
+        """The checks of a version that have to pass before the tag `checked` names it."""
+        return blocking_checks(self.source.kind, self.checks.severity)
 
     def key(self, stage: Stage) -> dg.AssetKey:
         """Return the key of an asset."""

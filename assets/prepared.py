@@ -52,17 +52,23 @@ class PreparedConfig(dg.Config):
     quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
     validation_fraction: float = Field(default=0.2, ge=0, lt=1, description="Share of every class that is held out.")
     on_bad_image: OnBadImage = Field(
-        default=OnBadImage.fail, description="fail: name all bad files and stop; skip: leave them out and count them."
+        default=OnBadImage.skip,
+        description="skip: leave out files that are no images, up to max_bad_share; fail: stop if there is one.",
     )
+    max_bad_share: float = Field(default=0.01, ge=0, le=1, description="Share of the files that may be left out.")
     seed: int = Field(default=0, ge=0, description="Chooses what is held out, and the order of the rows.")
 
     def options(self) -> PrepareOptions:
-        """Return the library's options."""
+        """Return the library's options.
+
+        Bad images are always left out: under either policy, a check stops the run if they are too many. So the good
+        ones are kept, and a run that accepts the bad ones prepares nothing again.
+        """
         return PrepareOptions(
             size=self.image_size,
             quality=self.quality,
             validation_fraction=self.validation_fraction,
-            on_bad_image=self.on_bad_image.value,
+            on_bad_image="skip",
             seed=self.seed,
         )
 
@@ -90,6 +96,7 @@ def prepared_config(declared: Declaration) -> type[dg.Config] | None:
         quality=declared.image.quality,
         validation_fraction=declared.split.validation,
         on_bad_image=OnBadImage(declared.image.on_bad_image),
+        max_bad_share=declared.checks.max_bad_share,
         seed=declared.split.seed,
     )
 
@@ -117,6 +124,7 @@ def _prepare_images(
     facts: dict[str, Any] = {"digest": name, "version": done.table.manifest.version}
     facts |= {"inventory": source["inventory"], "classes": list(folder.classes)}
     facts |= {"image_size": config.image_size, "source": source.get("source", "")}
+    facts |= {"on_bad_image": config.on_bad_image.value, "max_bad_share": config.max_bad_share}
     facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table))
     return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
 

@@ -1,13 +1,14 @@
 """Tags on versions of the shard set: `checked`, and one for each training that is under way.
 
 `checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
-last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back.
+last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back,
+and never past a version that the checks have not compared the new one with.
 
 A training tags its version until it ends, so that no vacuum removes it. A training that was killed leaves its tag;
 the next training, or the next run that publishes, removes the tags of runs that have ended.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +17,7 @@ import dagster as dg
 from assets.checks.check import CheckInput
 from assets.lineage import evaluations
 from assets.places import Place
+from assets.stage import plain
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.tags import tag_bytes, tag_key, version_of_tag
@@ -25,11 +27,8 @@ from smalti.storage import Store
 CHECKED = "checked"
 """The tag of the newest version whose blocking checks passed."""
 
-BLOCKING = {
-    "images": ("every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"),
-    "rows": ("hashes_verify", "few_rows_vanished"),
-}
-"""The checks of a version that have to pass before `checked` names it, by the kind of the data set's source."""
+BASE = "compared with version"
+"""In the metadata of checks that compare a version with the one before: the number that `checked` named, 0 for none."""
 
 _TRAINING = "training-"  # and the run's id
 _MOVES = 5  # attempts to move the tag while others do, too
@@ -49,49 +48,84 @@ def checked_version(store: Store) -> Header | None:
 
 
 def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
-    """Return the result of a blocking check, and move `checked` if no other check of this version is missing."""
+    """Return the result of a check of a version; of a blocking one, move `checked` if no other one is missing."""
     about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": place.url}
-    names = BLOCKING[step.declared.source.kind]
-    others = [dg.AssetCheckKey(step.key.asset_key, name) for name in names if name != step.key.name]
-    if not _lets_pass(result.passed, result.severity):
-        state = f"not moved: {step.key.name} failed"
-    elif missing := [key.name for key in others if not _has_passed(step.instance, key, about)]:
-        state = f"not moved before {' and '.join(missing)} passed for version {manifest.version}"
-    else:
-        state = f"version {advance(place.store(), manifest.version)}"
+    state = {}
+    if step.key.name in step.declared.blocking_checks:
+        state = {f"tag {CHECKED!r}": _move(step, place, manifest.version, about, result)}
     return dg.AssetCheckResult(
         passed=result.passed,
         severity=result.severity,
         description=result.description,
-        metadata={**result.metadata, **about, f"tag {CHECKED!r}": state},
+        metadata={**result.metadata, **about, **state},
     )
 
 
-def _lets_pass(passed: bool, severity: dg.AssetCheckSeverity) -> bool:  # noqa: FBT001  as Dagster gives it
+def _move(
+    step: CheckInput, place: Place, version: int, about: Mapping[str, Any], result: dg.AssetCheckResult
+) -> str:
+    """Move `checked` to a version if all its blocking checks have passed; return in words what was done."""
+    if not _lets_pass(result):
+        return f"not moved: {step.key.name} failed"
+    said: dict[str, Mapping[str, Any]] = {step.key.name: plain(result.metadata)}
+    for name in step.declared.blocking_checks:
+        found = _said(step.instance, dg.AssetCheckKey(step.key.asset_key, name), about) if name not in said else None
+        if found is not None and _lets_pass(found):
+            said[name] = plain(found.metadata)
+    if missing := [name for name in step.declared.blocking_checks if name not in said]:
+        return f"not moved before {' and '.join(missing)} passed for version {version}"
+    if name := _failed_before(step):
+        return f"not moved: {name} failed for the rows of version {version}"
+    bases = {name: facts[BASE] for name, facts in said.items() if BASE in facts}
+    named = advance(place.store(), version, bases=bases.values())
+    if named >= version:
+        return f"version {named}"
+    stale = [name for name, base in bases.items() if base != named]
+    return f"not moved: it names version {named} by now; {' and '.join(stale)} has to be executed again"
+
+
+def _lets_pass(said: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> bool:
     """Return whether a blocking check lets Dagster continue: a warning does."""
-    return passed or severity is dg.AssetCheckSeverity.WARN
+    return said.passed or said.severity is dg.AssetCheckSeverity.WARN
 
 
-def _has_passed(instance: dg.DagsterInstance, check: dg.AssetCheckKey, about: Mapping[str, Any]) -> bool:
-    """Return whether a check passed the last time that it was made for a version."""
+def _said(
+    instance: dg.DagsterInstance, check: dg.AssetCheckKey, about: Mapping[str, Any]
+) -> dg.AssetCheckEvaluation | None:
+    """Return the last evaluation of a check that has these facts in its metadata."""
     for _, said in evaluations(instance, check):
         if all(name in said.metadata and said.metadata[name].value == value for name, value in about.items()):
-            return _lets_pass(said.passed, said.severity)
-    return False
+            return said
+    return None
 
 
-def advance(store: Store, version: int) -> int:
+def _failed_before(step: CheckInput) -> str | None:
+    """Return the blocking check that the prepared rows of a version have failed, where the stages ran one by one."""
+    if "table" not in step.facts:
+        return None
+    check = dg.AssetCheckKey(step.declared.key("prepared"), "few_images_were_left_out")
+    said = _said(step.instance, check, {"digest": step.facts["table"]})
+    return check.name if said is not None and said.blocking and not _lets_pass(said) else None
+
+
+def advance(store: Store, version: int, *, bases: Collection[int] = ()) -> int:
     """Move `checked` to a version unless it names a newer one; return the number of the one that it names then.
+
+    Args:
+        store: of the set.
+        version: whose blocking checks have passed.
+        bases: the versions, 0 for none, that it was compared with. If `checked` names another one by now, it stays.
 
     Raises:
         CommitConflict: others move the tag all the time.
     """
     for _ in range(_MOVES):
         checked = checked_version(store)
-        if checked is not None and checked.version >= version:
-            return checked.version
+        named = checked.version if checked is not None else 0
+        if named >= version or any(base != named for base in bases):
+            return named
         try:
-            return tag(store, CHECKED, version, move=True)
+            return tag(store, CHECKED, version, move=True, replaces=named)
         except CommitConflict:
             continue
         except StoreError as error:

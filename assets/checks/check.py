@@ -1,13 +1,16 @@
 """Checks as plain functions, evaluated by the op of the asset that they are about, directly after it."""
 
+import functools
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 import dagster as dg
 
-from assets.declaration import Declaration
+from assets.checks.declared import CheckName, severity_of
+from assets.declaration import Declaration, Stage
 from assets.stage import Facts
 from resources.storage import StorageResource
+from smalti.errors import SmaltiError
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,31 @@ class Check:
     def blocks(self, result: dg.AssetCheckResult) -> bool:
         """Return whether a result stops what comes after the asset; a warning does not."""
         return self.spec.blocking and not result.passed and result.severity is dg.AssetCheckSeverity.ERROR
+
+
+def declared_check(
+    declared: Declaration,
+    stage: Stage,
+    name: CheckName,
+    description: str,
+    evaluate: Callable[[CheckInput], dg.AssetCheckResult],
+) -> list[Check]:
+    """Return a check of a stage with the severity that the declaration gives it; none if that is `off`."""
+    severity = severity_of(name, declared.checks.severity)
+    if severity == "off":
+        return []
+    blocks = severity == "block"
+    spec = dg.AssetCheckSpec(name, asset=declared.key(stage), blocking=blocks, description=description)
+    return [Check(spec, evaluate if blocks else functools.partial(_warn, evaluate))]
+
+
+def _warn(evaluate: Callable[[CheckInput], dg.AssetCheckResult], step: CheckInput) -> dg.AssetCheckResult:
+    """Evaluate a check that stops nothing: neither by what it finds nor by an error."""
+    try:
+        result = evaluate(step)
+    except SmaltiError as error:
+        result = dg.AssetCheckResult(passed=False, description=f"It could not be evaluated: {error}")
+    return result._replace(severity=dg.AssetCheckSeverity.WARN)
 
 
 def evaluate(

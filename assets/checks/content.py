@@ -1,30 +1,39 @@
-"""Warnings about raw and prepared images: classes too small to split, and files that were left out."""
+"""Checks of raw and prepared images: classes too small to split, and files that are no images."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
 
-from assets.checks.check import Check, CheckInput
+from assets.checks.check import Check, CheckInput, declared_check
 from assets.declaration import Declaration
+from assets.lineage import entered_config
+from assets.reports.tables import Value, table
+from assets.shards import prepared_table
 from assets.sources.inventory import load_inventory
+
+_MAX_NAMED = 10
 
 
 def build_raw_checks(declared: Declaration) -> list[Check]:
     """Return the checks of a data set's raw data; none of rows."""
     if declared.source.kind == "rows":
         return []
-    spec = dg.AssetCheckSpec(
-        "every_class_can_be_split",
-        asset=declared.key("raw"),
-        description="Every class has at least two images: one to learn from, one to test on.",
+    text = (
+        "Every class has at least two images: one to learn from, one to test on. If not, add images to the classes "
+        "that are named, or take their folders out of the source."
     )
-    return [Check(spec, _every_class_can_be_split)]
+    return declared_check(declared, "raw", "every_class_can_be_split", text, _every_class_can_be_split)
 
 
 def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
-    """Warn, because a set may well have a class that is too small to matter."""
-    counts = load_inventory(step.declared, step.storage, step.facts["inventory"]).counts
-    small = {name: count for name, count in counts.items() if count < 2}
+    folder = load_inventory(step.declared, step.storage, step.facts["inventory"])
+    small = sorted(name for name, count in folder.counts.items() if count < 2)
     return dg.AssetCheckResult(
-        passed=not small, severity=dg.AssetCheckSeverity.WARN, metadata={"classes with one image": sorted(small)}
+        passed=not small,
+        description=f"{len(small)} of {len(folder.counts)} classes have one image: {_named(small)}" if small else None,
+        metadata={"classes with one image": small},
     )
 
 
@@ -32,20 +41,44 @@ def build_prepared_checks(declared: Declaration) -> list[Check]:
     """Return the checks of a data set's preprocessed rows; none where a function makes them."""
     if declared.source.kind == "rows":
         return []
-    spec = dg.AssetCheckSpec(
-        "few_images_were_left_out",
-        asset=declared.key("prepared"),
-        description=f"At most {declared.checks.max_bad_share:.2%} of the files were left out as bad images.",
+    text = (
+        "No more files than declared are no images (`prepare.image.on_bad_image`, `checks.max_bad_share`). If there "
+        "are more, replace or remove those that are named, or accept them; nothing is prepared again for that."
     )
-    return [Check(spec, _few_images_were_left_out)]
+    return declared_check(declared, "prepared", "few_images_were_left_out", text, _few_images_were_left_out)
 
 
 def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
-    """Warn: which files they are stands in the asset's metadata."""
+    """Compare with what the run accepts; a re-execution of the check alone may accept more than that."""
+    chosen = {**step.facts, **(entered_config(step.run, step.declared.data_op).get("prepared") or {})}
     bad, rows = int(step.facts["bad_images"]), int(step.facts["dagster/row_count"])
-    share = bad / (bad + rows)
+    most = _most_bad(chosen, step.declared, files=bad + rows)
+    about: dict[str, Any] = {"digest": step.facts["digest"], "left out": bad, "may be left out": most}
+    if not bad:
+        return dg.AssetCheckResult(passed=True, metadata=about)
+    files = prepared_table(step.declared, step.facts, step.storage).bad
+    shown: list[dict[str, Value]] = [{"file": path, "reason": reason} for path, reason in files]
+    what = f"{bad} of {bad + rows} files are no usable images: {_named([path for path, _ in files])}."
+    op, share = step.declared.data_op, math.ceil(10_000 * bad / (bad + rows)) / 10_000
     return dg.AssetCheckResult(
-        passed=share <= step.declared.checks.max_bad_share,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"left out": bad, "share": share},
+        passed=bad <= most,
+        description=f"{what} They are left out."
+        if bad <= most
+        else f"{what} At most {most} may be left out. Replace or remove them, or accept them: in the declaration by "
+        f"`on_bad_image: skip` and `max_bad_share: {share}`, or for one run by the same below `prepared` in the "
+        f"configuration of {op}. Nothing is prepared again for that.",
+        metadata={**about, "source": str(step.facts.get("source", "")), "files": table(shown)},
     )
+
+
+def _most_bad(chosen: dict[str, Any], declared: Declaration, *, files: int) -> int:
+    """Return how many files may be left out: at least one wherever a share may be."""
+    if chosen.get("on_bad_image", declared.image.on_bad_image) == "fail":
+        return 0
+    share = float(chosen.get("max_bad_share", declared.checks.max_bad_share))
+    return math.ceil(round(share * files, 6))
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

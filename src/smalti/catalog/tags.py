@@ -30,17 +30,20 @@ _SUFFIX = ".json"
 _MAX_BYTES = 1 << 16
 
 
-def tag(place: Place, name: str, version: int | None = None, *, move: bool = False) -> int:
+def tag(
+    place: Place, name: str, version: int | None = None, *, move: bool = False, replaces: int | None = None
+) -> int:
     """Tag a version, the newest by default, and return its number. Idempotent.
 
     A name has 1 to 128 letters, digits and . _ -, not digits alone. With `move`, which needs a store with conditional
-    puts, the tag is moved if another version has it.
+    puts, the tag is moved if another version has it. With `replaces` as well, it is moved only if that is the version
+    that has it; 0 stands for none.
 
     Raises:
         CatalogError: the name is invalid, or another version has it and `move` is not given.
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
-        CommitConflict: another process moved the tag during the call.
+        CommitConflict: another process moved the tag during the call, or it is not the tag of the version to replace.
     """
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, whole_or_none("version", version))
@@ -59,7 +62,7 @@ def tag(place: Place, name: str, version: int | None = None, *, move: bool = Fal
             ) from None
         is_ours = found != number
         if is_ours:
-            _replace(store, key, data)
+            _replace(store, key, data, replaces)
     # A vacuum first publishes what it will remove, and then reads the tags: so at least one of the two sees the other.
     if _is_expired(store, number):
         if is_ours:  # an older tag was confirmed to its creator, and the vacuum has seen it
@@ -118,9 +121,13 @@ def version_of_tag(store: Store, name: str) -> int:
 
 def _read(store: Store, name: str) -> int:
     key = tag_key(name)
-    version = parse_json(store.get_range(key, 0, _MAX_BYTES), where=store.locate(key)).get("version")
+    return _version_in(store.get_range(key, 0, _MAX_BYTES), store.locate(key))
+
+
+def _version_in(data: bytes, where: str) -> int:
+    version = parse_json(data, where=where).get("version")
     if type(version) is not int or version < 1:
-        raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
+        raise IndexFileError(f"{where}: expected a version from 1 on, found {version!r:.60}")
     return version
 
 
@@ -197,10 +204,15 @@ def _vacuumed(store: Store, version: int) -> VersionNotFound:
     return VersionNotFound(f"{store.url}: version {version} was removed by a vacuum", version=version)
 
 
-def _replace(store: Store, key: str, data: bytes) -> None:
-    etag = store.get_tagged(key).etag
+def _replace(store: Store, key: str, data: bytes, replaces: int | None) -> None:
+    tagged = store.get_tagged(key)
+    found = _version_in(tagged.data, store.locate(key))
+    if replaces is not None and found != replaces:
+        raise CommitConflict(
+            f"{store.locate(key)}: expected the tag of version {replaces or 'none'}, found that of version {found}"
+        )
     try:
-        store.put_if_match(key, data, etag)
+        store.put_if_match(key, data, tagged.etag)
     except StoreConflict as error:
         if store.get(key) != data:  # equal data: our own put took effect, but its reply was lost
             raise CommitConflict(f"{store.locate(key)}: another process moved this tag; look at it again") from error

@@ -21,6 +21,7 @@ from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
+from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.spark.tasks import Answers, Attempt, run_on_rows
 from smalti.storage import Store
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = Schema.from_columns({"path": "str", "image": "jpeg", "width": "int32", "height": "int32"})
-ROW = pa.schema([(name, pa.string()) for name in ("path", "digest", "part", "reason")])
-"""The result for one file: digest and part of its image, or the reason why it has none."""
+HASH = pa.field("perceptual_hash", pa.binary(HASH_BYTES))
+ROW = pa.schema([*(pa.field(name, pa.string()) for name in ("path", "digest", "part", "reason")), HASH])
+"""The result for one file: digest, perceptual hash and part of its image, or the reason why it has none."""
 FULL_ROWS = 128
 """Rows of a full part."""
 _ARROW = pa.schema([("path", pa.string()), ("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
@@ -43,6 +45,7 @@ _MAX_TASKS = 4096
 def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBatch], attempt: Attempt) -> Any:
     """Do the work of a task: write the rows of `prepare_images` to one part; return the results for its files."""
     digests: list[str] = []
+    looks: list[bytes | None] = []
     paths: list[str] = []
     bad: list[dict[str, str]] = []
 
@@ -55,11 +58,13 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
             usable = batch.filter(is_good).select(_ARROW.names)
             paths.extend(usable.column("path").to_pylist())
             digests.extend(hashlib.sha256(image.as_buffer()).hexdigest() for image in usable.column("image"))
+            looks.extend(perceptual_hash(image.as_buffer()) for image in usable.column("image"))
             yield usable
 
     part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
     key = part.raw.basename if part is not None else None
-    found = pa.table({"path": paths, "digest": digests, "part": [key] * len(paths), "reason": [None] * len(paths)}, ROW)
+    nothing = [None] * len(paths)
+    found = pa.table([paths, digests, [key] * len(paths), nothing, pa.array(looks, HASH.type)], schema=ROW)
     return _answer(part, pa.concat_tables([found, pa.Table.from_pylist(bad, ROW)]))
 
 

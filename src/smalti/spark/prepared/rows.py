@@ -70,6 +70,21 @@ def first_rows(table: PreparedTable, count: int) -> list[dict[str, Any]]:
     return list(islice((row for batch in batches for row in batch.to_pylist()), count))
 
 
+def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes]:
+    """Return the images of a few files by path; each part that has some is read as a whole, in this process.
+
+    Raises:
+        StoreNotFound: A part is gone.
+    """
+    wanted = table.good.filter(pc.is_in(table.good.column("path"), pa.array(list(paths), pa.string())))
+    found: dict[str, bytes] = {}
+    for part in pc.unique(wanted.column("part")).to_pylist():
+        names = wanted.filter(pc.equal(wanted.column("part"), part)).column("path").to_pylist()
+        for batch in read_part(table.store, part, names):
+            found |= zip(batch.column("path").to_pylist(), batch.column("image").to_pylist(), strict=True)
+    return found
+
+
 def read_labelled(store: Store, part: str, files: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part that are of these files, with their labels; `files` may have files of other parts."""
     labels = files.filter(pc.equal(files.column("part"), part)).select(["path", *_FROM_FILES]).combine_chunks()

@@ -24,6 +24,7 @@ from smalti.catalog import Manifest, load_manifest, sidecars
 from smalti.catalog.tags import chosen_version
 from smalti.errors import FormatError, StoreNotFound
 from smalti.format import ShardInfo
+from smalti.images.duplicates import HASH_BYTES
 from smalti.spark.reshard import SourceFile
 from smalti.storage import Store, open_store
 
@@ -37,8 +38,10 @@ FILES = pa.schema(
         ("digest", pa.string()),  # sha256 of the prepared image; null for a bad image
         ("part", pa.string()),  # key of the Parquet file with its row; null for a bad image
         ("reason", pa.string()),  # why it is a bad image; null for a good one
+        ("perceptual_hash", pa.binary(HASH_BYTES)),  # of the prepared image; null if plain, bad, or not known
     ]
 )
+_ADDED = ("perceptual_hash",)  # null in versions that were written before there was such a column
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,9 @@ def table_in(store: Store, manifest: Manifest) -> PreparedTable:
         files.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{where} cannot be read: {str(error)[:200]}") from error
+    for field in FILES:
+        if field.name in _ADDED and field.name not in files.schema.names:
+            files = files.append_column(field, pa.nulls(files.num_rows, field.type))
     if not files.schema.equals(FILES):
         raise FormatError(f"{where}: expected columns {FILES.names}, found {files.schema.names}")
     return PreparedTable(store, manifest, files)

@@ -1,0 +1,112 @@
+"""Images that look alike: a perceptual hash of each, and the pairs whose hashes differ in a few bits.
+
+The hash survives another size, another JPEG quality and small changes of brightness; it does not survive crops,
+rotations and mirroring. Hashes are taken where an image is prepared, so that comparing them reads no image.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+from PIL import Image
+
+HASH_BYTES = 16
+"""Bytes of a hash."""
+HASH_BITS = 8 * HASH_BYTES
+MAX_NEIGHBOURS = 32
+"""Hashes that one is compared with, of all that are equal to it in two bands."""
+MAX_PAIRS = 200_000
+"""Pairs that are returned at most."""
+
+_GRID = 9  # cells on each side: 8 x 8 steps of brightness to the right, and as many downwards
+_LEAST_CONTRAST = 12  # grey levels between the darkest and the brightest cell of an image that has a hash
+_ONES = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
+_SEED = 5489  # of the order in which bits are put into bands: neighbours in the grid depend on each other
+
+
+def perceptual_hash(jpeg: Any) -> bytes | None:
+    """Return the hash of a JPEG, any buffer of it; None if it has too little contrast to be told from plain ones.
+
+    Raises:
+        ValueError: it does not decode.
+    """
+    grey = simplejpeg.decode_jpeg(jpeg, "GRAY", fastdct=True, min_height=4 * _GRID, min_width=4 * _GRID)[..., 0]
+    cells = np.asarray(Image.fromarray(grey).resize((_GRID, _GRID), Image.Resampling.BOX))
+    if int(cells.max()) - int(cells.min()) < _LEAST_CONTRAST:
+        return None
+    here, right, below = cells[:-1, :-1], cells[:-1, 1:], cells[1:, :-1]
+    return np.packbits(right > here).tobytes() + np.packbits(below > here).tobytes()
+
+
+@dataclass(frozen=True)
+class NearPairs:
+    """Pairs of hashes that differ in a few bits."""
+
+    places: npt.NDArray[np.int64]
+    """Shape (pairs, 2): places in the sequence of hashes, the smaller one first."""
+    bits: npt.NDArray[np.int64]
+    """The number of bits in which each pair differs."""
+    is_complete: bool = True
+    """False if there may be more pairs: so many hashes are alike that not all of them were compared."""
+
+
+def find_near(hashes: npt.NDArray[np.uint64], max_bits: int) -> NearPairs:
+    """Return the pairs of hashes, given as an array of shape (n, 2), that differ in at most `max_bits` bits.
+
+    The bits are divided into `max_bits + 2` bands. Two hashes that differ in at most `max_bits` bits are equal in two
+    bands at least. So hashes are sorted by each two bands, and only those that are equal there are compared, each with
+    at most `MAX_NEIGHBOURS` others: time grows as n log n, whatever the images are. Equal hashes are better given once.
+    """
+    if not 0 <= max_bits <= HASH_BITS // 4:
+        raise ValueError(f"`max_bits` must lie in 0..{HASH_BITS // 4}, found {max_bits}")
+    codes, is_complete = np.empty(0, np.int64), True
+    for one, other in combinations(_bands(max_bits + 2), 2):
+        near, is_all = _near_in_bands(hashes, one | other, max_bits)
+        codes = np.unique(np.concatenate([codes, near[:, 0] * len(hashes) + near[:, 1]]))
+        is_complete &= is_all
+        if len(codes) > MAX_PAIRS:
+            codes, is_complete = codes[:MAX_PAIRS], False
+            break
+    places = np.stack(np.divmod(codes, max(len(hashes), 1)), axis=1)
+    return NearPairs(places, _differing(hashes, places), is_complete)
+
+
+def as_array(hashes: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    """Return hashes as an array of shape (n, 2)."""
+    return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+
+
+def _bands(count: int) -> list[npt.NDArray[np.uint64]]:
+    """Return masks of shape (2,) that divide all bits into bands, each from all over the grid."""
+    bits = np.random.default_rng(_SEED).permutation(HASH_BITS)
+    bands = [np.zeros(HASH_BITS, np.uint8) for _ in range(count)]
+    for number, bit in enumerate(bits):
+        bands[number % count][bit] = 1
+    return [np.packbits(band).view(np.uint64) for band in bands]
+
+
+def _near_in_bands(
+    hashes: npt.NDArray[np.uint64], mask: npt.NDArray[np.uint64], max_bits: int
+) -> tuple[npt.NDArray[np.int64], bool]:
+    """Return the pairs that are equal under a mask and differ in few bits, and whether all such were compared."""
+    keys = hashes & mask
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    follows = np.zeros(len(hashes), bool)  # whether the next one in the order is equal to it under the mask
+    follows[:-1] = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
+    first, found = np.flatnonzero(follows), [np.empty((0, 2), np.int64)]
+    for step in range(1, MAX_NEIGHBOURS + 1):
+        if not len(first):
+            return np.concatenate(found), True
+        pairs = np.sort(np.stack([order[first], order[first + step]], axis=1), axis=1)
+        found.append(pairs[_differing(hashes, pairs) <= max_bits])
+        first = first[follows[first + step]]
+    return np.concatenate(found), not len(first)
+
+
+def _differing(hashes: npt.NDArray[np.uint64], pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of bits in which each pair differs."""
+    return _ONES[(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).view(np.uint16)].sum(axis=1, dtype=np.int64)

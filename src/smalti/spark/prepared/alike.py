@@ -1,0 +1,177 @@
+"""Prepared images that are alike: equal, or with perceptual hashes that differ in a few bits. Reads no image."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smalti.images.duplicates import as_array, find_near
+from smalti.sources.image_folder import TRAIN
+from smalti.spark.prepared.table import PreparedTable
+
+_MAX_EXAMPLES = 30
+
+
+@dataclass(frozen=True)
+class AlikePair:
+    """Two rows that are alike."""
+
+    paths: tuple[str, str]
+    splits: tuple[str, str]
+    classes: tuple[str, str]
+    bits: int
+    """Bits in which their hashes differ."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The rows of a table that are alike."""
+
+    rows: int
+    """All rows."""
+    unknown: int
+    """Rows without a hash: plain ones, and those that were prepared before hashes were kept."""
+    alike: int
+    """Rows that are like another one."""
+    equal: int
+    """Rows whose image is equal to that of another one."""
+    of_other_class: int
+    """Rows that are like a row of another class."""
+    held_out: int
+    """Rows that are not trained on."""
+    leaked: int
+    """Rows that are not trained on and are like one that is."""
+    pairs: tuple[AlikePair, ...]
+    """Some pairs; first those of two classes."""
+    leaks: tuple[AlikePair, ...]
+    """Some pairs of a row that is not trained on and one that is."""
+    is_complete: bool
+    """False if not all hashes were compared, because too many of them are alike."""
+
+
+def find_alike(table: PreparedTable, *, max_bits: int) -> Alike:
+    """Return which rows of a table are alike, and some of them as examples.
+
+    Args:
+        table: Table from `update_prepared`.
+        max_bits: Bits of 128 in which the hashes of two rows may differ.
+    """
+    rows = _Rows(table.good)
+    is_complete = rows.compare(max_bits)
+    is_trained = rows.split == TRAIN
+    is_near_trained = rows.is_near(is_trained)
+    is_alike, is_equal, is_mixed = rows.is_alike(), rows.is_equal(), rows.is_of_other_class()
+    leaked = ~is_trained & is_near_trained
+    mixed_first = np.argsort(~is_mixed[is_alike], kind="stable")
+    return Alike(
+        rows=len(rows.content),
+        unknown=int((~rows.is_hashed[rows.content]).sum()),
+        alike=int(is_alike.sum()),
+        equal=int(is_equal.sum()),
+        of_other_class=int(is_mixed.sum()),
+        held_out=int((~is_trained).sum()),
+        leaked=int(leaked.sum()),
+        pairs=rows.examples(np.flatnonzero(is_alike)[mixed_first], np.ones_like(is_trained)),
+        leaks=rows.examples(np.flatnonzero(leaked), is_trained),
+        is_complete=is_complete,
+    )
+
+
+class _Rows:
+    """Rows as arrays; `content` numbers what they look like, so that equal hashes are compared once."""
+
+    def __init__(self, good: pa.Table) -> None:
+        self.path, self.split, self.class_name = (
+            np.asarray(good.column(name).to_pylist(), object) for name in ("path", "split", "class_name")
+        )
+        self.label = np.asarray(good.column("label"), np.int64)
+        self.digest = np.asarray(good.column("digest").to_pylist(), str)
+        hashes = good.column("perceptual_hash").to_pylist()
+        # Images without a hash are alike if they are equal.
+        looks = [each.hex() if each is not None else digest for each, digest in zip(hashes, self.digest, strict=True)]
+        _, first, self.content, self.count = np.unique(
+            np.asarray(looks, str), return_index=True, return_inverse=True, return_counts=True
+        )
+        self.is_hashed = np.array([hashes[row] is not None for row in first], bool)
+        self.hashes = as_array([hashes[row] for row in first if hashes[row] is not None])
+        self.pairs: npt.NDArray[np.int64] = np.empty((0, 2), np.int64)
+
+    def compare(self, max_bits: int) -> bool:
+        """Find the pairs of contents that are alike; return whether all were compared."""
+        near = find_near(self.hashes, max_bits)
+        self.pairs = np.flatnonzero(self.is_hashed)[near.places]
+        return near.is_complete
+
+    def is_near(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is like one of those that are wanted, or one of them."""
+        has = self._contents_with(wanted)
+        near, (one, other) = has.copy(), self.pairs.T
+        near[one[has[other]]] = True
+        near[other[has[one]]] = True
+        return near[self.content]
+
+    def is_alike(self) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is like another one."""
+        alike = self.count > 1
+        alike[self.pairs.ravel()] = True
+        return alike[self.content]
+
+    def is_equal(self) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its image is equal to that of another one."""
+        _, image, count = np.unique(self.digest, return_inverse=True, return_counts=True)
+        equal: npt.NDArray[np.bool_] = count[image] > 1
+        return equal
+
+    def is_of_other_class(self) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is like one of another class."""
+        low = np.full(len(self.count), np.iinfo(np.int64).max)
+        high = np.full(len(self.count), -1)
+        np.minimum.at(low, self.content, self.label)
+        np.maximum.at(high, self.content, self.label)
+        mixed, (one, other) = low != high, self.pairs.T
+        differs = (low[one] != low[other]) | (high[one] != high[other])
+        mixed[self.pairs[differs].ravel()] = True
+        return mixed[self.content]
+
+    def examples(self, rows: Iterable[Any], wanted: npt.NDArray[np.bool_]) -> tuple[AlikePair, ...]:
+        """Return each of the first rows with one that is like it and wanted; no pair twice."""
+        return tuple(islice(self._pairs_of(rows, wanted), _MAX_EXAMPLES))
+
+    def _pairs_of(self, rows: Iterable[Any], wanted: npt.NDArray[np.bool_]) -> Iterator[AlikePair]:
+        known: set[frozenset[int]] = set()
+        for row in map(int, rows):
+            other = self._partner(row, wanted)
+            if frozenset((row, other)) not in known:
+                known.add(frozenset((row, other)))
+                yield self._pair(row, other)
+
+    def _partner(self, row: int, wanted: npt.NDArray[np.bool_]) -> int:
+        """Return a row like this one, of another class if there is one."""
+        own = self.content[row]
+        near = np.append(self.pairs[(self.pairs == own).any(axis=1)], own)
+        others = np.flatnonzero(np.isin(self.content, near) & wanted)
+        others = others[others != row]
+        return int(others[np.argmax(self.label[others] != self.label[row])])
+
+    def _pair(self, row: int, other: int) -> AlikePair:
+        path, split, class_name = (
+            (str(each[row]), str(each[other])) for each in (self.path, self.split, self.class_name)
+        )
+        return AlikePair(path, split, class_name, self._differing(row, other))
+
+    def _differing(self, row: int, other: int) -> int:
+        one, two = self.content[row], self.content[other]
+        if one == two:
+            return 0
+        place = np.cumsum(self.is_hashed) - 1
+        both = self.hashes[place[one]] ^ self.hashes[place[two]]
+        return int(np.unpackbits(both.view(np.uint8)).sum())
+
+    def _contents_with(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        has = np.zeros(len(self.count), bool)
+        has[self.content[wanted]] = True
+        return has
