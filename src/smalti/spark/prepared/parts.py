@@ -21,6 +21,7 @@ from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
+from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.tasks import Answers, Attempt, run_on_rows
 from smalti.storage import Store
 
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = Schema.from_columns({"path": "str", "image": "jpeg", "width": "int32", "height": "int32"})
-ROW = pa.schema([(name, pa.string()) for name in ("path", "digest", "part", "reason")])
-"""The result for one file: digest and part of its image, or the reason why it has none."""
+ROW = pa.schema(
+    [
+        *((name, pa.string()) for name in ("path", "digest", "part", "reason")),
+        *((name, pa.int32()) for name in SOURCE_SIZE),
+    ]
+)
+"""The result for one file: digest and part of its image, or the reason why it has none; and its own sides in pixels."""
 FULL_ROWS = 128
 """Rows of a full part."""
 _ARROW = pa.schema([("path", pa.string()), ("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
@@ -41,9 +47,8 @@ _MAX_TASKS = 4096
 
 
 def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBatch], attempt: Attempt) -> Any:
-    """Do the work of a task: write the rows of `prepare_images` to one part; return the results for its files."""
-    digests: list[str] = []
-    paths: list[str] = []
+    """Do the work of a task: write the rows of `prepare_with_sizes` to one part; return the results for its files."""
+    found: list[dict[str, Any]] = []
     bad: list[dict[str, str]] = []
 
     def good() -> Iterator[pa.RecordBatch]:
@@ -52,15 +57,15 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
             refused = batch.filter(pc.invert(is_good))
             names, reasons = (refused.column(name).to_pylist() for name in ("path", "error"))
             bad.extend({"path": path, "reason": reason} for path, reason in zip(names, reasons, strict=True))
-            usable = batch.filter(is_good).select(_ARROW.names)
-            paths.extend(usable.column("path").to_pylist())
-            digests.extend(hashlib.sha256(image.as_buffer()).hexdigest() for image in usable.column("image"))
-            yield usable
+            usable = batch.filter(is_good)
+            digests = [hashlib.sha256(image.as_buffer()).hexdigest() for image in usable.column("image")]
+            rest = usable.select(["path", *SOURCE_SIZE]).to_pylist()
+            found.extend({**row, "digest": digest} for row, digest in zip(rest, digests, strict=True))
+            yield usable.select(_ARROW.names)
 
     part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
-    key = part.raw.basename if part is not None else None
-    found = pa.table({"path": paths, "digest": digests, "part": [key] * len(paths), "reason": [None] * len(paths)}, ROW)
-    return _answer(part, pa.concat_tables([found, pa.Table.from_pylist(bad, ROW)]))
+    good_rows = [{**row, "part": part.raw.basename} for row in found] if part is not None else []
+    return _answer(part, pa.Table.from_pylist([*good_rows, *bad], ROW))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from smalti.catalog import Manifest, load_manifest, sidecars
 from smalti.catalog.tags import chosen_version
 from smalti.errors import FormatError, StoreNotFound
 from smalti.format import ShardInfo
+from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reshard import SourceFile
 from smalti.storage import Store, open_store
 
@@ -37,6 +38,7 @@ FILES = pa.schema(
         ("digest", pa.string()),  # sha256 of the prepared image; null for a bad image
         ("part", pa.string()),  # key of the Parquet file with its row; null for a bad image
         ("reason", pa.string()),  # why it is a bad image; null for a good one
+        *((name, pa.int32()) for name in SOURCE_SIZE),  # of the file itself; null for a bad image, and where unknown
     ]
 )
 
@@ -164,6 +166,9 @@ def table_in(store: Store, manifest: Manifest) -> PreparedTable:
         files.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{where} cannot be read: {str(error)[:200]}") from error
+    for name in SOURCE_SIZE:  # a version that was written before these columns: its files are not read again
+        if name not in files.schema.names:
+            files = files.append_column(FILES.field(name), pa.nulls(files.num_rows, pa.int32()))
     if not files.schema.equals(FILES):
         raise FormatError(f"{where}: expected columns {FILES.names}, found {files.schema.names}")
     return PreparedTable(store, manifest, files)
