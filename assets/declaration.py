@@ -270,8 +270,7 @@ class Checks(dg.Model, dg.Resolvable):
     )
     severity: dict[CheckName, Severity] = Field(
         default={},
-        description="By check: block (stop the run; no such version is named `checked`), warn, or off; by default as in "
-        "the table of checks.",
+        description="By name of a check: block (stop the run; no such version is named `checked`), warn, or off.",
     )
 
 

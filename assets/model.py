@@ -1,6 +1,7 @@
 """The fourth stage: a classifier trained from one version of the shard set."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -11,17 +12,17 @@ from assets.checks.check import evaluate
 from assets.checks.model import build_model_checks
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
-from assets.lineage import tag_run, upstream
+from assets.lineage import facts_of, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
-from assets.reports.curves import curve_picture, curve_teaser
-from assets.reports.tables import table
+from assets.reports.evaluation import EARLIER_RUNS, HISTORY, show_confusion, show_curves, show_most_wrong
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.stage import stage_op, stage_spec
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, load_manifest
-from smalti.errors import CatalogError
+from smalti.dataset import StreamingDataset
+from smalti.errors import CatalogError, SmaltiError
 from smalti.torch.train.config import LAUNCHERS
 
 _CODE_VERSION = "1"
@@ -131,8 +132,12 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             context.log_event(dg.AssetObservation(declared.key("model"), metadata=numbers))
 
         with kept_for_training(context, place.store(), manifest.version):
-            result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
-        return dg.MaterializeResult(asset_key=spec.key, metadata=_metadata(result, manifest) | overrides(config))
+            report = TrainingReport(context.log.info, observe, epochs=config.epochs, run_id=context.run.run_id)
+            result = trainer.train(chosen, report)
+            wrong = _most_wrong(context, result.history[-1], manifest, chosen)
+        curves = show_curves(result.history, _earlier_curves(context, spec.key))
+        metadata = {**_metadata(result, manifest), **curves, **wrong, **overrides(config)}
+        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata)
 
     return model
 
@@ -169,19 +174,14 @@ def chance_level(counts: Mapping[str, int]) -> float:
 
 
 def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
-    names = {"train_loss": "training loss", "loss": "held-out loss", "accuracy": "accuracy"}
-    curves = {title: [float(epoch[name]) for epoch in result.history] for name, title in names.items()}
     last = result.history[-1]
     counts = manifest.metadata["counts"].get("validation") or manifest.metadata["counts"]["train"]
-    by_class = _by_class(last.get("confusion") or [], manifest.metadata["classes"])
     return {
         "accuracy": round(result.accuracy, 4),
         "loss": round(result.loss, 4),
         "chance": round(chance_level(counts), 4),
         "held_out_images": int(last["eval_samples"]),
-        "curves": dg.MetadataValue.md(curve_teaser(curves)),
-        "curves in full": dg.MetadataValue.md(curve_picture(curves)),
-        **({"classes": table(by_class)} if by_class else {}),
+        **show_confusion(last.get("confusion") or [], manifest.metadata["classes"]),
         "images_per_second": round(result.images_per_second, 1),
         "seconds": round(result.seconds, 1),
         "steps": result.steps,
@@ -195,18 +195,29 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return how often each class was recognised, and what it was taken for; rows of `confusion` are true classes."""
-    rows: list[dict[str, Any]] = []
-    for label, answers in enumerate(confusion):
-        total = sum(answers)
-        wrong = [(count, classes[other]) for other, count in enumerate(answers) if other != label and count]
-        rows.append(
-            {
-                "class": classes[label],
-                "images": total,
-                "right": round(answers[label] / total, 3) if total else 0.0,
-                "taken for": max(wrong)[1] if wrong else "",
-            }
+def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:
+    """Return the curves of the trainings before this one, newest first, by a text for the legend."""
+    newest = (facts_of(event) | {"run": event.run_id} for event in materialisations(context.instance, model))
+    return {
+        f"run {str(each['run'])[:8]}, version {each.get('shards_version')}: accuracy {each.get('accuracy')}": each[
+            HISTORY
+        ]
+        for each in itertools.islice(newest, EARLIER_RUNS)
+        if HISTORY in each
+    }
+
+
+def _most_wrong(context: dg.AssetExecutionContext, last: Any, manifest: Manifest, trained: Any) -> dict[str, Any]:
+    """Return the images that the model is most wrong about; nothing if they cannot be read, the training counts."""
+    try:
+        data = StreamingDataset(
+            remote=trained.data,
+            split=trained.eval_split,
+            version=manifest.version,
+            cache_limit=trained.cache_limit,
+            storage_options=dict(trained.storage_options),
         )
-    return rows
+        return dict(show_most_wrong(last.get("most_wrong") or [], manifest.metadata["classes"], data))
+    except SmaltiError as error:
+        context.log.warning("the images that the model is most wrong about are not shown: %s", error)
+        return {}

@@ -15,20 +15,22 @@ from pydantic import Field
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
 from assets.places import Place, place_of
-from assets.reports.shown import show_images, shown_again
+from assets.reports.gallery import samples_per_class
+from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
 from assets.reports.tables import Value, table
 from assets.sources.inventory import load_inventory
 from assets.sources.rows import function_digest, preview_function, read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
-from smalti.spark import PrepareOptions
-from smalti.spark.prepared.rows import first_rows
+from smalti.spark import ImageFolder, PrepareOptions
+from smalti.spark.prepared.rows import images_of_classes
 from smalti.spark.prepared.table import PreparedTable
 from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
+from smalti.spark.profile import image_sizes
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
-_SHOWN_ROWS = 48
+_SIZES = ("image_sizes", "image_sizes_picture")
 _IMAGES = (
     "A Spark DataFrame, kept as Parquet: image (JPEG), label, class_name, width, height, split, path. Only new and "
     "changed files are read and decoded; when there are none, no Spark is started."
@@ -126,18 +128,19 @@ def _prepare_images(
     facts |= {"image_size": config.image_size, "source": source.get("source", "")}
     facts |= {"on_bad_image": config.on_bad_image.value, "max_bad_share": config.max_bad_share}
     facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table))
+    facts |= (is_same and shown_again(step.last, _SIZES)) or _sizes(done.table, folder)
     return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
 
 
 def _show_rows(step: StageInput, storage: StorageResource, spark: SparkResource) -> StageResult:
     declared, source, function = step.declared, step.upstream["raw"], str(step.declared.function)
-    digest, names = rows_digest(source, function), ("first rows", "dagster/column_schema")
+    digest, names = rows_digest(source, function), ("first_rows", "dagster/column_schema")
     if step.last.get("digest") == digest and step.last.keys() >= {*names}:
         shown = {name: step.last[name] for name in names}  # no Spark is started for nothing
     else:
         with spark.session(step.log.info) as session:
             schema, rows = preview_function(read_again(session, declared, source, storage), function)
-        shown = {"first rows": table(rows), "dagster/column_schema": schema}
+        shown = {"first_rows": table(rows), "dagster/column_schema": schema}
     facts = {"function": function, "digest": digest, "source": source.get("source", "")}
     return StageResult(data_version=digest, metadata=facts | shown)
 
@@ -161,31 +164,35 @@ def describe_update(done: PreparedUpdate) -> str:
 
 
 def _examples(table: PreparedTable) -> dict[str, list[bytes]]:
-    """Return some of the rows, by class; rows are mixed over classes, so that there are some of most."""
-    examples: dict[str, list[bytes]] = {}
-    for row in first_rows(table, _SHOWN_ROWS):
-        examples.setdefault(row["class_name"], []).append(row["image"])
-    return dict(sorted(examples.items()))
+    """Return the first images of every class."""
+    each = samples_per_class(len({name for counts in table.counts.values() for name in counts}))
+    return images_of_classes(table, each)
+
+
+def _sizes(table: PreparedTable, folder: ImageFolder) -> dict[str, Any]:
+    """Return the sizes of the source images, which were noted when they were read."""
+    good = set(table.good.column("path").to_pylist())
+    return dict(show_sizes([file.num_bytes for file in folder.files if file.path in good], image_sizes(table)))
 
 
 def _metadata(done: PreparedUpdate, seconds: float) -> dict[str, Any]:
     made = done.table
-    classes = sorted({name for counts in made.counts.values() for name in counts})
-    rows: list[dict[str, Value]] = [
-        {"class": name, **{split: c.get(name, 0) for split, c in made.counts.items()}} for name in classes
-    ]
-    bad = [{"path": path, "reason": reason} for path, reason in made.bad]
+    by_class: dict[str, dict[str, int]] = {}
+    for split, counts in made.counts.items():
+        for name, count in counts.items():
+            by_class.setdefault(name, {})[split] = count
+    bad: list[dict[str, Value]] = [{"path": path, "reason": reason} for path, reason in made.bad]
     return {
-        "what was done": describe_update(done),
+        "what_was_done": describe_update(done),
         "prepared": done.prepared,
         "kept": done.kept,
         "removed": done.removed,
-        "images by class and split": table(rows),
+        **show_classes(by_class),
         "bad_images": len(bad),
-        **({"bad images": table(bad)} if bad else {}),
-        **({"images_per_second": round(done.prepared / seconds, 1)} if done.prepared else {}),
+        **({"bad_image_table": table(bad)} if bad else {}),
+        **throughput(done.prepared, done.num_bytes, seconds),
         "counts": dg.MetadataValue.json(made.counts),
-        "parquet parts": len(made.parts),
+        "parquet_parts": len(made.parts),
         "dagster/uri": made.url,
         "dagster/row_count": made.rows,
         "dagster/size_bytes": made.num_bytes,

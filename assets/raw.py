@@ -1,13 +1,15 @@
 """The first stage: what data there is. Names, sizes and a handful of images to show, or the identity of rows."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
 
 from assets.configuration import overrides
 from assets.declaration import Declaration
-from assets.reports.shown import show_images, shown_again
-from assets.reports.tables import table
+from assets.reports.gallery import samples_per_class
+from assets.reports.shown import ROWS, show_classes, show_images, show_rows, shown_again, throughput
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
@@ -24,14 +26,14 @@ from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
 from smalti.spark import ImageFolder
+from smalti.spark.profile import profile_rows
 from smalti.spark.rows import identity_of
 from smalti.storage import open_store
 
 _CODE_VERSION = "1"
 _IMAGES = "The images to learn from: an inventory of names, labels, sizes and modification marks."
 _ROWS = "The rows as Spark reads them: their columns, and a digest of what they are."
-_SHOWN_CLASSES = 10
-_SHOWN_PER_CLASS = 8
+_READS = 16  # images that are fetched at once
 
 
 def raw_spec(declared: Declaration) -> dg.AssetSpec:
@@ -56,7 +58,7 @@ def raw_stage(step: StageInput, config: Any, storage: StorageResource, spark: Sp
 
 
 def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResource) -> StageResult:
-    declared, last = step.declared, step.last
+    declared, last, begin = step.declared, step.last, time.monotonic()
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
     partitions: dict[str, str] = {}
@@ -67,6 +69,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
         folder, read = read_partitions(declared, config.address, step.partitions, storage)
         step.log.info("%s", describe_partitions(read))
         partitions = {PARTITIONS: read.save(place)}
+    seconds = time.monotonic() - begin
     step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
     key, is_same = inventory_key(folder), last.get("digest") == folder.digest and last.get("folder") == folder.source
     before = folder if is_same else _inventory_of(last, declared, storage)
@@ -80,8 +83,9 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
         metadata={
             **((is_same and shown_again(last)) or show_images(_examples(folder))),
             "images": len(folder.files),
-            "since the last time": news,
-            "classes": table([{"class": name, "images": count} for name, count in folder.counts.items()]),
+            "what_was_done": news,
+            **show_classes({name: {"images": count} for name, count in folder.counts.items()}),
+            **throughput(len(folder.files), 0, seconds),
             "folder": folder.source,
             "source": config.described,
             "digest": folder.digest,
@@ -106,6 +110,8 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             of_partitions = {PARTITIONS: read.save(inventories_of(declared, storage))}
             step.log.info("%s", describe_partitions(read))
         schema = column_schema(frame)
+        is_same = step.last.get("digest") == found.digest
+        shown = (is_same and shown_again(step.last, ROWS)) or show_rows(profile_rows(frame))
     return StageResult(
         data_version=found.digest,
         tags={"source": found.digest},
@@ -114,11 +120,12 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             "form": config.form,
             "reads": config.source,
             "digest": found.digest,
-            "how the source is identified": found.how,
+            "how_identified": found.how,
             **({"watched": watched} if watched is not None else {}),
-            **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
+            **({"source_facts": dg.MetadataValue.json(found.facts)} if found.facts else {}),
             **({"dagster/row_count": found.rows} if found.rows is not None else {}),
             "dagster/column_schema": schema,
+            **shown,
             **of_partitions,
             **overrides(config),
         },
@@ -147,11 +154,13 @@ def describe_changes(before: ImageFolder | None, now: ImageFolder) -> str:
 
 
 def _examples(folder: ImageFolder) -> dict[str, list[bytes]]:
-    """Return the first few files of the first few classes."""
-    store = open_store(folder.source, folder.storage_options)
-    examples: dict[str, list[bytes]] = {name: [] for name in folder.classes[:_SHOWN_CLASSES]}
+    """Return the first files of every class; fewer of each where there are many classes."""
+    store, most = open_store(folder.source, folder.storage_options), samples_per_class(len(folder.classes))
+    chosen: dict[str, list[str]] = {name: [] for name in folder.classes}
     for file in folder.files:
-        images = examples.get(folder.classes[file.label])
-        if images is not None and len(images) < _SHOWN_PER_CLASS:
-            images.append(store.get(file.path))
-    return examples
+        paths = chosen[folder.classes[file.label]]
+        if len(paths) < most:
+            paths.append(file.path)
+    with ThreadPoolExecutor(_READS, thread_name_prefix="smalti-examples") as pool:
+        images = iter(list(pool.map(store.get, [path for paths in chosen.values() for path in paths])))
+    return {name: [next(images) for _ in paths] for name, paths in chosen.items()}

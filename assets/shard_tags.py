@@ -61,9 +61,7 @@ def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.Asse
     )
 
 
-def _move(
-    step: CheckInput, place: Place, version: int, about: Mapping[str, Any], result: dg.AssetCheckResult
-) -> str:
+def _move(step: CheckInput, place: Place, version: int, about: Mapping[str, Any], result: dg.AssetCheckResult) -> str:
     """Move `checked` to a version if all its blocking checks have passed; return in words what was done."""
     if not _lets_pass(result):
         return f"not moved: {step.key.name} failed"

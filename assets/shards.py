@@ -11,13 +11,16 @@ from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
 from assets.places import Place, shards_of
 from assets.prepared import prepared_of, rows_digest
-from assets.reports.tables import Value, table
+from assets.reports.shown import throughput
+from assets.reports.versions import HISTORY, show_history, show_shards
 from assets.sources.inventory import inventories_of
 from assets.sources.partitions import PARTITIONS, ReadPartitions
 from assets.sources.rows import WriteRows, publish_partitions, publish_rows, read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
+from smalti.catalog.diff import compare
+from smalti.catalog.manifest import stored_bytes
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
 from smalti.spark.prepared.table import PreparedTable, load_prepared
@@ -90,8 +93,9 @@ def shards_stage(step: StageInput, config: ShardsConfig, storage: StorageResourc
         data_version=done.manifest.digest,
         tags={"version": done.manifest.version, "digest": done.manifest.digest},
         metadata={
-            "what was done": news,
-            **_metadata(done, place, time.monotonic() - begin),
+            "what_was_done": news,
+            **_metadata(done, target, place, time.monotonic() - begin),
+            HISTORY: _history(step, done, place),
             **facts,
             "source": rows.get("source", ""),
             "accept_removed": config.accept_removed,
@@ -218,28 +222,31 @@ def describe_version(done: Resharded, before: int) -> str:
     return f"published version {manifest.version}: {holds}{kept}; {done.converted} rows written"
 
 
-def _metadata(done: Resharded, place: Place, seconds: float) -> dict[str, Any]:
+def _history(step: StageInput, done: Resharded, place: Place) -> dg.MetadataValue[Any]:
+    """Return the table of versions; the one of the materialisation before if that has shown this version."""
+    last, version = step.last, done.manifest.version
+    if HISTORY in last and (last.get("version"), last.get("dagster/uri")) == (version, place.url):
+        shown: dg.MetadataValue[Any] = last[HISTORY]
+        return shown
+    return show_history(place.store(), done.manifest, last if last.get("dagster/uri") == place.url else {})
+
+
+def _metadata(done: Resharded, target: Target, place: Place, seconds: float) -> dict[str, Any]:
     manifest = done.manifest
-    shards: list[dict[str, Value]] = [
-        {
-            "split": str(shard.partition),
-            "samples": shard.samples,
-            "bytes": shard.stored.num_bytes,
-            "shard": "/".join(shard.stored.basename.split("/")[-2:]),  # below the split and the write id
-        }
-        for shard in manifest.shards
-    ]
+    added = compare(target.newest, manifest).added if target.newest is not None else manifest.shards
+    run = str(manifest.lineage.get("run", ""))
     return {
         "version": manifest.version,
         "digest": manifest.digest,
-        "shards": len(shards),
+        **({"published_by": dg.MetadataValue.dagster_run(run)} if run else {}),
+        "shards": len(manifest.shards),
         "shards_kept": done.kept_shards,
         "rows_written": done.converted,
         "samples": manifest.rows,
-        "shard table": table(shards),
+        "shard_table": show_shards(manifest, added),
         "splits": ", ".join(manifest.partitions),
         "columns": dg.MetadataValue.json(manifest.schema.columns()),
-        **({"rows_per_second": round(done.converted / seconds, 1)} if done.converted else {}),
+        **throughput(done.converted, sum(map(stored_bytes, added)), seconds),
         "dagster/uri": place.url,
         "dagster/row_count": manifest.rows,
         "dagster/size_bytes": manifest.num_bytes,

@@ -30,7 +30,9 @@ def build_shard_checks(declared: Declaration) -> list[Check]:
     alike = build_likeness_checks(declared) if declared.source.kind == "images" else []
     return [
         *(
-            Check(dg.AssetCheckSpec(name, asset=declared.key("shards"), blocking=True, description=text), of_version(run))
+            Check(
+                dg.AssetCheckSpec(name, asset=declared.key("shards"), blocking=True, description=text), of_version(run)
+            )
             for name, text, run in checks
         ),
         *build_drift_checks(declared),
@@ -69,7 +71,12 @@ def _hashes_verify(given: VersionInput) -> dg.AssetCheckResult:
 
     A check that a person executes, the first one of a set, and one after a failure reads everything.
     """
-    place, manifest, passes, period = given.place, given.manifest, given.passes, given.step.declared.checks.full_verification
+    place, manifest, passes, period = (
+        given.place,
+        given.manifest,
+        given.passes,
+        given.step.declared.checks.full_verification,
+    )
     base = None if passes.is_last_failed else _passed_last(passes, place)
     times = (passes.last_made or {}).get(_DUE) or [] if base is not None else []
     rotation, is_new = rotate(times, period, now=time.time()), not_in(base)

@@ -10,17 +10,37 @@ MAX_TABLE_ROWS = 30
 Value = str | int | float | bool
 
 
-def table(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
-    """A table of the records (all with the same columns, at least one) that ends with a count of those left out."""
-    rows = [dict(record) for record in records[:MAX_TABLE_ROWS]]
-    left_out = len(records) - len(rows)
-    columns = [dg.TableColumn(name, _column_type([row[name] for row in rows])) for name in records[0]]
-    if left_out:
-        last: dict[str, Value] = dict.fromkeys(records[0], "…")
-        rows.append({**last, next(iter(last)): f"and {left_out} more"})
-        columns = [dg.TableColumn(column.name, "string") for column in columns]
-    return dg.TableMetadataValue([dg.TableRecord(row) for row in rows], dg.TableSchema(columns=columns))
+def table(records: Sequence[Mapping[str, Value]], *, total: int | None = None) -> dg.TableMetadataValue:
+    """Return a table of the records that ends with a count of those left out.
+
+    Args:
+        records: All with the same columns, at least one.
+        total: Number of records that there are, if only the first of them are given.
+    """
+    left_out = max(len(records), total or 0) - MAX_TABLE_ROWS
+    shown = [dict(record) for record in records[:MAX_TABLE_ROWS]]
+    return _table([*shown, _gap(records[0], f"and {left_out} more")] if left_out > 0 else shown)
+
+
+def table_of_ends(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
+    """Return a table of sorted records that leaves out those in the middle, and says how many; at least one."""
+    half, left_out = MAX_TABLE_ROWS // 2, len(records) - MAX_TABLE_ROWS
+    if left_out <= 0:
+        return table(records)
+    return _table([*records[:half], _gap(records[0], f"… {left_out} more …"), *records[-half:]])
+
+
+def _gap(record: Mapping[str, Value], text: str) -> dict[str, Value]:
+    """Return a record that stands for others: a text in its first column."""
+    filled: dict[str, Value] = dict.fromkeys(record, "…")
+    return {**filled, next(iter(record)): text}
+
+
+def _table(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
+    columns = [dg.TableColumn(name, _column_type([record[name] for record in records])) for name in records[0]]
+    return dg.TableMetadataValue([dg.TableRecord(dict(record)) for record in records], dg.TableSchema(columns=columns))
 
 
 def _column_type(values: Sequence[Value]) -> str:
-    return {bool: "bool", int: "int", float: "float"}.get(type(values[0]), "string")
+    kinds = {type(value) for value in values}
+    return {bool: "bool", int: "int", float: "float"}.get(kinds.pop(), "string") if len(kinds) == 1 else "string"

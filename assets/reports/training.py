@@ -1,8 +1,18 @@
-"""Progress of a training run for a person: numbers per epoch, and a line every few seconds."""
+"""Progress of a training run for a person: its curves after each epoch, and a line every few seconds.
+
+Observations have no plain numbers: Dagster would draw those of all runs as one line over time. The numbers of whole
+runs are in their materialisations, where one line over the runs says something.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import dagster as dg
+
+from assets.reports.curves import curve_teaser
+from assets.reports.evaluation import curves_of
+from assets.reports.tables import MAX_TABLE_ROWS, Value, table
 
 _SECONDS = 3.0  # between two lines; each is a row in the event log
 
@@ -16,14 +26,17 @@ class TrainingReport:
         observe: Callable[[dict[str, Any]], None],
         *,
         epochs: int,
+        run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self._observe = observe
         self._epochs = epochs
+        self._run_id = run_id
         self._clock = clock
         self._last_line = clock()
         self._steps_per_epoch = 0
+        self._history: list[dict[str, Any]] = []
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Handle one event; other kinds are ignored."""
@@ -52,18 +65,32 @@ class TrainingReport:
 
     def _on_epoch(self, event: dict[str, Any]) -> None:
         self._last_line = self._clock()
-        numbers = {
-            "epoch": event["epoch"] + 1,
-            "train_loss": float(event["train_loss"]),
-            "loss": float(event["loss"]),
-            "accuracy": float(event["accuracy"]),
-            "images_per_second": float(event["images_per_second"]),
-        }
-        self._observe(numbers)
+        self._history.append(event)
+        self._observe(describe_epochs(self._history, of=self._epochs, run_id=self._run_id))
         self._say(
-            f"epoch {numbers['epoch']} of {self._epochs}: held-out accuracy {numbers['accuracy']:.3f}, "
-            f"loss {numbers['loss']:.3f}, {numbers['images_per_second']:.0f} images/s"
+            f"epoch {event['epoch'] + 1} of {self._epochs}: held-out accuracy {event['accuracy']:.3f}, "
+            f"loss {event['loss']:.3f}, {event['images_per_second']:.0f} images/s"
         )
 
     def _on_output(self, event: dict[str, Any]) -> None:
         self._say(f"rank {event['rank']}: {event['line']}")
+
+
+def describe_epochs(history: Sequence[dict[str, Any]], *, of: int, run_id: str) -> dict[str, Any]:
+    """Return the metadata of an observation: the curves of this run so far, and its newest epochs as a table."""
+    rows: list[dict[str, Value]] = [
+        {
+            "epoch": each["epoch"] + 1,
+            "training loss": round(float(each["train_loss"]), 4),
+            "held-out loss": round(float(each["loss"]), 4),
+            "accuracy": round(float(each["accuracy"]), 4),
+            "images/s": round(float(each["images_per_second"]), 1),
+        }
+        for each in history[-MAX_TABLE_ROWS:]
+    ]
+    return {
+        "progress": f"epoch {history[-1]['epoch'] + 1} of {of}",
+        "curves": dg.MetadataValue.md(curve_teaser(curves_of(history))),
+        "epochs": table(rows[::-1]),
+        **({"run": dg.MetadataValue.dagster_run(run_id)} if run_id else {}),
+    }

@@ -161,6 +161,7 @@ def test_preparing_applies_the_exif_orientation(orientation, kind):
         upright = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
     prepared = prepare_jpeg(data, size=32, quality=95)
     assert (prepared.width, prepared.height) == (32, 32)
+    assert (prepared.source_height, prepared.source_width) == upright.shape[:2]
     assert is_close(decode_rgb(prepared.data), resize_square(upright, 32), within=14)
     assert exif_orientation(prepared.data) == 1
 

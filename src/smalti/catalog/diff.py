@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from smalti.catalog.manifest import Manifest, stored_bytes
+from smalti.catalog.manifest import Annotations, Manifest, stored_bytes
 from smalti.catalog.reading import load_manifest
+from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.catalog.tags import version_of_tag
 from smalti.format import ShardInfo
@@ -74,7 +75,11 @@ def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
         VersionNotFound: there is no such version or tag.
     """
     store = open_store(place)
-    before, after = _load(store, a), _load(store, b)
+    return compare(_load(store, a), _load(store, b))
+
+
+def compare(before: Manifest, after: Manifest) -> VersionDiff:
+    """Compare two versions that were loaded before. Pure."""
     old, new = _columns(before), _columns(after)
     added, removed = _only(after.shards, before.shards), _only(before.shards, after.shards)
     return VersionDiff(
@@ -91,6 +96,32 @@ def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
         lineage=(before.lineage, after.lineage),
         same_rows=_same_rows(before, after),
     )
+
+
+@dataclass(frozen=True)
+class SourceChanges:
+    """Numbers of source files that differ between two versions of a set that `reshard_files` keeps up to date."""
+
+    added: int
+    removed: int
+    changed: int
+    """In both versions, with other rows."""
+
+
+def source_changes(store: Store, before: Annotations, after: Annotations) -> SourceChanges | None:
+    """Count the source files that were added, removed and changed; None if a version does not list its files.
+
+    Raises:
+        StoreError: a list of files cannot be read.
+    """
+    entries = [sources_of(version.sidecars) for version in (before, after)]
+    if None in entries:
+        return None
+    if entries[0] == entries[1]:
+        return SourceChanges(0, 0, 0)
+    old, new = (load_sources(store, entry).fingerprints for entry in entries if entry is not None)
+    changed = sum(new[path] != mark for path, mark in old.items() if path in new)
+    return SourceChanges(len(new.keys() - old.keys()), len(old.keys() - new.keys()), changed)
 
 
 def _load(store: Store, which: int | str | None) -> Manifest:

@@ -30,9 +30,7 @@ _SUFFIX = ".json"
 _MAX_BYTES = 1 << 16
 
 
-def tag(
-    place: Place, name: str, version: int | None = None, *, move: bool = False, replaces: int | None = None
-) -> int:
+def tag(place: Place, name: str, version: int | None = None, *, move: bool = False, replaces: int | None = None) -> int:
     """Tag a version, the newest by default, and return its number. Idempotent.
 
     A name has 1 to 128 letters, digits and . _ -, not digits alone. With `move`, which needs a store with conditional

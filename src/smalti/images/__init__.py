@@ -8,24 +8,32 @@ from smalti.image_headers import MAX_PIXELS
 from smalti.images.batches import DecodeImages, decode_batch
 from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
+    GAP,
+    Pixels,
     PreparedImage,
+    contact_sheet,
     decode_rgb,
     encode_jpeg,
     prepare_jpeg,
     resize_square,
+    thumbnail,
     thumbnail_grid,
 )
 
 __all__ = [
+    "GAP",
     "MAX_PIXELS",
     "DecodeImages",
     "ImageHeader",
+    "Pixels",
     "PreparedImage",
+    "contact_sheet",
     "decode_batch",
     "decode_rgb",
     "encode_jpeg",
     "prepare_jpeg",
     "probe_image",
     "resize_square",
+    "thumbnail",
     "thumbnail_grid",
 ]

@@ -25,7 +25,9 @@ _DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, struct.error,
     zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
-_GAP = 4  # pixels between two images
+_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+GAP = 4
+"""Pixels between two images of a contact sheet, and around them."""
 _BACKGROUND = 245  # grey level
 _MISSING = 200  # grey level of an image that does not decode
 
@@ -40,6 +42,10 @@ class PreparedImage:
     """In pixels."""
     height: int
     """In pixels."""
+    source_width: int
+    """Of the image that it was made from, upright, in pixels."""
+    source_height: int
+    """Of the image that it was made from, upright, in pixels."""
 
 
 def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:
@@ -144,7 +150,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
     """Return pixels, shape (height, width, 3), turned and mirrored as the EXIF orientation demands; a view."""
-    if orientation in (5, 6, 7, 8):
+    if orientation in _SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
@@ -179,8 +185,30 @@ def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
     Raises:
         BadImageError: not a whole image.
     """
-    pixels = turn_upright(decode_rgb(data, min_size=size), exif_orientation(data))
-    return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size)
+    header, orientation = probe_image(data), exif_orientation(data)
+    pixels = turn_upright(decode_probed(data, header, size), orientation)
+    sides = (header.height, header.width) if orientation in _SIDEWAYS else (header.width, header.height)
+    return PreparedImage(encode_jpeg(resize_square(pixels, size), quality), size, size, *sides)
+
+
+def thumbnail(data: bytes, size: int) -> Pixels:
+    """Return the centre square of an encoded image, upright, `size` pixels on a side; grey if it does not decode."""
+    try:
+        return resize_square(turn_upright(decode_rgb(data, min_size=size), exif_orientation(data)), size)
+    except BadImageError:  # one bad file must not prevent an overview
+        return np.full((size, size, 3), _MISSING, np.uint8)
+
+
+def contact_sheet(thumbnails: Sequence[Pixels], *, columns: int) -> Pixels:
+    """Return square images of one size row by row, with gaps between them; at least one."""
+    size = len(thumbnails[0])
+    columns = min(columns, len(thumbnails))
+    rows, step = -(-len(thumbnails) // columns), size + GAP
+    sheet: npt.NDArray[np.uint8] = np.full((rows * step + GAP, columns * step + GAP, 3), _BACKGROUND, np.uint8)
+    for place, picture in enumerate(thumbnails):
+        top, left = GAP + place // columns * step, GAP + place % columns * step
+        sheet[top : top + size, left : left + size] = picture
+    return sheet
 
 
 def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96) -> bytes:
@@ -193,15 +221,4 @@ def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96)
             f"a grid needs at least one image, `columns` >= 1 and `size` >= 1, "
             f"found {len(images)}, {columns} and {size}"
         )
-    columns = min(columns, len(images))
-    rows = -(-len(images) // columns)
-    step = size + _GAP
-    sheet: npt.NDArray[np.uint8] = np.full((rows * step + _GAP, columns * step + _GAP, 3), _BACKGROUND, np.uint8)
-    for place, data in enumerate(images):
-        top, left = _GAP + place // columns * step, _GAP + place % columns * step
-        try:
-            picture = resize_square(turn_upright(decode_rgb(data, min_size=size), exif_orientation(data)), size)
-        except BadImageError:  # one bad file must not prevent the overview
-            picture = np.full((size, size, 3), _MISSING, np.uint8)
-        sheet[top : top + size, left : left + size] = picture
-    return encode_jpeg(sheet, 88)
+    return encode_jpeg(contact_sheet([thumbnail(data, size) for data in images], columns=columns), 88)

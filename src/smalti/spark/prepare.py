@@ -39,6 +39,9 @@ _READ_AHEAD = 8  # files in flight per task: hides a store's latency with few la
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 256
 
+SOURCE_SIZE = ("source_width", "source_height")
+"""Columns with the sides of the file's own image, upright, in pixels; `prepare_images` itself leaves them out."""
+
 _INVENTORY = pa.schema(
     [
         ("place", pa.int64()),
@@ -58,6 +61,7 @@ _PREPARED = pa.schema(
         ("height", pa.int32()),
         ("split", pa.string()),
         ("path", pa.string()),
+        *((name, pa.int32()) for name in SOURCE_SIZE),
         ("error", pa.string()),
     ]
 )
@@ -113,7 +117,13 @@ def prepare_images(
 
     Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
     """
-    options = options or PrepareOptions()
+    return prepare_with_sizes(spark, folder, options or PrepareOptions(), only=only).drop(*SOURCE_SIZE)
+
+
+def prepare_with_sizes(
+    spark: "SparkSession", folder: ImageFolder, options: PrepareOptions, *, only: Collection[str] | None = None
+) -> "DataFrame":
+    """Return the frame of `prepare_images` with the columns of `SOURCE_SIZE` too; lazy."""
     count = len(folder.files) if only is None else len(only)
     partitions = options.num_partitions or max(1, min(-(-count // _FILES_PER_PARTITION), _MAX_PARTITIONS))
     inventory = _inventory(folder, options)
@@ -121,7 +131,7 @@ def prepare_images(
         inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
     rows = make_frame(spark, for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
-    return map_in_arrow(rows, _prepare_task(folder, options), prepared_schema(options.on_bad_image))
+    return map_in_arrow(rows, _prepare_task(folder, options), _schema(options.on_bad_image, _PREPARED.names))
 
 
 def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
@@ -131,10 +141,14 @@ def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
 
 def prepared_schema(on_bad_image: str) -> "StructType":
     """Return the columns of `prepare_images`, with the policy in the metadata of `error`."""
+    return _schema(on_bad_image, [name for name in _PREPARED.names if name not in SOURCE_SIZE])
+
+
+def _schema(on_bad_image: str, names: list[str]) -> "StructType":
     from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
     kinds = {pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.string(): StringType()}
-    fields = [StructField(item.name, kinds[item.type]) for item in _PREPARED]
+    fields = [StructField(name, kinds[_PREPARED.field(name).type]) for name in names]
     fields[-1] = StructField("error", StringType(), metadata={POLICY: on_bad_image})
     return StructType(fields)
 
@@ -260,8 +274,9 @@ def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) ->
             )
         image = prepare_jpeg(data, size=options.size, quality=options.quality)
     except BadImageError as error:
-        return {**row, "image": None, "width": None, "height": None, "error": error.message}
-    return {**row, "image": image.data, "width": image.width, "height": image.height, "error": None}
+        return {**dict.fromkeys(_PREPARED.names), **row, "error": error.message}
+    sizes = {name: getattr(image, name) for name in ("width", "height", *SOURCE_SIZE)}
+    return {**row, **sizes, "image": image.data, "error": None}
 
 
 def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -70,6 +70,8 @@ PREPARED = pa.schema(
         ("height", pa.int32()),
         ("split", pa.string()),
         ("path", pa.string()),
+        ("source_width", pa.int32()),
+        ("source_height", pa.int32()),
         ("error", pa.string()),
     ]
 )

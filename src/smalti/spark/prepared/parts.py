@@ -22,6 +22,7 @@ from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
+from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.tasks import Answers, Attempt, run_on_rows
 from smalti.storage import Store
 
@@ -29,9 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = Schema.from_columns({"path": "str", "image": "jpeg", "width": "int32", "height": "int32"})
-HASH = pa.field("perceptual_hash", pa.binary(HASH_BYTES))
-ROW = pa.schema([*(pa.field(name, pa.string()) for name in ("path", "digest", "part", "reason")), HASH])
-"""The result for one file: digest, perceptual hash and part of its image, or the reason why it has none."""
+ROW = pa.schema(
+    [
+        *((name, pa.string()) for name in ("path", "digest", "part", "reason")),
+        *((name, pa.int32()) for name in SOURCE_SIZE),
+        ("perceptual_hash", pa.binary(HASH_BYTES)),
+    ]
+)
+"""The result for one file: digest, hash and part of its image, or why it has none; and its own sides in pixels."""
 FULL_ROWS = 128
 """Rows of a full part."""
 _ARROW = pa.schema([("path", pa.string()), ("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
@@ -43,10 +49,8 @@ _MAX_TASKS = 4096
 
 
 def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBatch], attempt: Attempt) -> Any:
-    """Do the work of a task: write the rows of `prepare_images` to one part; return the results for its files."""
-    digests: list[str] = []
-    looks: list[bytes | None] = []
-    paths: list[str] = []
+    """Do the work of a task: write the rows of `prepare_with_sizes` to one part; return the results for its files."""
+    found: list[dict[str, Any]] = []
     bad: list[dict[str, str]] = []
 
     def good() -> Iterator[pa.RecordBatch]:
@@ -55,17 +59,19 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
             refused = batch.filter(pc.invert(is_good))
             names, reasons = (refused.column(name).to_pylist() for name in ("path", "error"))
             bad.extend({"path": path, "reason": reason} for path, reason in zip(names, reasons, strict=True))
-            usable = batch.filter(is_good).select(_ARROW.names)
-            paths.extend(usable.column("path").to_pylist())
-            digests.extend(hashlib.sha256(image.as_buffer()).hexdigest() for image in usable.column("image"))
-            looks.extend(perceptual_hash(image.as_buffer()) for image in usable.column("image"))
-            yield usable
+            usable = batch.filter(is_good)
+            images = [image.as_buffer() for image in usable.column("image")]
+            rest = usable.select(["path", *SOURCE_SIZE]).to_pylist()
+            found.extend({**row, **_facts_of(image)} for row, image in zip(rest, images, strict=True))
+            yield usable.select(_ARROW.names)
 
     part = write_part(store, f"{write_id}/part-{attempt.name}.parquet", good())
-    key = part.raw.basename if part is not None else None
-    nothing = [None] * len(paths)
-    found = pa.table([paths, digests, [key] * len(paths), nothing, pa.array(looks, HASH.type)], schema=ROW)
-    return _answer(part, pa.concat_tables([found, pa.Table.from_pylist(bad, ROW)]))
+    good_rows = [{**row, "part": part.raw.basename} for row in found] if part is not None else []
+    return _answer(part, pa.Table.from_pylist([*good_rows, *bad], ROW))
+
+
+def _facts_of(image: pa.Buffer) -> dict[str, Any]:
+    return {"digest": hashlib.sha256(image).hexdigest(), "perceptual_hash": perceptual_hash(image)}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""Reading the rows of prepared images: on Spark's executors, or the first few in this process."""
+"""Reading the rows of prepared images: on Spark's executors, or a few of every class in this process."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import groupby, islice
+import heapq
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MAX_PARTITIONS = 4096
+_MAX_EXAMPLE_PARTS = 64
+_THREADS = 8
 _FROM_FILES = ("label", "class_name", "split")
 _COLUMNS = ("image", "label", "class_name", "width", "height", "split", "path")
 
@@ -60,14 +64,60 @@ def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[s
     return map_in_arrow(frame, _reader(table.store), schema)
 
 
-def first_rows(table: PreparedTable, count: int) -> list[dict[str, Any]]:
-    """Return at most `count` rows, mixed over classes; they are read in this process, without Spark.
+def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]]:
+    """Return at most `count` images of every class, by name, read in this process, without Spark.
+
+    Chooses parts that have images of many classes, and reads a bounded number of them: of more than some thousand
+    classes the rest have no image.
 
     Raises:
         StoreNotFound: A part is gone.
     """
-    batches = (batch for part in table.parts for batch in read_labelled(table.store, part.raw.basename, table.good))
-    return list(islice((row for batch in batches for row in batch.to_pylist()), count))
+    columns = (table.good.column(name).to_pylist() for name in ("part", "class_name", "path"))
+    found: dict[str, dict[str, list[str]]] = {}
+    for part, name, path in zip(*columns, strict=True):
+        found.setdefault(part, {}).setdefault(name, []).append(path)
+    chosen = _choose(found, count)
+
+    def read(part: str) -> dict[str, bytes]:
+        rows = (row for batch in read_part(table.store, part, chosen[part]) for row in batch.to_pylist())
+        return {row["path"]: row["image"] for row in rows}
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="smalti-examples") as pool:
+        images = {path: image for read_images in pool.map(read, chosen) for path, image in read_images.items()}
+    classes = {path: name for part in chosen for name, paths in found[part].items() for path in paths}
+    examples: dict[str, list[bytes]] = {name: [] for name in sorted({n for each in found.values() for n in each})}
+    for path in sorted(images):
+        examples[classes[path]].append(images[path])
+    return {name: each for name, each in examples.items() if each}
+
+
+def _choose(found: Mapping[str, Mapping[str, Sequence[str]]], count: int) -> dict[str, list[str]]:
+    """Return the paths to read by part, given those of each class by part: greedily, the part with most to give first.
+
+    What a part can give never grows while others are chosen, so that only the first of the queue is looked at again.
+    """
+    missing: dict[str, int] = {name: count for classes in found.values() for name in classes}
+
+    def gain(part: str) -> int:
+        return sum(min(missing[name], len(paths)) for name, paths in found[part].items())
+
+    queue = [(-gain(part), part) for part in found]
+    heapq.heapify(queue)
+    chosen: dict[str, list[str]] = {}
+    while queue and len(chosen) < _MAX_EXAMPLE_PARTS:
+        part = heapq.heappop(queue)[1]
+        if not (now := gain(part)):
+            continue
+        if queue and now < -queue[0][0]:
+            heapq.heappush(queue, (-now, part))
+            continue
+        chosen[part] = []
+        for name, paths in found[part].items():
+            taken = paths[: missing[name]]
+            chosen[part] += taken
+            missing[name] -= len(taken)
+    return chosen
 
 
 def read_images(table: PreparedTable, paths: Collection[str]) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ from smalti.catalog.tags import chosen_version
 from smalti.errors import FormatError, StoreNotFound
 from smalti.format import ShardInfo
 from smalti.images.duplicates import HASH_BYTES
+from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reshard import SourceFile
 from smalti.storage import Store, open_store
 
@@ -38,10 +39,11 @@ FILES = pa.schema(
         ("digest", pa.string()),  # sha256 of the prepared image; null for a bad image
         ("part", pa.string()),  # key of the Parquet file with its row; null for a bad image
         ("reason", pa.string()),  # why it is a bad image; null for a good one
+        *((name, pa.int32()) for name in SOURCE_SIZE),  # of the file itself; null for a bad image, and where unknown
         ("perceptual_hash", pa.binary(HASH_BYTES)),  # of the prepared image; null if plain, bad, or not known
     ]
 )
-_ADDED = ("perceptual_hash",)  # null in versions that were written before there was such a column
+_ADDED = (*SOURCE_SIZE, "perceptual_hash")  # null in versions before these columns: files are not read again for them
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,9 @@ def table_in(store: Store, manifest: Manifest) -> PreparedTable:
         files.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{where} cannot be read: {str(error)[:200]}") from error
-    for field in FILES:
-        if field.name in _ADDED and field.name not in files.schema.names:
-            files = files.append_column(field, pa.nulls(files.num_rows, field.type))
+    for name in _ADDED:
+        if name not in files.schema.names:
+            files = files.append_column(FILES.field(name), pa.nulls(files.num_rows, FILES.field(name).type))
     if not files.schema.equals(FILES):
         raise FormatError(f"{where}: expected columns {FILES.names}, found {files.schema.names}")
     return PreparedTable(store, manifest, files)

@@ -31,7 +31,7 @@ from smalti.catalog.sidecars import entry_of
 from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
 from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
-from smalti.spark.prepare import PrepareOptions, bad_images, prepare_images, validation_files
+from smalti.spark.prepare import PrepareOptions, bad_images, prepare_with_sizes, validation_files
 from smalti.spark.prepared.parts import (
     FULL_ROWS,
     ROW,
@@ -70,6 +70,8 @@ class PreparedUpdate:
     """Number of files that were not read."""
     removed: int
     """Number of files of the version before that are gone."""
+    num_bytes: int = 0
+    """Bytes of the files that were read."""
 
 
 def update_prepared(
@@ -109,7 +111,7 @@ def update_prepared(
 
     def prepare(paths: Sequence[str], write_id: str) -> Answers:
         work = functools.partial(write_prepared_rows, store, write_id)
-        return run_tasks(prepare_images(spark, folder, options, only=paths), work)
+        return run_tasks(prepare_with_sizes(spark, folder, options, only=paths), work)
 
     return bring_up_to_date(store, folder, options, prepare, spark)
 
@@ -202,7 +204,9 @@ class _Update:
                 vacuum(self.store, dry_run=False)
         gone = len(set(known.column("path").to_pylist()) - set(files.column("path").to_pylist()))
         table = PreparedTable(self.store, manifest, files)
-        return PreparedUpdate(table, prepared=len(fresh), kept=files.num_rows - len(fresh), removed=gone)
+        read, kept = set(fresh), files.num_rows - len(fresh)
+        num_bytes = sum(file.num_bytes for file in self.folder.files if file.path in read)
+        return PreparedUpdate(table, prepared=len(fresh), kept=kept, removed=gone, num_bytes=num_bytes)
 
     def _is_base(self, header: Header) -> bool:
         return (entry_of(header.sidecars, FILES_KIND) or {}).get("recipe") == self.recipe

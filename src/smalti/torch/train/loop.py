@@ -257,6 +257,8 @@ class TrainingRun:
             "data_fraction": throughput.data_seconds / throughput.seconds if throughput.seconds else 0.0,
         }
         summary.update(self._evaluate(summary))
+        for earlier in state.history[-1:]:
+            earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
         self._save()
@@ -280,6 +282,7 @@ class TrainingRun:
             "accuracy": scores.accuracy,
             "eval_samples": scores.samples,
             "confusion": scores.confusion,
+            "most_wrong": scores.most_wrong,
             "eval_seconds": time.perf_counter() - began,
         }
 

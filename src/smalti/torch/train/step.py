@@ -21,6 +21,9 @@ from smalti.torch.train.data import DeviceBatch, to_device
 from smalti.torch.train.models import build_model, logits_of
 from smalti.torch.train.ranks import Ranks
 
+MOST_WRONG = 24
+"""Misclassified samples that an evaluation names."""
+
 _CLIP_NORM = 5.0  # largest norm of a gradient; far above the usual, so that it only limits outliers
 _FINAL_RATE = 0.01  # learning rate at both ends, relative to its peak: a rate of zero would teach nothing
 
@@ -188,6 +191,9 @@ class _Scores:
     samples: int
     confusion: list[list[int]]
     """Numbers of samples by [true class][predicted class]."""
+    most_wrong: list[dict[str, float]]
+    """The misclassified samples with the largest losses, largest first: `sample_id`, `label`, `predicted`, `confidence`
+    in that prediction, and `loss`."""
 
 
 def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks) -> _Scores:
@@ -200,7 +206,7 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
             with _autocast(ranks.device):
                 logits = logits_of(model(batch.pixels))
             losses = functional.cross_entropy(logits.float(), batch.labels, reduction="none")
-            tally.add(logits, batch.labels, batch.weights, losses)
+            tally.add(logits, batch, losses)
     return tally.scores()
 
 
@@ -214,12 +220,28 @@ class _Tally:
             config.num_classes, validate_args=False, distributed_available_fn=lambda: False
         ).to(ranks.device)
         self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
+        self._most_wrong: list[dict[str, float]] = []
 
-    def add(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, losses: torch.Tensor) -> None:
+    def add(self, logits: torch.Tensor, batch: DeviceBatch, losses: torch.Tensor) -> None:
         """Count one batch; samples of weight 0 do not count."""
-        real = weights > 0
-        self._confusion.update(logits.detach().argmax(dim=1)[real], labels[real])
-        self._loss += (losses.detach() * weights).sum().double().cpu()
+        real, labels = batch.weights > 0, batch.labels
+        predicted = logits.detach().argmax(dim=1)
+        confidences = logits.detach().float().softmax(dim=1).gather(1, predicted[:, None])[:, 0]
+        self._confusion.update(predicted[real], labels[real])
+        self._loss += (losses.detach() * batch.weights).sum().double().cpu()
+        wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
+        worst = [at for at in wrong.topk(min(MOST_WRONG, len(wrong))).indices.tolist() if wrong[at] >= 0]
+        found = [
+            {
+                "sample_id": int(batch.sample_ids[at]),
+                "label": int(labels[at]),
+                "predicted": int(predicted[at]),
+                "confidence": round(float(confidences[at]), 4),
+                "loss": round(float(losses[at]), 4),
+            }
+            for at in worst
+        ]
+        self._most_wrong = _largest_losses([*self._most_wrong, *found])
 
     def scores(self) -> _Scores:
         """Return the figures over all ranks. Collective."""
@@ -235,7 +257,14 @@ class _Tally:
             loss=summed[-1] / samples if samples else 0.0,
             samples=samples,
             confusion=confusion,
+            most_wrong=_largest_losses(
+                [each for found in self._ranks.gather(self._most_wrong, "collect their most wrong") for each in found]
+            ),
         )
+
+
+def _largest_losses(samples: list[dict[str, float]]) -> list[dict[str, float]]:
+    return sorted(samples, key=lambda each: (-each["loss"], each["sample_id"]))[:MOST_WRONG]
 
 
 def _autocast(device: torch.device) -> torch.autocast:
