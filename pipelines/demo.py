@@ -46,7 +46,9 @@ def explain(error: BaseException) -> str:
     """Return what went wrong, and what to do about it in the words of the command line."""
     from pipelines.faults import describe_fault
 
-    message = describe_fault(error).replace('set `on_bad_image` to "skip"', "give --skip-bad-images")
+    message = describe_fault(error)
+    if "few_images_were_left_out" in message:
+        message += "\nTo leave those files out, give --skip-bad-images (make demo ARGS=--skip-bad-images)."
     if "no_class_vanished" in message:  # what is gone was said when the check was made
         message += "\nIf those images are meant to go, give --replace (make demo ARGS=--replace)."
     return message
@@ -66,7 +68,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--image-size", type=int, default=64, help="in pixels. Default: %(default)s")
     parser.add_argument("--epochs", type=int, default=40, help="Default: %(default)s")
     parser.add_argument("--processes", type=int, default=1, help="training processes. Default: %(default)s")
-    parser.add_argument("--skip-bad-images", action="store_true", help="leave out files that are no images")
+    parser.add_argument(
+        "--skip-bad-images", action="store_true", help="leave out files that are no images, however many"
+    )
     parser.add_argument(
         "--replace",
         action="store_true",
@@ -82,7 +86,7 @@ def run_config(options: argparse.Namespace) -> dict[str, Any]:
         "raw": {"images_per_class": options.images_per_class},
         "prepared": {
             "image_size": options.image_size,
-            "on_bad_image": "skip" if options.skip_bad_images else "fail",
+            **({"on_bad_image": "skip", "max_bad_share": 1.0} if options.skip_bad_images else {}),
         },
         # Who names a source means to have it in place of the last one.
         "shards": {"accept_removed": ["*"]} if options.source or options.replace else {},

@@ -47,9 +47,9 @@ def declared_check(
     description: str,
     evaluate: Callable[[CheckInput], dg.AssetCheckResult],
 ) -> list[Check]:
-    """Return a check of a stage with the severity that the declaration gives it; none if that is `off`."""
+    """Return a check of a stage with the severity that the declaration gives it; none if that is `none`."""
     severity = severity_of(name, declared.checks.severity)
-    if severity == "off":
+    if severity == "none":
         return []
     blocks = severity == "block"
     spec = dg.AssetCheckSpec(name, asset=declared.key(stage), blocking=blocks, description=description)

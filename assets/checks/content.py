@@ -1,4 +1,4 @@
-"""Checks of raw and prepared images: classes too small to split, and files that are no images."""
+"""Checks of raw and prepared data: classes too small to split, files that are no images, columns that are missing."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from assets.checks.check import Check, CheckInput, declared_check
+from assets.checks.columns import build_column_checks
 from assets.declaration import Declaration
 from assets.lineage import entered_config
 from assets.reports.tables import Value, table
@@ -17,9 +18,9 @@ _MAX_NAMED = 10
 
 
 def build_raw_checks(declared: Declaration) -> list[Check]:
-    """Return the checks of a data set's raw data; none of rows."""
+    """Return the checks of a data set's raw data."""
     if declared.source.kind == "rows":
-        return []
+        return build_column_checks(declared, "raw")
     text = (
         "Every class has at least two images: one to learn from, one to test on. If not, add images to the classes "
         "that are named, or take their folders out of the source."
@@ -38,9 +39,9 @@ def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
 
 
 def build_prepared_checks(declared: Declaration) -> list[Check]:
-    """Return the checks of a data set's preprocessed rows; none where a function makes them."""
+    """Return the checks of a data set's preprocessed rows."""
     if declared.source.kind == "rows":
-        return []
+        return build_column_checks(declared, "prepared")
     text = (
         "No more files than declared are no images (`prepare.image.on_bad_image`, `checks.max_bad_share`). If there "
         "are more, replace or remove those that are named, or accept them; nothing is prepared again for that."

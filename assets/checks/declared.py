@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 Kind = Literal["images", "rows"]
-Severity = Literal["block", "warn", "off"]
-"""`block`: stops the run, and no version that failed is named `checked`; `warn`: shows it; `off`: there is no check."""
+Severity = Literal["block", "warn", "none"]
+"""`block`: stops the run, and no version that failed is named `checked`; `warn`: shows it; `none`: there is no check."""
 
 CheckName = Literal[
     "every_class_can_be_split",
@@ -18,6 +18,7 @@ CheckName = Literal[
     "class_balance_is_kept",
     "few_near_duplicates",
     "no_split_leakage",
+    "columns_are_as_declared",
     "few_rows_vanished",
     "no_column_vanished",
 ]
@@ -36,6 +37,7 @@ _DEFAULTS: Mapping[CheckName, _Default] = {
     "class_balance_is_kept": _Default("images", "shards", "warn"),
     "few_near_duplicates": _Default("images", "shards", "warn"),
     "no_split_leakage": _Default("images", "shards", "warn"),
+    "columns_are_as_declared": _Default("rows", "raw", "block"),
     "few_rows_vanished": _Default("rows", "shards", "block"),
     "no_column_vanished": _Default("rows", "shards", "block"),
 }

@@ -122,8 +122,8 @@ def _class_balance_is_kept(given: VersionInput) -> dg.AssetCheckResult:
         passed=is_kept,
         description=None
         if is_kept
-        else f"Since {since(base)}, {shift:.1%} of the images have come to be of another class, at most {most:.1%} may: "
-        f"{moved}. {how_to_accept(given.step, f'{BALANCE}, or * for everything')}",
+        else f"Since {since(base)}, {shift:.1%} of the images have come to be of another class, at most {most:.1%} "
+        f"may: {moved}. {how_to_accept(given.step, f'{BALANCE}, or * for everything')}",
         metadata={
             "compared with": since(base),
             **base_facts(base),

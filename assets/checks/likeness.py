@@ -21,8 +21,8 @@ _SHOWN_PAIRS = 12
 def build_likeness_checks(declared: Declaration) -> list[Check]:
     """Return the checks of images that are alike; they compare hashes that were taken when images were prepared."""
     near = (
-        "Few images are copies of others, or look like them (`checks.max_near_duplicates`). If there are more, keep one "
-        "of each pair that is shown; a pair of two classes has at least one wrong label."
+        "Few images are copies of others, or look like them (`checks.max_near_duplicates`). If there are more, keep "
+        "one of each pair that is shown; a pair of two classes has at least one wrong label."
     )
     leaks = (
         "Few held-out images are copies of images that are trained on, or look like them (`checks.max_split_leakage`): "
@@ -46,7 +46,8 @@ def _few_near_duplicates(given: VersionInput) -> dg.AssetCheckResult:
         passed=share <= most,
         description=None
         if share <= most
-        else f"{found.alike} of {found.rows} images ({share:.2%}) are near-duplicates{other}; at most {most:.2%} may be.",
+        else f"{found.alike} of {found.rows} images ({share:.2%}) are near-duplicates{other}; at most {most:.2%} may "
+        "be.",
         metadata={
             "content": content,
             "near-duplicates": found.alike,

@@ -124,13 +124,13 @@ def _compare(split: str, wanted: SplitSums | None, found: SplitSums | None) -> d
 
 _INTEGRITY = {
     "every_row_is_in_the_shards": (
-        "Every prepared row is in the shards, byte for byte and once, and every image decodes. If not, run the re-shard "
-        "job with `rewrite`.",
+        "Every prepared row is in the shards, byte for byte and once, and every image decodes. If not, run the "
+        "re-shard job with `rewrite`.",
         _every_row_is_in_the_shards,
     ),
     "hashes_verify": (
-        "Every shard has the size and the hashes of its entry. If not, the table of problems names the objects: restore "
-        "them, or run the re-shard job with `rewrite`.",
+        "Every shard has the size and the hashes of its entry. If not, the table of problems names the objects: "
+        "restore them, or run the re-shard job with `rewrite`.",
         _hashes_verify,
     ),
 }

@@ -226,3 +226,13 @@ def test_a_new_tag_is_removed_if_its_version_expires(make_draft):
     with pytest.raises(VersionNotFound, match="removed by a vacuum"):
         tag(store, "best", 1)
     assert tags(store) == {}
+
+
+def test_a_tag_is_moved_only_from_the_version_that_it_is_expected_at(three_versions):
+    tag(three_versions, "best", 1)
+    assert tag(three_versions, "best", 2, move=True, replaces=1) == 2
+    for expected in (0, 1):
+        with pytest.raises(CommitConflict, match="found that of version 2"):
+            tag(three_versions, "best", 3, move=True, replaces=expected)
+    assert tags(three_versions) == {"best": 2}
+    assert tag(three_versions, "new", 3, move=True, replaces=0) == 3

@@ -101,7 +101,7 @@ def test_the_run_of_the_demo_is_one_that_the_job_accepts(processes: int) -> None
     dg.validate_run_config(job, {"ops": config["ops"]})
     data = config["ops"]["flowers__data"]["config"]
     assert data["raw"]["source"] == "photos"
-    assert data["prepared"]["on_bad_image"] == "skip"
+    assert (data["prepared"]["on_bad_image"], data["prepared"]["max_bad_share"]) == ("skip", 1.0)
     assert data["shards"] == {"accept_removed": ["*"]}
 
 

@@ -6,15 +6,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.checks.drift import class_shares, class_shift, column_losses
 from assets.checks.shards import build_shard_checks
 from assets.checks.sums import find_losses
-from assets.declaration import Source
+from assets.declaration import Checks, Source
 from assets.model import build_model
-from assets.shard_tags import BLOCKING, CHECKED, advance, kept_for_training
+from assets.shard_tags import CHECKED, advance, kept_for_training
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
+from smalti.catalog.tags import tag_bytes
 from smalti.errors import StoreError
+from smalti.storage.store import Tagged
 from smalti.testing import MemoryStore
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run, op_config
@@ -111,6 +114,80 @@ def test_the_tag_moves_on_stores_that_cannot_replace_conditionally() -> None:
     assert tags(store) == {CHECKED: 2}
 
 
+class Overtaken(MemoryStore):
+    """A store in which another process moves the tag just before it would be replaced."""
+
+    by = 0
+
+    def get_tagged(self, key: str) -> Tagged:
+        if self.by:
+            self.by, number = 0, self.by
+            self.put(key, tag_bytes(CHECKED, number))
+        return super().get_tagged(key)
+
+
+def test_the_tag_does_not_move_back_when_another_run_moves_it_at_the_same_time() -> None:
+    store = Overtaken()
+    for _ in range(3):
+        publish_rows(store, {"train": rows_of(1)})
+    advance(store, 1)
+    store.by = 3
+    assert advance(store, 2) == 3
+    assert tags(store) == {CHECKED: 3}
+
+
+def test_a_version_is_not_checked_past_one_that_it_was_not_compared_with(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    """Two runs at once: the classes of version 3 were compared with version 1, and then version 2 was checked."""
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage)
+    make_version(instance, storage, {"train": rows_of(2, 2, 2)}, classes=FIVE[:3])
+    make_version(instance, storage, {"train": rows_of(2, 2)}, classes=FIVE[:2])
+    execute_checks(instance, storage, "no_class_vanished", "every_row_is_in_the_shards")
+    tag(shards(storage), CHECKED, 2, move=True)  # by the checks of version 2, in another process
+    last = execute_checks(instance, storage, "hashes_verify")["hashes_verify"]
+    assert last.passed
+    state = "not moved: it names version 2 by now; no_class_vanished has to be executed again"
+    assert last.metadata["tag 'checked'"].value == state
+    again = execute_checks(instance, storage, "no_class_vanished")["no_class_vanished"]
+    assert "Since version 2" in str(again.description)
+    assert "1 of 3 classes are gone (roses)" in str(again.description)
+    assert checked(storage) == 2
+
+
+def test_a_check_that_cannot_read_its_version_has_failed_and_its_earlier_pass_does_not_count(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    manifest = make_version(instance, storage, {"train": rows_of(2, 2)})
+    execute_checks(instance, storage, "no_class_vanished", "every_row_is_in_the_shards")
+    path = shards(storage).local_path(manifest.shards[0].stored.basename)
+    assert path is not None
+    data = path.read_bytes()
+    path.unlink()
+    gone = execute_checks(instance, storage, "every_row_is_in_the_shards")["every_row_is_in_the_shards"]
+    assert not gone.passed
+    assert path.name in str(gone.description)
+    path.write_bytes(data)
+    assert execute_checks(instance, storage, "hashes_verify")["hashes_verify"].passed
+    assert checked(storage) is None
+    execute_checks(instance, storage, "every_row_is_in_the_shards")
+    assert checked(storage) == 1
+
+
+def test_rows_whose_bad_images_are_too_many_are_not_checked_where_the_shards_are_made_by_themselves(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(2, 2)})
+    key = dg.AssetCheckKey(FLOWERS.key("prepared"), "few_images_were_left_out")
+    for passed, moved in ((False, None), (True, 1)):
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(key.asset_key, key.name, passed, {"digest": "table1"}, blocking=True)
+        )
+        execute_checks(instance, storage)
+        assert checked(storage) == moved
+
+
 # ---------------------------------------------------------------- what is gone
 
 
@@ -205,6 +282,47 @@ def test_what_is_gone_is_what_was_there_and_was_not_accepted(
     assert find_losses(BEFORE, now, accepted=accepted, max_row_loss=share) == expected
 
 
+def test_another_balance_of_the_classes_is_a_warning_by_default_and_blocks_where_it_is_declared(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    make_version(instance, storage, {"train": rows_of(10, 10)})
+    execute_checks(instance, storage)
+    make_version(instance, storage, {"train": rows_of(10, 30)})
+    evaluation = execute_checks(instance, storage)["class_balance_is_kept"]
+    assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.WARN
+    assert "25.0% of the images" in str(evaluation.description)
+    assert "daisy from 50.0% to 25.0%, roses from 50.0% to 75.0%" in str(evaluation.description)
+    assert checked(storage) == 2
+    strict = declare(checks=Checks(severity={"class_balance_is_kept": "block"}))
+    assert "class_balance_is_kept" in strict.blocking_checks
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "shift"),
+    [
+        ({"a": 50, "b": 50}, {"a": 5, "b": 5}, 0.0),
+        ({"a": 50, "b": 50}, {"a": 30, "b": 10}, 0.25),
+        ({"a": 50, "b": 50}, {"a": 50, "b": 50, "new": 100}, 0.0),
+        ({"a": 50, "b": 50, "gone": 100}, {"a": 50, "b": 50}, 0.0),
+        ({}, {"a": 1}, 0.0),
+    ],
+)
+def test_the_balance_is_that_of_classes_that_both_versions_have(
+    before: dict[str, int], now: dict[str, int], shift: float
+) -> None:
+    assert class_shift(class_shares(before, now)) == pytest.approx(shift)
+
+
+def test_columns_that_are_gone_or_stored_as_something_else_are_losses() -> None:
+    before, now = {"id": "int", "text": "str", "score": "float32"}, {"id": "str", "score": "float32", "new": "int"}
+    assert column_losses(before, now, []) == [
+        "columns are gone: text (str)",
+        "columns are stored as something else: id (int, now str)",
+    ]
+    assert column_losses(before, now, ["text", "id"]) == column_losses(before, now, ["*"]) == []
+
+
 # ---------------------------------------------------------------- trainings
 
 
@@ -261,4 +379,4 @@ def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(
 def test_the_tag_follows_exactly_the_blocking_checks(kind: str) -> None:
     declared = FLOWERS if kind == "images" else declare(source=Source(table="t"), train=None)
     checks = build_shard_checks(declared)
-    assert {check.spec.name for check in checks if check.spec.blocking} == set(BLOCKING[kind])
+    assert {check.spec.name for check in checks if check.spec.blocking} == set(declared.blocking_checks)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+_SHOWN_COLUMNS = 8
+_SHOWN_CHARACTERS = 40
 _NAN = ("keep", "reject", "null")
 _EXPECTED = (
     '"reject", "mask", or an object with at most one of "mask": true and "default": a value, and perhaps "nan": '
@@ -130,8 +132,10 @@ class TablePlan:
                 stored.append(column.stored(cleaned[name]))
         except SchemaError as error:
             row = first_row + int(error.facts.get("row", 0))
+            example = f" The row is {_row_in_words(batch, error.facts['row'])}." if "row" in error.facts else ""
             raise SchemaError(
-                f"column {name!r}, sample {row}: {error.message}", **{**error.facts, "column": name, "row": row}
+                f"column {name!r}, sample {row}: {error.message}{example}",
+                **{**error.facts, "column": name, "row": row},
             ) from error
         return pa.RecordBatch.from_arrays(stored, [column.name for column in self._columns])
 
@@ -198,6 +202,17 @@ class _PlanBuilder:
             )
         self.encodings[column.name] = encoding
         self.columns.append(column)
+
+
+def _row_in_words(batch: pa.RecordBatch, row: int) -> str:
+    """Return the plain values of a row, shortened, to find it by; bytes and nested values are left out."""
+    plain = [name for name in batch.schema.names if not _is_long(batch.schema.field(name).type)]
+    values = (f"{name}={str(batch.column(name)[row].as_py())[:_SHOWN_CHARACTERS]}" for name in plain[:_SHOWN_COLUMNS])
+    return ", ".join(values) or "one without plain values"
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    return pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
 
 
 def _is_null(array: pa.Array) -> pa.Array:
