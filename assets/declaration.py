@@ -270,7 +270,7 @@ class Checks(dg.Model, dg.Resolvable):
     )
     severity: dict[CheckName, Severity] = Field(
         default={},
-        description="By name of a check: block (stop the run; no such version is named `checked`), warn, or none (no such check).",
+        description="By name of a check: block (stop the run; no such version is named `checked`), warn, or none.",
     )
 
 

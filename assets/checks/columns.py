@@ -9,7 +9,7 @@ from assets.reports.tables import Value, table
 _TEXT = (
     "The rows have the columns that the declaration names in `split`, `partitions` and `shards`. If not, correct the "
     "name in the declaration, or the source. Types and nulls are checked when rows are written: a value that does not "
-    "fit its column, or a null that `shards.nulls` does not provide for, stops the run with an error that shows the row."
+    "fit its column, or a null that `shards.nulls` does not provide for, stops the run with an error that has the row."
 )
 
 

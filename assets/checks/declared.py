@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["images", "rows"]
 Severity = Literal["block", "warn", "none"]
-"""`block`: stops the run, and no version that failed is named `checked`; `warn`: shows it; `none`: there is no check."""
+"""`block`: stops the run, and no version that failed is named `checked`; `warn`: shows it; `none`: no such check."""
 
 CheckName = Literal[
     "every_class_can_be_split",
