@@ -25,7 +25,7 @@ CheckName = Literal[
 
 
 class _Default(NamedTuple):
-    kind: Kind
+    kind: Kind | None  # None: both
     stage: Literal["raw", "prepared", "shards"]
     severity: Severity
 
@@ -36,7 +36,7 @@ _DEFAULTS: Mapping[CheckName, _Default] = {
     "no_class_vanished": _Default("images", "shards", "block"),
     "class_balance_is_kept": _Default("images", "shards", "warn"),
     "few_near_duplicates": _Default("images", "shards", "warn"),
-    "no_split_leakage": _Default("images", "shards", "warn"),
+    "no_split_leakage": _Default(None, "shards", "warn"),
     "columns_are_as_declared": _Default("rows", "raw", "block"),
     "few_rows_vanished": _Default("rows", "shards", "block"),
     "no_column_vanished": _Default("rows", "shards", "block"),
@@ -55,13 +55,13 @@ def severity_of(name: CheckName, chosen: Mapping[CheckName, Severity]) -> Severi
 
 def blocking_checks(kind: Kind, chosen: Mapping[CheckName, Severity]) -> tuple[str, ...]:
     """Return the checks of shards that have to pass before the tag `checked` names a version."""
-    names = (name for name, each in _DEFAULTS.items() if (each.kind, each.stage) == (kind, "shards"))
+    names = (name for name, each in _DEFAULTS.items() if each.kind in (kind, None) and each.stage == "shards")
     return (*INTEGRITY[kind], *(name for name in names if severity_of(name, chosen) == "block"))
 
 
 def refuse_of_other_kind(kind: Kind, chosen: Mapping[CheckName, Severity]) -> None:
     """Raise a ValueError about a severity of a check that a data set of this kind does not have."""
-    known = [name for name, each in _DEFAULTS.items() if each.kind == kind]
+    known = [name for name, each in _DEFAULTS.items() if each.kind in (kind, None)]
     for name in chosen:
         if name not in known:
             raise ValueError(f"`checks.severity`: a set of {kind} has no check {name}; it has {', '.join(known)}")

@@ -11,15 +11,26 @@ from assets.declaration import Declaration
 from assets.reports.gallery import gallery
 from assets.reports.tables import Value, table
 from assets.shards import prepared_table
+from smalti.catalog.leakage import find_leaked_rows
 from smalti.spark.prepared.alike import Alike, AlikePair, find_alike
 from smalti.spark.prepared.rows import read_images
 from smalti.spark.prepared.table import PreparedTable
 
 _SHOWN_PAIRS = 12
+_SHOWN_CHARACTERS = 200
 
 
 def build_likeness_checks(declared: Declaration) -> list[Check]:
-    """Return the checks of images that are alike; they compare hashes that were taken when images were prepared."""
+    """Return the checks of images that are alike, and of rows that are equal.
+
+    Those of images compare hashes that were taken when images were prepared.
+    """
+    if declared.source.kind == "rows":
+        text = (
+            "Few held-out rows are equal to rows that are trained on (`checks.max_split_leakage`): what a model says "
+            "of them proves nothing. If there are more, remove them from the source, or declare `split.key`."
+        )
+        return declared_check(declared, "shards", "no_split_leakage", text, of_version(_no_equal_rows))
     near = (
         "Few images are copies of others, or look like them (`checks.max_near_duplicates`). If there are more, keep "
         "one of each pair that is shown; a pair of two classes has at least one wrong label."
@@ -78,6 +89,37 @@ def _no_split_leakage(given: VersionInput) -> dg.AssetCheckResult:
             "like one that is trained on": found.leaked,
             "share": round(share, 4),
             **_shown(prepared, found, found.leaks),
+        },
+    )
+
+
+def _no_equal_rows(given: VersionInput) -> dg.AssetCheckResult:
+    """Compare the rows of all shards, once for each content, unless a hash of each row has chosen its split."""
+    declared = given.step.declared
+    if declared.split.column is None and declared.function is None:
+        return dg.AssetCheckResult(passed=True, description="Equal rows are in one split: a hash of them chooses it.")
+    most = declared.checks.max_split_leakage
+    content = f"{given.manifest.digest} {most}"
+    if said := said_before(given.step, content):
+        return said
+    found = find_leaked_rows(given.place.store(), given.manifest)
+    share = found.leaked / max(found.held_out, 1)
+    rows: list[dict[str, Value]] = [
+        {"split": each.split, "shard": each.shard, "sample": each.sample, "row": str(each.row)[:_SHOWN_CHARACTERS]}
+        for each in found.examples
+    ]
+    return dg.AssetCheckResult(
+        passed=share <= most,
+        description=None
+        if share <= most
+        else f"{found.leaked} of {found.held_out} held-out rows ({share:.2%}) are equal to rows of {found.trained_on}; "
+        f"at most {most:.2%} may be.",
+        metadata={
+            "content": content,
+            "held-out rows": found.held_out,
+            "equal to one that is trained on": found.leaked,
+            "share": round(share, 4),
+            **({"rows": table(rows)} if rows else {}),
         },
     )
 

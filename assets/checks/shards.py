@@ -27,7 +27,6 @@ _DUE = "due by slot"  # in the metadata of `hashes_verify`: when each part of th
 def build_shard_checks(declared: Declaration) -> list[Check]:
     """Return the checks of a data set's shards: of their integrity, of what changed, and of images that are alike."""
     checks = [(name, *_INTEGRITY[name]) for name in INTEGRITY[declared.source.kind]]
-    alike = build_likeness_checks(declared) if declared.source.kind == "images" else []
     return [
         *(
             Check(
@@ -36,7 +35,7 @@ def build_shard_checks(declared: Declaration) -> list[Check]:
             for name, text, run in checks
         ),
         *build_drift_checks(declared),
-        *alike,
+        *build_likeness_checks(declared),
     ]
 
 
