@@ -30,6 +30,9 @@ CHECKS = {
     "every_row_is_in_the_shards": True,
     "hashes_verify": True,
     "no_class_vanished": True,
+    "class_balance_is_kept": True,
+    "few_near_duplicates": True,
+    "no_split_leakage": True,
     "accuracy_is_above_chance": False,  # nothing is learned from 24 images in one epoch
 }
 
