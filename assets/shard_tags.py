@@ -72,8 +72,8 @@ def _move(step: CheckInput, place: Place, version: int, about: Mapping[str, Any]
             said[name] = plain(found.metadata)
     if missing := [name for name in step.declared.blocking_checks if name not in said]:
         return f"not moved before {' and '.join(missing)} passed for version {version}"
-    if name := _failed_before(step):
-        return f"not moved: {name} failed for the rows of version {version}"
+    if (failed := _failed_before(step)) is not None:
+        return f"not moved: {failed} failed for the rows of version {version}"
     bases = {name: facts[BASE] for name, facts in said.items() if BASE in facts}
     named = advance(place.store(), version, bases=bases.values())
     if named >= version:

@@ -68,14 +68,11 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
         for label, name in enumerate(names)
     ]
     missing = [f"{row['class']} in {split}" for row in rows for split in sorted(found) if not row[split]]
-    if losses:
-        description = _describe_losses(given, losses, base)
-    else:
-        description = f"No image of {', '.join(missing)}. Add images, or declare another split." if missing else None
+    description = f"No image of {', '.join(missing)}. Add images, or declare another split." if missing else None
     return dg.AssetCheckResult(
         passed=not losses and not missing,
         severity=dg.AssetCheckSeverity.ERROR if losses else dg.AssetCheckSeverity.WARN,
-        description=description,
+        description=_describe_losses(given, losses, base) if losses else description,
         metadata={
             "content": content,
             "compared with": since(base),

@@ -8,7 +8,7 @@ import dagster as dg
 from assets.checks.check import Check, declared_check
 from assets.checks.version import VersionInput, of_version, said_before
 from assets.declaration import Declaration
-from assets.reports.gallery import gallery
+from assets.reports.gallery import gallery, thumbnails
 from assets.reports.tables import Value, table
 from assets.shards import prepared_table
 from smalti.catalog.leakage import find_leaked_rows
@@ -153,7 +153,7 @@ def _shown(prepared: PreparedTable, found: Alike, pairs: Sequence[AlikePair]) ->
     ]
     shown = pairs[:_SHOWN_PAIRS]
     images = read_images(prepared, {path for pair in shown for path in pair.paths})
-    groups = {" = ".join(pair.paths): [images[path] for path in pair.paths] for pair in shown}
+    groups = {" = ".join(pair.paths): thumbnails([images[path] for path in pair.paths]) for pair in shown}
     return {
         "pairs": table(rows),
         "pictures": dg.MetadataValue.md(gallery(groups)),

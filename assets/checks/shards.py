@@ -25,16 +25,19 @@ _DUE = "due by slot"  # in the metadata of `hashes_verify`: when each part of th
 
 
 def build_shard_checks(declared: Declaration) -> list[Check]:
-    """Return the checks of a data set's shards: of their integrity, of what changed, and of images that are alike."""
+    """Return the checks of a data set's shards: of what changed, of their integrity, and of images that are alike.
+
+    Those that compare with the version that is `checked` come first: the last blocking one moves that tag.
+    """
     checks = [(name, *_INTEGRITY[name]) for name in INTEGRITY[declared.source.kind]]
     return [
+        *build_drift_checks(declared),
         *(
             Check(
                 dg.AssetCheckSpec(name, asset=declared.key("shards"), blocking=True, description=text), of_version(run)
             )
             for name, text, run in checks
         ),
-        *build_drift_checks(declared),
         *build_likeness_checks(declared),
     ]
 

@@ -34,7 +34,9 @@ def perceptual_hash(jpeg: Any) -> bytes | None:
     Raises:
         ValueError: it does not decode.
     """
-    grey = simplejpeg.decode_jpeg(jpeg, "GRAY", fastdct=True, min_height=4 * _GRID, min_width=4 * _GRID)[..., 0]
+    height, width, _, _ = simplejpeg.decode_jpeg_header(jpeg, strict=False)
+    least = min(4 * _GRID, height, width)  # decoded at a fraction of its size, but not smaller than this
+    grey = simplejpeg.decode_jpeg(jpeg, "GRAY", fastdct=True, min_height=least, min_width=least)[..., 0]
     cells = np.asarray(Image.fromarray(grey).resize((_GRID, _GRID), Image.Resampling.BOX))
     if int(cells.max()) - int(cells.min()) < _LEAST_CONTRAST:
         return None
@@ -109,4 +111,6 @@ def _near_in_bands(
 
 def _differing(hashes: npt.NDArray[np.uint64], pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the number of bits in which each pair differs."""
-    return _ONES[(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).view(np.uint16)].sum(axis=1, dtype=np.int64)
+    differing = (hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).view(np.uint16)
+    bits: npt.NDArray[np.int64] = _ONES[differing].sum(axis=1, dtype=np.int64)
+    return bits

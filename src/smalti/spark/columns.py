@@ -212,7 +212,7 @@ def _row_in_words(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    return pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+    return bool(pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
 def _is_null(array: pa.Array) -> pa.Array:

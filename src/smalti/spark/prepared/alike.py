@@ -135,7 +135,8 @@ class _Rows:
         mixed, (one, other) = low != high, self.pairs.T
         differs = (low[one] != low[other]) | (high[one] != high[other])
         mixed[self.pairs[differs].ravel()] = True
-        return mixed[self.content]
+        found: npt.NDArray[np.bool_] = mixed[self.content]
+        return found
 
     def examples(self, rows: Iterable[Any], wanted: npt.NDArray[np.bool_]) -> tuple[AlikePair, ...]:
         """Return each of the first rows with one that is like it and wanted; no pair twice."""
