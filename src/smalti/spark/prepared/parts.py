@@ -60,7 +60,7 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
             names, reasons = (refused.column(name).to_pylist() for name in ("path", "error"))
             bad.extend({"path": path, "reason": reason} for path, reason in zip(names, reasons, strict=True))
             usable = batch.filter(is_good)
-            images = [image.as_buffer() for image in usable.column("image")]
+            images = [memoryview(image.as_buffer()).cast("B") for image in usable.column("image")]
             rest = usable.select(["path", *SOURCE_SIZE]).to_pylist()
             found.extend({**row, **_facts_of(image)} for row, image in zip(rest, images, strict=True))
             yield usable.select(_ARROW.names)
@@ -70,7 +70,7 @@ def write_prepared_rows(store: Store, write_id: str, rows: Iterator[pa.RecordBat
     return _answer(part, pa.Table.from_pylist([*good_rows, *bad], ROW))
 
 
-def _facts_of(image: pa.Buffer) -> dict[str, Any]:
+def _facts_of(image: memoryview) -> dict[str, Any]:
     return {"digest": hashlib.sha256(image).hexdigest(), "perceptual_hash": perceptual_hash(image)}
 
 
