@@ -27,9 +27,9 @@ The cursors of the loaders are saved with the function's state, so that both are
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -42,9 +42,6 @@ from smalti.torch.train.events import OnEvent
 from smalti.torch.train.life import Life, begun_life
 from smalti.torch.train.state import pack_state, unpack_state
 from smalti.world import World
-
-if TYPE_CHECKING:
-    from smalti.torch.train.program import Program
 
 _KIND = "function"
 """`kind` in the state of checkpoints of functions; the trainer's have none."""
@@ -298,19 +295,30 @@ class Context:
 
 
 def run_function(
-    program: "Program", on_event: OnEvent | None, *, meeting_port: int | None, scratch: str | None
+    function: Callable[[Context], Any],
+    argument: Any,
+    config: RunConfig,
+    on_event: OnEvent | None,
+    *,
+    meeting_port: int | None = None,
+    scratch: str | None = None,
 ) -> dict[str, Any]:
-    """Call a program's function as one rank, and return its result, that of rank 0 on all ranks. Collective.
+    """Call a function as one rank, and return its result, that of rank 0 on all ranks. Collective.
+
+    Args:
+        function: called with a context.
+        argument: the context's `config`.
+        config: the run.
+        on_event: called with the events of rank 0.
+        meeting_port: port on this machine at which the ranks meet; None: as the environment says.
+        scratch: the local folder for files that are put to a store, made by the process that started this one.
 
     Raises:
         TrainingError: the run was stopped by SIGTERM, a rank is gone, or the value cannot be stored.
     """
-    config = program.config
     with begun_life(config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
-        context = Context(life, config, program.argument)
-        if program.function is None:
-            raise TrainingError("the program has no function; call `launch` with one.")
-        return context.end(program.function(context))
+        context = Context(life, config, argument)
+        return context.end(function(context))
 
 
 def _figure(name: str, value: Any, step: int) -> float:

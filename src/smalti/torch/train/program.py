@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from smalti.errors import WorldMismatch
+from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
 from smalti.torch.train.events import OnEvent
 from smalti.world import detect_world
@@ -55,7 +55,11 @@ class Program:
             return train_here(self.config, on_event, meeting_port, scratch).to_json()
         from smalti.torch.train.context import run_function
 
-        return run_function(self, on_event, meeting_port=meeting_port, scratch=scratch)
+        if self.function is None:
+            raise TrainingError("there is nothing to run: neither a TrainConfig nor a function.")
+        return run_function(
+            self.function, self.argument, self.config, on_event, meeting_port=meeting_port, scratch=scratch
+        )
 
     def in_one_rank(self, **changes: Any) -> "Program":
         """Return the program as one rank that was started by something else runs it."""
