@@ -1,25 +1,4 @@
-"""The context of a user's training function: its ranks, data, checkpoints and reports.
-
-    def train_numbers(context):
-        loader = context.dataloader("train", batch_size=64)
-        model, optimizer = ...
-        checkpoint = context.latest()
-        if checkpoint is not None:
-            model.load_state_dict(checkpoint.state["model"])
-            optimizer.load_state_dict(checkpoint.state["optimizer"])
-        step = checkpoint.step if checkpoint is not None else 0
-        while context.epoch(loader) < context.config["epochs"]:
-            for batch in loader:
-                ...
-                step += 1
-                if context.should_stop():
-                    break
-            context.report({"loss": loss}, step=step)
-            context.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-            ...
-
-    launch(train_numbers, {"epochs": 3}, data="s3://bucket/numbers", run_dir="s3://bucket/runs/1",
-           launcher="processes", num_processes=2)
+"""The context of a user's training function: its ranks, data, checkpoints and reports; docs/training.md has an example.
 
 The cursors of the loaders are saved with the function's state, so that both are of one step.
 """
@@ -167,7 +146,7 @@ class Context:
         """Return the number of the epoch that the next iteration over a loader begins or continues, from 0."""
         return int(loader.state_dict()["epoch"])
 
-    def report(self, metrics: Mapping[str, float], *, step: int) -> None:
+    def report(self, metrics: "Mapping[str, float | torch.Tensor]", *, step: int) -> None:
         """Record figures of a step, of rank 0: an event of the run. Not collective.
 
         Raises:
@@ -323,7 +302,7 @@ def run_function(
 
 def _figure(name: str, value: Any, step: int) -> float:
     try:
-        return float(value)
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError) as error:
         raise TrainingError(f"`{name}` of step {step} is {value!r:.80}, expected a number.", step=step) from error
 

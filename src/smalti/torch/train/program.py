@@ -6,8 +6,11 @@ is in `config`.
 
 import base64
 import importlib
+import io
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -72,7 +75,9 @@ class Program:
         """
         pickled = None
         if self.function is not None:
-            pickled = base64.b64encode(cloudpickle.dumps((self.function, self.argument))).decode()
+            buffer = io.BytesIO()
+            _Pickler(buffer).dump((self.function, self.argument))
+            pickled = base64.b64encode(buffer.getvalue()).decode()
         return {"config": self.config.to_json(), "function": pickled}
 
     @classmethod
@@ -146,6 +151,19 @@ def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
     start: Any = getattr(importlib.import_module(module_name), function_name)
     result: dict[str, Any] = start(program, on_event)
     return result
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles modules of torch's own kinds by name, as all modules are.
+
+    cloudpickle includes the modules whose names stand in a function: `torch.distributed.config` in one that mentions
+    `torch.distributed` and `context.config`. It only knows plain modules.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not ModuleType and isinstance(value, ModuleType) and value.__name__ in sys.modules:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
 
 
 def config_from_json(obj: Mapping[str, Any]) -> RunConfig:
