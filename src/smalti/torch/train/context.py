@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 class Context:
-    """What a training function is given, on each rank."""
+    """The argument of a training function, on each rank."""
 
     def __init__(self, life: Life, run: RunConfig, config: Any) -> None:
         self.config = config
@@ -107,7 +107,7 @@ class Context:
         loader: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> StreamingDataLoader:
-        """Return a loader of this rank's share of a split, which goes on where the newest checkpoint was saved.
+        """Return a loader of this rank's share of a split, which resumes at the cursor of the newest checkpoint.
 
         Args:
             split: the split; None: all samples.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What the ranks of a run execute. It goes to other processes as JSON."""
+    """Work for the ranks of a run. It is sent to other processes as JSON."""
 
     config: RunConfig
     """That of the built-in trainer is a `TrainConfig`."""
