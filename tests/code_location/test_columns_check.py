@@ -63,5 +63,5 @@ def test_a_check_may_warn_or_be_left_out() -> None:
 
 
 def test_a_severity_of_a_check_that_rows_do_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="a set of rows has no check few_near_duplicates; it has no_split_leakage, columns_are"):
+    with pytest.raises(ValueError, match="a set of rows has no check few_near_duplicates; it has no_split_leakage"):
         sales(checks=Checks(severity={"few_near_duplicates": "block"}))
