@@ -72,18 +72,15 @@ def show_history(store: Store, manifest: Manifest, last: Mapping[str, Any]) -> d
 
 def _version(header: Header, before: Header | None, changes: Mapping[str, Value]) -> dict[str, Value]:
     net = header.rows - (before.rows if before is not None else 0)
-    run = str(header.lineage.get("run", ""))
+    known = f"+{changes['added']} -{changes['removed']} ~{changes['changed']}" if changes else f"{net:+} in all"
+    notes = [class_difference(before, header), option_difference(before, header)]
     return {
         "version": str(header.version),
-        "published": header.created[:19].replace("T", " "),
         "rows": str(header.rows),
-        "net": f"{net:+}",
-        "added": str(changes.get("added", "")),
-        "removed": str(changes.get("removed", "")),
-        "changed": str(changes.get("changed", "")),
-        "classes": class_difference(before, header),
-        "options": option_difference(before, header),
-        "run": run[:8] or header.operation,
+        "difference": known,
+        "classes and options": "; ".join(filter(None, notes)),
+        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
+        "published": header.created[:16].replace("T", " "),
     }
 
 
