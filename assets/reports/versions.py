@@ -1,6 +1,7 @@
 """The shards of a version, and the history of a shard set with the difference of each version to the one before."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from smalti.catalog import Manifest
 from smalti.catalog.diff import source_changes
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.reading import headers_before
+from smalti.errors import SmaltiError
 from smalti.format import ShardInfo
 from smalti.storage import Store
 
@@ -85,11 +87,13 @@ def _version(header: Header, before: Header | None, changes: Mapping[str, Value]
 
 
 def _changes(store: Store, manifest: Manifest, before: Header | None) -> Mapping[str, Value]:
-    """Return the numbers of rows, or partitions, that differ from the version before; empty if they are not known."""
+    """Return the numbers of images, or partitions, that differ from the version before; empty if they are not known."""
     if before is None:
         return {"added": manifest.rows, "removed": 0, "changed": 0}
-    found = source_changes(store, before, manifest)
-    return vars(found) if found is not None else {}
+    with suppress(SmaltiError):  # a vacuum has removed the list of files of the version before
+        if (found := source_changes(store, before, manifest)) is not None:
+            return vars(found)
+    return {}
 
 
 def class_difference(before: Header | None, now: Header | Manifest) -> str:

@@ -1,14 +1,19 @@
 """The log lines and metadata that the events of a training run become."""
 
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from assets.model import Launcher, ModelConfig, chance_level
-from assets.reports.evaluation import by_class, confused_pairs
+from assets.reports.evaluation import by_class, confused_pairs, show_most_wrong
 from assets.reports.pictures import INLINE_LIMIT
 from assets.reports.training import TrainingReport
 from resources.training import TrainerResource
+from smalti.dataset import StreamingDataset
+from smalti.storage import LocalStore
+from tests.code_location.shard_sets import publish_rows, rows_of
 
 START = {
     "event": "start", "step": 0, "epoch": 0, "num_ranks": 2, "device": "cpu", "version": 4, "train_samples": 100,
@@ -110,3 +115,20 @@ def test_confused_pairs_come_in_the_order_of_their_number() -> None:
     assert [(each["true"], each["predicted"], each["images"]) for each in pairs] == [
         ("roses", "tulips", 4), ("daisy", "roses", 2), ("roses", "daisy", 1),
     ]  # fmt: skip
+
+
+def test_the_images_that_a_model_is_most_wrong_about_are_shown_with_both_classes_and_their_paths(
+    tmp_path: Path,
+) -> None:
+    publish_rows(LocalStore(tmp_path / "set"), {"train": rows_of(1, 1), "validation": rows_of(2, 3)})
+    data = StreamingDataset(local=str(tmp_path / "set"), split="validation", version=1)
+    wrong = [
+        {"sample_id": 3, "label": 1, "predicted": 0, "confidence": 0.91, "loss": 2.5},
+        {"sample_id": 0, "label": 0, "predicted": 1, "confidence": 0.6, "loss": 1.0},
+    ]
+    shown = show_most_wrong(wrong, ["daisy", "roses"], data)
+    assert isinstance(shown["most_wrong"], dg.TableMetadataValue)
+    assert [tuple(row.data.values()) for row in shown["most_wrong"].records] == [
+        ("1/1.jpg", "roses", "daisy", "91%"), ("0/0.jpg", "daisy", "roses", "60%"),
+    ]  # fmt: skip
+    assert show_most_wrong([], ["daisy", "roses"], data) == {}
