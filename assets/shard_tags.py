@@ -63,7 +63,7 @@ def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.Asse
         passed=result.passed,
         severity=result.severity,
         description=result.description,
-        metadata={**result.metadata, **about, "checked_tag": state},
+        metadata={**result.metadata, **about, f"tag {CHECKED!r}": state},
     )
 
 

@@ -24,7 +24,7 @@ def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
     counts = load_inventory(step.declared, step.storage, step.facts["inventory"]).counts
     small = {name: count for name, count in counts.items() if count < 2}
     return dg.AssetCheckResult(
-        passed=not small, severity=dg.AssetCheckSeverity.WARN, metadata={"classes_with_one_image": sorted(small)}
+        passed=not small, severity=dg.AssetCheckSeverity.WARN, metadata={"classes with one image": sorted(small)}
     )
 
 
@@ -47,5 +47,5 @@ def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=share <= step.declared.checks.max_bad_share,
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"left_out": bad, "share": share},
+        metadata={"left out": bad, "share": share},
     )

@@ -26,6 +26,6 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
             "accuracy": accuracy,
             "chance": chance,
             "needed": round(chance + luck if least is None else least, 4),
-            "held_out_images": images,
+            "held-out images": images,
         },
     )

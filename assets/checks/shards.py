@@ -20,7 +20,7 @@ from smalti.catalog.header import Header
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo
 
-_DUE = "due_by_slot"  # in the metadata of `hashes_verify`: when each part of the set is to be read again
+_DUE = "due by slot"  # in the metadata of `hashes_verify`: when each part of the set is to be read again
 
 
 def build_shard_checks(declared: Declaration) -> list[Check]:
@@ -84,10 +84,10 @@ def _hashes_verify(step: CheckInput) -> dg.AssetCheckResult:
         description=report.summary(),
         metadata={
             "shards": len(manifest.shards),
-            "read_because_new": read["new"],
-            "read_again": read["due"],
-            "not_read": read["not read"],
-            "full_verification": period,
+            "read because new": read["new"],
+            "read again": read["due"],
+            "not read in this run": read["not read"],
+            "full verification": period,
             **({_DUE: dg.MetadataValue.json(list(rotation.times))} if rotation.times else {}),
             **({"problems": table(problems)} if problems else {}),
         },
@@ -118,7 +118,7 @@ def _no_class_vanished(step: CheckInput) -> dg.AssetCheckResult:
         description=_describe_losses(step.declared, losses, _since(base)) if losses else None,
         metadata={
             "content": content,
-            "compared_with": _since(base),
+            "compared with": _since(base),
             "classes": table(rows),
             **({"gone": losses} if losses else {}),
             **({"missing": missing} if missing else {}),
@@ -141,7 +141,7 @@ def _few_rows_vanished(step: CheckInput) -> dg.AssetCheckResult:
         passed=not losses,
         description=_describe_losses(step.declared, losses, _since(base)) if losses else None,
         metadata={
-            "compared_with": _since(base),
+            "compared with": _since(base),
             "splits": table(rows),
             **({"gone": losses} if losses else {}),
         },
