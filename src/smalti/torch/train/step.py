@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torchmetrics.classification import MulticlassConfusionMatrix
 
 from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.loader import StreamingDataLoader
@@ -214,20 +213,20 @@ class _Tally:
     """Sums over the samples that one rank has evaluated."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        self._ranks = ranks
-        # `scores` sums over the ranks, all figures at once, so torchmetrics does not synchronise them.
-        self._confusion = MulticlassConfusionMatrix(
-            config.num_classes, validate_args=False, distributed_available_fn=lambda: False
-        ).to(ranks.device)
+        self._ranks, self._classes = ranks, config.num_classes
+        # Counted here: importing torchmetrics takes each process a second, as it imports transformers.
+        self._counts = torch.zeros(self._classes**2, dtype=torch.int64, device=ranks.device)
+        """By true class * classes + predicted class."""
         self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
         self._most_wrong: list[dict[str, float]] = []
 
     def add(self, logits: torch.Tensor, batch: DeviceBatch, losses: torch.Tensor) -> None:
         """Count one batch; samples of weight 0 do not count."""
         real, labels = batch.weights > 0, batch.labels
-        predicted = logits.detach().argmax(dim=1)
-        confidences = logits.detach().float().softmax(dim=1).gather(1, predicted[:, None])[:, 0]
-        self._confusion.update(predicted[real], labels[real])
+        logits = logits.detach()[:, : self._classes].float()
+        predicted = logits.argmax(dim=1)
+        confidences = logits.softmax(dim=1).gather(1, predicted[:, None])[:, 0]
+        self._counts += torch.bincount(labels[real] * self._classes + predicted[real], minlength=self._classes**2)
         self._loss += (losses.detach() * batch.weights).sum().double().cpu()
         wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
         worst = [at for at in wrong.topk(min(MOST_WRONG, len(wrong))).indices.tolist() if wrong[at] >= 0]
@@ -245,9 +244,8 @@ class _Tally:
 
     def scores(self) -> _Scores:
         """Return the figures over all ranks. Collective."""
-        own = self._confusion.confmat.flatten().tolist()
-        summed = self._ranks.total([*own, float(self._loss)], "sum their scores")
-        classes = self._confusion.num_classes
+        summed = self._ranks.total([*self._counts.tolist(), float(self._loss)], "sum their scores")
+        classes = self._classes
         counts = [round(count) for count in summed[:-1]]
         confusion = [counts[row * classes : (row + 1) * classes] for row in range(classes)]
         samples = sum(counts)
