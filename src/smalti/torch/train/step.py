@@ -229,16 +229,20 @@ class _Tally:
         self._counts += torch.bincount(labels[real] * self._classes + predicted[real], minlength=self._classes**2)
         self._loss += (losses.detach() * batch.weights).sum().double().cpu()
         wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
-        worst = [at for at in wrong.topk(min(MOST_WRONG, len(wrong))).indices.tolist() if wrong[at] >= 0]
+        worst = wrong.topk(min(MOST_WRONG, len(wrong)))
+        at = worst.indices[worst.values >= 0]
+        columns = [values[at].tolist() for values in (labels, predicted, confidences, losses)]
         found = [
             {
-                "sample_id": int(batch.sample_ids[at]),
-                "label": int(labels[at]),
-                "predicted": int(predicted[at]),
-                "confidence": round(float(confidences[at]), 4),
-                "loss": round(float(losses[at]), 4),
+                "sample_id": int(sample_id),
+                "label": label,
+                "predicted": answer,
+                "confidence": round(confidence, 4),
+                "loss": round(loss, 4),
             }
-            for at in worst
+            for sample_id, label, answer, confidence, loss in zip(
+                batch.sample_ids[at.cpu().numpy()], *columns, strict=True
+            )
         ]
         self._most_wrong = _largest_losses([*self._most_wrong, *found])
 
