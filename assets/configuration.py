@@ -10,7 +10,7 @@ from smalti.storage.redact import redact_address
 
 C = TypeVar("C", bound=dg.Config)
 
-OVERRIDDEN = "overridden in this run"
+OVERRIDDEN = "overridden_in_this_run"
 """In the metadata of a materialisation: the fields in which the run's configuration differs from the declaration."""
 
 

@@ -26,7 +26,7 @@ from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 
-TAKEN_FROM = "taken from run"
+TAKEN_FROM = "taken_from_run"
 """In the metadata of a materialisation that records that of the run that failed once more."""
 
 _SPECS = {"raw": raw_spec, "prepared": prepared_spec, "shards": shards_spec}

@@ -33,7 +33,7 @@ RESUME_TAG = "dagster/is_resume_retry"
 TRAINS_TAG = "smalti/trains"
 """Tag of every run that trains: the whole digest of the shard set version that it trains on."""
 
-CHECKED_IN = "checked in run"
+CHECKED_IN = "checked_in_run"
 """In the metadata of a check that was not made again: the run in which it was made."""
 
 _NO_RUN = "none"  # in a tag, in place of a run's id: the materialisation was reported outside of any run

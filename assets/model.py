@@ -136,7 +136,7 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             result = trainer.train(chosen, report)
             wrong = _most_wrong(context, result.history[-1], manifest, chosen)
         curves = show_curves(result.history, _earlier_curves(context, spec.key))
-        metadata = {**_metadata(result, manifest), **curves, **wrong, **overrides(config)}
+        metadata = {**curves, **_metadata(result, manifest), **wrong, **overrides(config)}
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata)
 
     return model

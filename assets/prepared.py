@@ -127,9 +127,10 @@ def _prepare_images(
     facts |= {"inventory": source["inventory"], "classes": list(folder.classes)}
     facts |= {"image_size": config.image_size, "source": source.get("source", "")}
     facts |= {"on_bad_image": config.on_bad_image.value, "max_bad_share": config.max_bad_share}
-    facts |= (is_same and shown_again(step.last)) or show_images(_examples(done.table))
-    facts |= (is_same and shown_again(step.last, _SIZES)) or _sizes(done.table, folder)
-    return StageResult(data_version=name, metadata=_metadata(done, seconds) | facts | overrides(config))
+    shown = dict((is_same and shown_again(step.last)) or show_images(_examples(done.table)))
+    shown |= (is_same and shown_again(step.last, _SIZES)) or _sizes(done.table, folder)
+    metadata = {"what_was_done": describe_update(done), **shown, **_metadata(done, seconds), **facts}
+    return StageResult(data_version=name, metadata=metadata | overrides(config))
 
 
 def _show_rows(step: StageInput, storage: StorageResource, spark: SparkResource) -> StageResult:
@@ -183,7 +184,6 @@ def _metadata(done: PreparedUpdate, seconds: float) -> dict[str, Any]:
             by_class.setdefault(name, {})[split] = count
     bad: list[dict[str, Value]] = [{"path": path, "reason": reason} for path, reason in made.bad]
     return {
-        "what_was_done": describe_update(done),
         "prepared": done.prepared,
         "kept": done.kept,
         "removed": done.removed,

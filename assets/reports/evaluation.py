@@ -117,7 +117,7 @@ def show_most_wrong(samples: Sequence[Mapping[str, float]], classes: Sequence[st
         }
         for each, sample in zip(samples, found, strict=True)
     ]
-    captions = [f"{row['true']}, not {row['predicted']}" for row in rows]
+    captions = [f"{row['true']}\nnot {row['predicted']}, {row['confidence']}" for row in rows]
     return {
         "most_wrong": table(rows),
         "most_wrong_gallery": dg.MetadataValue.md(captioned([_square(each["image"]) for each in found], captions)),

@@ -24,7 +24,7 @@ _SHOWN_SIZE = 56  # smaller pictures are shown enlarged, so that there is room f
 _PICTURES = 160  # of a gallery, as long as each class has one
 _SHEET_WIDTH = 1000  # pixels
 _PAGE_CELLS = 100
-_CAPTION = 14  # pixels below a row
+_LINE = 11  # pixels of a line of a caption
 _THREADS = 8
 
 
@@ -71,7 +71,7 @@ def gallery(groups: Mapping[str, Sequence[Pixels]]) -> str:
 
 
 def captioned(images: Sequence[Pixels], captions: Sequence[str]) -> str:
-    """Return thumbnails with a caption below each, as Markdown for the dialog."""
+    """Return thumbnails with a caption below each, which may have several lines, as Markdown for the dialog."""
     cells = list(zip(captions, ([each] for each in images), strict=True))
     return _page(cells, 88, 55, columns=6)
 
@@ -93,10 +93,11 @@ def _page(cells: Sequence[tuple[str, Sequence[Pixels]]], size: int, quality: int
     """Return one picture: rows of cells, each with the images of a group side by side and its name below."""
     most, scale = max(len(images) for _, images in cells), _scale(size)
     wide, high = most * (size + GAP) * scale, (size + 2 * GAP) * scale
+    tall = high + 3 + _LINE * max(name.count("\n") + 1 for name, _ in cells)
     blank = np.full((size, size, 3), 255, np.uint8)
     body: list[str] = []
     for row, begin in enumerate(range(0, len(cells), columns)):
-        y, own = row * (high + _CAPTION), cells[begin : begin + columns]
+        y, own = row * tall, cells[begin : begin + columns]
         strip = [image for _, images in own for image in [*_scaled(images, size), *[blank] * (most - len(images))]]
         data = base64.b64encode(_webp(contact_sheet(strip, columns=len(strip)), quality)).decode()
         width = len(own) * wide + GAP * scale
@@ -105,12 +106,14 @@ def _page(cells: Sequence[tuple[str, Sequence[Pixels]]], size: int, quality: int
             f"href='data:image/webp;base64,{data}'/>"
         )
         for column, (name, _) in enumerate(own):
-            text = escape(shortened(name, max(4, int(wide / 5.5))))
-            body.append(f"<text x='{column * wide + GAP:.0f}' y='{y + high + 8:.0f}'>{text}</text>")
+            for line, text in enumerate(name.split("\n")):
+                shown = escape(shortened(text, max(4, int(wide / 5.5))))
+                at = y + high + 8 + _LINE * line
+                body.append(f"<text x='{column * wide + GAP:.0f}' y='{at:.0f}'>{shown}</text>")
     rows = -(-len(cells) // columns)
     svg = (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{min(columns, len(cells)) * wide + GAP * scale:.0f}' "
-        f"height='{rows * (high + _CAPTION):.0f}' font-family='sans-serif' font-size='10'><rect width='100%' "
+        f"height='{rows * tall:.0f}' font-family='sans-serif' font-size='10'><rect width='100%' "
         f"height='100%' fill='white'/>{''.join(body)}</svg>"
     )
     return markdown_picture(svg, f"{cells[0][0]} to {cells[-1][0]}")

@@ -126,7 +126,6 @@ def _short(number: float) -> str:
 
 
 def throughput(rows: int, num_bytes: int, seconds: float) -> Metadata:
-    """Return the duration of a stage, and the rows and megabytes per second of what it has read or written, if any."""
+    """Return the rows and megabytes per second of what a stage has read or written; empty if that is nothing."""
     totals = {"rows_per_second": rows, "megabytes_per_second": num_bytes / 1e6}
-    rates = {name: round(total / max(seconds, 1e-6), 3) for name, total in totals.items() if total}
-    return {"seconds": round(seconds, 3), **rates}
+    return {name: round(total / max(seconds, 1e-6), 3) for name, total in totals.items() if total}

@@ -1,6 +1,7 @@
 """The shards of a version, and the history of a shard set with the difference of each version to the one before."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from smalti.catalog import Manifest
 from smalti.catalog.diff import source_changes
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.reading import headers_before
+from smalti.errors import SmaltiError
 from smalti.format import ShardInfo
 from smalti.storage import Store
 
@@ -72,27 +74,26 @@ def show_history(store: Store, manifest: Manifest, last: Mapping[str, Any]) -> d
 
 def _version(header: Header, before: Header | None, changes: Mapping[str, Value]) -> dict[str, Value]:
     net = header.rows - (before.rows if before is not None else 0)
-    run = str(header.lineage.get("run", ""))
+    known = f"+{changes['added']} -{changes['removed']} ~{changes['changed']}" if changes else f"{net:+} in all"
+    notes = [class_difference(before, header), option_difference(before, header)]
     return {
         "version": str(header.version),
-        "published": header.created[:19].replace("T", " "),
         "rows": str(header.rows),
-        "net": f"{net:+}",
-        "added": str(changes.get("added", "")),
-        "removed": str(changes.get("removed", "")),
-        "changed": str(changes.get("changed", "")),
-        "classes": class_difference(before, header),
-        "options": option_difference(before, header),
-        "run": run[:8] or header.operation,
+        "difference": known,
+        "classes and options": "; ".join(filter(None, notes)),
+        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
+        "published": header.created[:16].replace("T", " "),
     }
 
 
 def _changes(store: Store, manifest: Manifest, before: Header | None) -> Mapping[str, Value]:
-    """Return the numbers of rows, or partitions, that differ from the version before; empty if they are not known."""
+    """Return the numbers of images, or partitions, that differ from the version before; empty if they are not known."""
     if before is None:
         return {"added": manifest.rows, "removed": 0, "changed": 0}
-    found = source_changes(store, before, manifest)
-    return vars(found) if found is not None else {}
+    with suppress(SmaltiError):  # a vacuum has removed the list of files of the version before
+        if (found := source_changes(store, before, manifest)) is not None:
+            return vars(found)
+    return {}
 
 
 def class_difference(before: Header | None, now: Header | Manifest) -> str:

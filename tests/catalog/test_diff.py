@@ -3,7 +3,9 @@
 import pytest
 
 from smalti.catalog import publish, rollback
-from smalti.catalog.diff import diff
+from smalti.catalog.diff import SourceChanges, diff, source_changes
+from smalti.catalog.manifest import Annotations
+from smalti.catalog.sidecars import SourceRecord, SourceTable, store_sources
 from smalti.catalog.tags import tag
 from smalti.errors import VersionNotFound
 from smalti.testing import MemoryStore
@@ -63,3 +65,17 @@ def test_a_shard_of_the_same_name_with_other_content_is_another_one(store, make_
     publish(store, replace(draft, write_id="eeee", shards=[other, *draft.shards[1:]]), mode="overwrite")
     found = diff(store, 5, 6)
     assert (found.added, found.removed) == ((other,), (draft.shards[0],))
+
+
+def listing(store, write_id, **marks):
+    """Return a version that says of which source files its rows are."""
+    record = SourceRecord(SourceTable(marks, {}), "recipe", None)
+    return Annotations(sidecars=(store_sources(store, record, write_id),))
+
+
+def test_source_files_that_came_went_and_changed_are_counted():
+    store = MemoryStore()
+    before, after = listing(store, "aaaa", a="1", b="1", c="1"), listing(store, "bbbb", b="1", c="2", d="1", e="1")
+    assert source_changes(store, before, after) == SourceChanges(added=2, removed=1, changed=1)
+    assert source_changes(store, before, before) == SourceChanges(0, 0, 0)
+    assert source_changes(store, before, Annotations()) is None

@@ -13,13 +13,14 @@ import pytest
 
 from assets.configuration import OVERRIDDEN
 from assets.lineage import DATA_SET_TAG, TRAINS_TAG, facts_of, latest
-from assets.reports.gallery import INLINE_LIMIT
+from assets.reports.pictures import INLINE_LIMIT
 from assets.shard_tags import CHECKED
 from pipelines.definitions import defs
 from pipelines.stages import REPOSITORY
 from resources.storage import LocalStorage
 from smalti.catalog import load_manifest, tags
 from smalti.storage import open_store
+from tests.code_location.documented_keys import documented_keys
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.torch, pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -120,8 +121,16 @@ def test_the_ui_finds_every_asset_with_what_a_person_wants_to_see(opened: dg.Dag
     assert (Path(model["model"]) / "model.safetensors").is_file()
     for teaser in (facts(opened, "raw")["samples"], rows["samples"], model["curves"]):
         assert len(teaser) < INLINE_LIMIT
-    for picture in (facts(opened, "raw")["gallery"], rows["gallery"], model["curves in full"]):
+    for picture in (
+        facts(opened, "raw")["gallery"],
+        rows["gallery"],
+        model["curves_picture"],
+        model["confusion_picture"],
+        model["most_wrong_gallery"],
+    ):
         assert picture.count("data:image/") >= 1
+    for stage in ("raw", "prepared", "shards", "model"):
+        assert facts(opened, stage).keys() <= documented_keys(stage)
 
 
 def test_every_check_was_made(opened: dg.DagsterInstance) -> None:
@@ -132,11 +141,11 @@ def test_every_check_was_made(opened: dg.DagsterInstance) -> None:
     assert found == CHECKS
 
 
-def test_each_epoch_is_a_point_in_the_charts(opened: dg.DagsterInstance) -> None:
+def test_each_epoch_is_an_observation_with_the_curves_so_far(opened: dg.DagsterInstance) -> None:
     [record] = opened.fetch_observations(dg.AssetKey(["flowers", "model"]), limit=10).records
     observation = record.event_log_entry.asset_observation
     assert observation is not None
-    assert observation.metadata["epoch"].value == 1
+    assert observation.metadata["progress"].value == "epoch 1 of 1"
 
 
 def test_the_training_is_known_by_the_digest_of_its_version(demo: Demo, opened: dg.DagsterInstance) -> None:

@@ -18,6 +18,7 @@ from resources.spark import SparkResource
 from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
+from tests.code_location.documented_keys import documented_keys
 from tests.code_location.graph import Graph, draw, draw_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -68,10 +69,19 @@ def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five
     for number in range(5):
         draw(graph.photos, f"daisy/{number:02}.jpg", number=100 + number)
     second = graph.run()
-    assert second["raw"]["since the last time"] == "0 new, 5 changed, 0 gone"
+    assert second["raw"]["what_was_done"] == "0 new, 5 changed, 0 gone"
     rows, shards = second["prepared"], second["shards"]
     assert (rows["prepared"], rows["kept"], rows["removed"]) == (5, 15, 0)
     assert (shards["version"], shards["rows_written"]) == (2, 5)
+    newest, oldest = (record.data for record in shards["version_history"].records)
+    assert [(each["version"], each["rows"], each["difference"]) for each in (newest, oldest)] == [
+        ("2", "20", "+0 -0 ~5"), ("1", "20", "+20 -0 ~0"),
+    ]  # fmt: skip
+    assert newest["run"] == shards["published_by"][:8] != oldest["run"]
+    states = [record.data["state"] for record in shards["shard_table"].records]
+    assert states == ["new"] * (len(states) - shards["shards_kept"]) + ["kept"] * shards["shards_kept"]
+    for stage, facts in second.items():
+        assert facts.keys() <= documented_keys(stage)
     new = [shard for shard in graph.manifest.shards if shard.raw.basename not in before]
     assert graph.decoded == sum(shard.samples for shard in new) < 20
     assert shards["shards_kept"] == len(before & names(graph)) > 0
@@ -90,7 +100,7 @@ def test_photos_that_go_and_come_back_lead_back_to_the_same_digest_and_are_not_t
     for name in gone:
         (graph.photos / name).unlink()
     second = graph.run()
-    assert second["raw"]["since the last time"] == "0 new, 0 changed, 2 gone"
+    assert second["raw"]["what_was_done"] == "0 new, 0 changed, 2 gone"
     assert second["prepared"]["removed"] == 2
     assert set(graph.rows()) == {f"{kind}/{n:02}.jpg" for kind in ("daisy", "roses") for n in range(10)} - gone.keys()
     train(graph)
@@ -99,7 +109,7 @@ def test_photos_that_go_and_come_back_lead_back_to_the_same_digest_and_are_not_t
     third = graph.run()
     assert (third["shards"]["version"], third["shards"]["digest"]) == (3, first["digest"])
     assert third["shards"]["rows_written"] == 0
-    assert "the same as version 1" in third["shards"]["what was done"]
+    assert "the same as version 1" in third["shards"]["what_was_done"]
     assert trainings(graph) == []
     draw(graph.photos, "roses/03.jpg", number=200)  # a change after a way back is built on what was gone back to
     fourth = graph.run()
@@ -112,10 +122,14 @@ def test_nothing_new_is_the_same_version_without_spark_and_is_not_trained_on_aga
     train(graph)
     again = graph.run(spark=NoSpark(master="local[2]"))
     assert READ_ALL & graph.checks_made == {"hashes_verify"}
-    assert again["raw"]["since the last time"] == "nothing changed"
-    assert again["prepared"]["what was done"] == "nothing changed: all 20 files were prepared before"
-    assert again["shards"]["what was done"].startswith("nothing changed since version 1: 20 samples")
+    assert again["raw"]["what_was_done"] == "nothing changed"
+    assert again["prepared"]["what_was_done"] == "nothing changed: all 20 files were prepared before"
+    assert again["shards"]["what_was_done"].startswith("nothing changed since version 1: 20 samples")
     assert again["shards"]["digest"] == first["shards"]["digest"]
+    for stage, name in (("raw", "gallery"), ("prepared", "gallery"), ("prepared", "image_sizes_picture")):
+        assert again[stage][name] == first[stage][name]
+    assert again["shards"]["version_history"] == first["shards"]["version_history"]
+    assert {record.data["state"] for record in again["shards"]["shard_table"].records} == {"kept"}
     assert len(history(open_store(graph.place))) == 1
     assert trainings(graph) == []
 
@@ -124,9 +138,9 @@ def test_a_photo_that_was_only_touched_makes_no_version(graph: Graph) -> None:
     graph.run()
     os.utime(graph.photos / "roses" / "03.jpg", (1, 1))
     again = graph.run()
-    assert again["raw"]["since the last time"] == "0 new, 1 changed, 0 gone"
+    assert again["raw"]["what_was_done"] == "0 new, 1 changed, 0 gone"
     assert again["prepared"]["prepared"] == 1
-    assert again["shards"]["what was done"].startswith("nothing changed since version 1")
+    assert again["shards"]["what_was_done"].startswith("nothing changed since version 1")
 
 
 def test_a_rewrite_writes_everything_and_is_then_built_on(graph: Graph) -> None:

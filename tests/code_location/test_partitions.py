@@ -103,7 +103,7 @@ def test_the_images_of_a_day_are_appended_and_only_that_day_is_prepared(
 
     put(tmp_path / "photos", "2026-11-01", 3)  # later, and nobody reads that day again
     again = sets.run("2026-11-02")
-    assert "nothing changed since version 2" in again["what was done"]
+    assert "nothing changed since version 2" in again["what_was_done"]
     assert len(sets.rows("path")) == 8
 
 
@@ -156,7 +156,7 @@ def test_the_rows_of_a_partition_are_replaced_and_the_shards_of_others_kept(
     assert (first["rows_written"], second["rows_written"] < 1500) == (2000, True)
     assert second["shards_kept"] > 0
     third = sets.run("2026-11-01")
-    assert "nothing changed since version 2" in third["what was done"]
+    assert "nothing changed since version 2" in third["what_was_done"]
 
 
 @pytest.mark.slow

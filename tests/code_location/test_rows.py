@@ -19,6 +19,7 @@ from smalti.catalog import history, load_manifest, tags
 from smalti.dataset import StreamingDataset
 from smalti.storage import open_store
 from tests.code_location.declared import define
+from tests.code_location.documented_keys import documented_keys
 from tests.code_location.events import op_config
 from tests.spark.own_session import own_session
 
@@ -73,19 +74,19 @@ def test_a_table_is_published_split_by_a_column_and_an_unchanged_one_gives_no_ne
     source = Source(table=str(tmp_path / "table"), format="parquet")
     rows = Rows(instance, storage, source=source, split=Split(column="kind"))
     first = rows.run()
-    assert first["raw"]["how the source is identified"] == "the source's versions or files, and the query"
+    assert first["raw"]["how_identified"] == "the source's versions or files, and the query"
     assert (first["shards"]["version"], first["shards"]["splits"]) == (1, "even, odd")
     assert [row["number"] for row in rows.stored("even")] == [2, 4]
     assert tags(rows.place) == {CHECKED: 1}
     again = rows.run()
-    assert again["shards"]["what was done"].startswith("nothing changed since version 1")
+    assert again["shards"]["what_was_done"].startswith("nothing changed since version 1")
     assert len(history(rows.place)) == 1
 
     write(tmp_path / "table", 5, 6, name="more.parquet")
     assert rows.run()["shards"]["version"] == 2
     (tmp_path / "table" / "more.parquet").unlink()
     back = rows.run(shards={"accept_removed": ["*"]})
-    assert "the same as version 1" in back["shards"]["what was done"]
+    assert "the same as version 1" in back["shards"]["what_was_done"]
     assert back["shards"]["digest"] == first["shards"]["digest"]
 
 
@@ -138,8 +139,16 @@ def test_a_function_prepares_the_rows_of_one_split_at_a_time(
         shards=Shards(compression="zstd"),
     )
     found = rows.run()
-    assert found["raw"]["how the source is identified"] == "the content of all rows"
+    assert found["raw"]["how_identified"] == "the content of all rows"
     assert found["raw"]["dagster/row_count"] == 12
+    number, text = (record.data for record in found["raw"]["column_profile"].records)
+    assert (number["column"], number["type"], number["null"]) == ("number", "int", "0.0%")
+    assert (number["smallest"], number["largest"], number["range"]) == ("0", "11", "")
+    assert (text["smallest"], text["largest"], text["range"]) == ("text 0", "text 10", "length 6 to 7")
+    assert found["raw"]["profiled_rows"] == "all 12 rows"
+    assert found["raw"]["first_rows"].records[1].data == {"number": "1", "text": "text 1"}
+    for stage in ("raw", "prepared", "shards"):
+        assert found[stage].keys() <= documented_keys(stage)
     columns = [column.name for column in found["prepared"]["dagster/column_schema"].columns]
     assert columns == ["total", "rows"]
     both = [*rows.stored("train"), *rows.stored("validation")]

@@ -1,12 +1,19 @@
 """The log lines and metadata that the events of a training run become."""
 
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
-from assets.model import Launcher, ModelConfig, _by_class, chance_level
+from assets.model import Launcher, ModelConfig, chance_level
+from assets.reports.evaluation import by_class, confused_pairs, show_most_wrong
+from assets.reports.pictures import INLINE_LIMIT
 from assets.reports.training import TrainingReport
 from resources.training import TrainerResource
+from smalti.dataset import StreamingDataset
+from smalti.storage import LocalStore
+from tests.code_location.shard_sets import publish_rows, rows_of
 
 START = {
     "event": "start", "step": 0, "epoch": 0, "num_ranks": 2, "device": "cpu", "version": 4, "train_samples": 100,
@@ -25,18 +32,25 @@ class Listener:
         self.lines: list[str] = []
         self.points: list[dict[str, Any]] = []
         self.now = 0.0
-        self.report = TrainingReport(self.lines.append, self.points.append, epochs=5, clock=lambda: self.now)
+        self.report = TrainingReport(
+            self.lines.append, self.points.append, epochs=5, run_id="abc", clock=lambda: self.now
+        )
 
     def step(self, number: int, now: float) -> None:
         self.now = now
         self.report({"event": "step", "step": number, "epoch": 0, "loss": 2.0, "images_per_second": 75.4})
 
 
-def test_an_epoch_is_a_point_in_the_charts_and_a_line() -> None:
+def test_an_epoch_is_an_observation_of_its_own_run_without_numbers_that_would_be_one_line_over_all_runs() -> None:
     listener = Listener()
     listener.report(EPOCH)
     [point] = listener.points
-    assert point == {"epoch": 1, "train_loss": 1.5, "loss": 1.25, "accuracy": 0.5, "images_per_second": 80.0}
+    assert not any(isinstance(value, int | float) for value in point.values())
+    assert (point["progress"], point["run"].value) == ("epoch 1 of 5", "abc")
+    assert [row.data for row in point["epochs"].records] == [
+        {"epoch": 1, "training loss": 1.5, "held-out loss": 1.25, "accuracy": 0.5, "images/s": 80.0}
+    ]
+    assert len(point["curves"].value) < INLINE_LIMIT
     assert listener.lines == ["epoch 1 of 5: held-out accuracy 0.500, loss 1.250, 80 images/s"]
 
 
@@ -88,9 +102,33 @@ def test_chance_is_the_share_of_the_largest_class() -> None:
 
 
 def test_classes_are_shown_with_what_they_are_mistaken_for() -> None:
-    rows = _by_class([[8, 2, 0], [1, 5, 4], [0, 0, 0]], ["daisy", "roses", "tulips"])
+    rows = by_class([[8, 2, 0], [1, 5, 4], [0, 0, 0]], ["daisy", "roses", "tulips"])
     assert rows == [
         {"class": "daisy", "images": 10, "right": 0.8, "taken for": "roses"},
         {"class": "roses", "images": 10, "right": 0.5, "taken for": "tulips"},
         {"class": "tulips", "images": 0, "right": 0.0, "taken for": ""},
     ]
+
+
+def test_confused_pairs_come_in_the_order_of_their_number() -> None:
+    pairs = confused_pairs([[8, 2, 0], [1, 5, 4], [0, 0, 0]], ["daisy", "roses", "tulips"])
+    assert [(each["true"], each["predicted"], each["images"]) for each in pairs] == [
+        ("roses", "tulips", 4), ("daisy", "roses", 2), ("roses", "daisy", 1),
+    ]  # fmt: skip
+
+
+def test_the_images_that_a_model_is_most_wrong_about_are_shown_with_both_classes_and_their_paths(
+    tmp_path: Path,
+) -> None:
+    publish_rows(LocalStore(tmp_path / "set"), {"train": rows_of(1, 1), "validation": rows_of(2, 3)})
+    data = StreamingDataset(local=str(tmp_path / "set"), split="validation", version=1)
+    wrong = [
+        {"sample_id": 3, "label": 1, "predicted": 0, "confidence": 0.91, "loss": 2.5},
+        {"sample_id": 0, "label": 0, "predicted": 1, "confidence": 0.6, "loss": 1.0},
+    ]
+    shown = show_most_wrong(wrong, ["daisy", "roses"], data)
+    assert isinstance(shown["most_wrong"], dg.TableMetadataValue)
+    assert [tuple(row.data.values()) for row in shown["most_wrong"].records] == [
+        ("1/1.jpg", "roses", "daisy", "91%"), ("0/0.jpg", "daisy", "roses", "60%"),
+    ]  # fmt: skip
+    assert show_most_wrong([], ["daisy", "roses"], data) == {}

@@ -10,7 +10,7 @@ from smalti.catalog import vacuum, verify
 from smalti.errors import StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared.rows import first_rows, read_prepared
+from smalti.spark.prepared.rows import images_of_classes, read_prepared
 from smalti.spark.prepared.table import load_prepared
 from smalti.spark.prepared.update import find_prepared, update_prepared
 from smalti.storage import open_store
@@ -72,7 +72,7 @@ def test_versions_are_made_updated_read_and_cleaned_up_on_an_object_store(place,
     assert sorted(rows) == [*(f"daisy/{n}.jpg" for n in (1, 2, 3)), *(f"roses/{n}.jpg" for n in (0, 1, 2, 3, 7))]
     digests = dict(zip(found.good["path"].to_pylist(), found.good["digest"].to_pylist(), strict=True))
     assert digests == {name: hashlib.sha256(row["image"]).hexdigest() for name, row in rows.items()}
-    assert len(first_rows(found, 3)) == 3
+    assert {name: len(images) for name, images in images_of_classes(found, 2).items()} == {"daisy": 2, "roses": 2}
     again = find_prepared(list_images(str(photos)), path, options=OPTIONS, storage_options=options)
     assert again.table.manifest == found.manifest
 
@@ -96,7 +96,7 @@ def test_an_empty_place_and_a_missing_part_are_named(on_s3, spark, tmp_path):
     [part] = table.parts
     open_store(path, options).delete(part.raw.basename)
     with pytest.raises(StoreNotFound, match=part.raw.basename):
-        first_rows(table, 1)
+        images_of_classes(table, 1)
 
 
 def draw(photos, kind, number, *, picture=None):

@@ -10,7 +10,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import BadImageError, CommitConflict, DatasetExists, FormatError, StoreNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.prepared.rows import first_rows
+from smalti.spark.prepared.rows import images_of_classes
 from smalti.spark.prepared.table import FILES, load_prepared, prepared_files
 from smalti.spark.prepared.update import bring_up_to_date, find_prepared
 from smalti.storage import LocalStore
@@ -305,7 +305,7 @@ def test_a_part_or_table_that_is_damaged_or_missing_is_named(preparer):
     preparer.store.objects.update(objects)
     preparer.store.delete(part)
     with pytest.raises(StoreNotFound, match=part.split("/")[1]):
-        first_rows(table, 12)
+        images_of_classes(table, 12)
 
 
 # ---------------------------------------------------------------------- reading

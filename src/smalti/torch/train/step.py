@@ -223,22 +223,26 @@ class _Tally:
     def add(self, logits: torch.Tensor, batch: DeviceBatch, losses: torch.Tensor) -> None:
         """Count one batch; samples of weight 0 do not count."""
         real, labels = batch.weights > 0, batch.labels
-        predicted = logits.detach()[:, : self._classes].argmax(dim=1)
-        confidences = logits.detach().float().softmax(dim=1).gather(1, predicted[:, None])[:, 0]
-        answers = labels[real] * self._classes + predicted[real]
-        self._counts += torch.bincount(answers, minlength=self._classes**2)
+        logits = logits.detach()[:, : self._classes].float()
+        predicted = logits.argmax(dim=1)
+        confidences = logits.softmax(dim=1).gather(1, predicted[:, None])[:, 0]
+        self._counts += torch.bincount(labels[real] * self._classes + predicted[real], minlength=self._classes**2)
         self._loss += (losses.detach() * batch.weights).sum().double().cpu()
         wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
-        worst = [at for at in wrong.topk(min(MOST_WRONG, len(wrong))).indices.tolist() if wrong[at] >= 0]
+        worst = wrong.topk(min(MOST_WRONG, len(wrong)))
+        at = worst.indices[worst.values >= 0]
+        columns = [values[at].tolist() for values in (labels, predicted, confidences, losses)]
         found = [
             {
-                "sample_id": int(batch.sample_ids[at]),
-                "label": int(labels[at]),
-                "predicted": int(predicted[at]),
-                "confidence": round(float(confidences[at]), 4),
-                "loss": round(float(losses[at]), 4),
+                "sample_id": int(sample_id),
+                "label": label,
+                "predicted": answer,
+                "confidence": round(confidence, 4),
+                "loss": round(loss, 4),
             }
-            for at in worst
+            for sample_id, label, answer, confidence, loss in zip(
+                batch.sample_ids[at.cpu().numpy()], *columns, strict=True
+            )
         ]
         self._most_wrong = _largest_losses([*self._most_wrong, *found])
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def test_every_sample_is_trained_on_and_evaluated_once_padding_left_out(config):
         assert summary["train_samples"] == TRAIN
         assert summary["eval_samples"] == EVAL
         assert sum(map(sum, summary["confusion"])) == EVAL
+    assert ["most_wrong" in summary for summary in result.history] == [False, True]
+    last = result.history[-1]
+    wrong = Counter((each["label"], each["predicted"]) for each in last["most_wrong"])
+    confused = {(a, b): count for a, row in enumerate(last["confusion"]) for b, count in enumerate(row) if a != b}
+    assert wrong == {pair: count for pair, count in confused.items() if count}
+    losses = [each["loss"] for each in last["most_wrong"]]
+    assert losses == sorted(losses, reverse=True)
+    assert len({each["sample_id"] for each in last["most_wrong"]}) == len(losses)
 
 
 def test_the_run_folder_holds_model_result_metrics_and_checkpoints(config):
