@@ -59,7 +59,7 @@ class _Pair:
         self._plain = PlainCalls(pictures.path, root / "plain", declare(pictures.path))
         self._job = graph_job(pictures.path, root / "graph")
 
-    def measure(self, first_new: int, is_graph_first: bool) -> Figures:  # noqa: FBT001  the order of the two ways
+    def measure(self, first_new: int, is_graph_first: bool) -> Figures:
         """Return seconds and ratios of all stages, for each of the three states of the folder."""
         figures: Figures = {}
         for state in ("first", "new", "same"):
