@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.checks.check import Check, CheckInput
 from assets.declaration import Declaration
-from assets.sources.inventory import load_inventory
+from assets.sources.inventory import load_counts
 
 
 def build_raw_checks(declared: Declaration) -> list[Check]:
@@ -21,7 +21,7 @@ def build_raw_checks(declared: Declaration) -> list[Check]:
 
 def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
     """Warn, because a set may well have a class that is too small to matter."""
-    counts = load_inventory(step.declared, step.storage, step.facts["inventory"]).counts
+    counts = load_counts(step.declared, step.storage, step.facts["inventory"])
     small = {name: count for name, count in counts.items() if count < 2}
     return dg.AssetCheckResult(
         passed=not small, severity=dg.AssetCheckSeverity.WARN, metadata={"classes with one image": sorted(small)}

@@ -8,10 +8,11 @@ import dagster as dg
 
 from assets.checks.check import Check, CheckInput
 from assets.checks.rotation import rotate, slot_of
-from assets.checks.sums import SplitSums, class_counts, find_losses, not_in, sums_of_shards, sums_of_table
+from assets.checks.shard_sums import SetSums, load_sums, save_sums, sums_of_shards
+from assets.checks.sums import SplitSums, class_counts, find_losses, not_in, sums_of_table
 from assets.declaration import Declaration
 from assets.lineage import CHECKED_IN, Passes, entered_config, passes_of
-from assets.places import Place, shards_of
+from assets.places import Place, place_of, shards_of
 from assets.reports.tables import Value, table
 from assets.shard_tags import CHECKED, checked_version, conclude
 from assets.shards import prepared_table
@@ -35,7 +36,7 @@ def build_shard_checks(declared: Declaration) -> list[Check]:
 def _every_row_is_in_the_shards(step: CheckInput) -> dg.AssetCheckResult:
     """Compare the number of rows and the sum of their hashes, split by split, with what Spark prepared.
 
-    Images of shards that an earlier version has too, which passed, are not decoded again.
+    Shards that an earlier run has read are not read again: their sums are added up.
     """
     place, manifest = _pinned(step)
     prepared = prepared_table(step.declared, step.facts, step.storage)
@@ -44,7 +45,8 @@ def _every_row_is_in_the_shards(step: CheckInput) -> dg.AssetCheckResult:
     if run := passes.run_for(content):
         return conclude(step, place, manifest, _known(run, content))
     wanted = sums_of_table(prepared)
-    found = sums_of_shards(place.store(), manifest, decodes=not_in(_passed_last(passes, place)))
+    sums = _sums_of(step, place, manifest)
+    found = sums.splits
     rows = [_compare(split, wanted.get(split), found.get(split)) for split in sorted({*wanted, *found})]
     unreadable = [path for part in found.values() for path in part.unreadable]
     result = dg.AssetCheckResult(
@@ -52,7 +54,7 @@ def _every_row_is_in_the_shards(step: CheckInput) -> dg.AssetCheckResult:
         metadata={
             "content": content,
             "rows": sum(part.rows for part in found.values()),
-            "decoded": sum(part.decoded for part in found.values()),
+            "decoded": sums.read,
             "splits": table(rows),
             **({"unreadable": unreadable} if unreadable else {}),
         },
@@ -101,7 +103,7 @@ def _no_class_vanished(step: CheckInput) -> dg.AssetCheckResult:
     names, base = manifest.metadata["classes"], _base_of(manifest, place)
     content = f"{manifest.digest} {','.join(names)}"
     run = _passes(step).run_for(content)
-    found = sums_of_shards(place.store(), manifest, decodes=lambda _: False) if run is None else {}
+    found = _sums_of(step, place, manifest).splits if run is None else {}
     now = class_counts(found, names) if run is None else _counts_of(manifest, place)
     before = _counts_of(base, place) if base is not None else {}
     losses = _find_losses(step, before, now)
@@ -155,6 +157,15 @@ def _pinned(step: CheckInput) -> tuple[Place, Manifest]:
     return place, load_manifest(place.store(), version=version)
 
 
+def _sums_of(step: CheckInput, place: Place, manifest: Manifest) -> SetSums:
+    """Return the sums of a version, and keep those of its shards; a check that a person executes reads all shards."""
+    kept = place_of(step.declared, step.storage, "checks").store()
+    sums = sums_of_shards(place.store(), manifest, {} if step.is_alone else load_sums(kept))
+    if sums.read:
+        save_sums(kept, sums)
+    return sums
+
+
 def _passes(step: CheckInput) -> Passes:
     """Return the times that a check passed before; none for one that a person executes, which is made again."""
     return Passes(()) if step.is_alone else passes_of(step.instance, step.key)
@@ -205,8 +216,8 @@ def _counts_of(checked: Header | Manifest, place: Place) -> dict[str, int]:
     if counts:
         return dict(counts)
     store = place.store()
-    sums = sums_of_shards(store, load_manifest(store, version=checked.version), decodes=lambda _: False)
-    return class_counts(sums, checked.metadata["classes"])
+    sums = sums_of_shards(store, load_manifest(store, version=checked.version))
+    return class_counts(sums.splits, checked.metadata["classes"])
 
 
 def _rows_of(manifest: Manifest) -> dict[str, int]:
