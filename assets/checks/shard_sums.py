@@ -28,7 +28,7 @@ from smalti.storage import Store
 KEPT = "shard_sums.parquet"
 """Name of the file with the sums of the shards of the newest version that was read."""
 
-_FORMAT = b"1"  # raise it when the same shard would have other sums
+_FORMAT_KEY, _FORMAT = b"smalti.shard_sums", b"1"  # raise it when the same shard would have other sums
 _SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -38,7 +38,7 @@ _SCHEMA = pa.schema(
         ("counts", pa.list_(pa.int64())),
         ("unreadable", pa.list_(pa.string())),
     ],
-    metadata={"smalti.shard_sums": _FORMAT},
+    metadata={_FORMAT_KEY: _FORMAT},
 )
 _BATCH_ROWS = 512
 _MAX_THREADS = 8
@@ -99,7 +99,7 @@ def load_sums(store: Store) -> dict[str, SplitSums]:
     """Return the sums that `save_sums` has kept; none if there are none that can be read."""
     with suppress(StoreError, pa.ArrowException, OSError):
         table = pq.read_table(pa.BufferReader(store.get(KEPT)))
-        if table.schema.equals(_SCHEMA, check_metadata=True):
+        if (table.schema.metadata or {}).get(_FORMAT_KEY) == _FORMAT and table.schema.names == _SCHEMA.names:
             return {row["shard"]: _parse(row) for row in table.to_pylist()}
     return {}
 

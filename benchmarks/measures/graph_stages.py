@@ -84,4 +84,5 @@ class _Pair:
         from benchmarks.graph.timeline import parts_of
 
         done = self._job.execute_in_process(instance=self._instance)
-        return parts_of(self._instance.all_logs(done.run_id), begin=0.0)
+        parts = parts_of(self._instance.all_logs(done.run_id), begin=0.0)
+        return {name: value for name, value in parts.items() if name.startswith(STAGES)}

@@ -1,6 +1,6 @@
 """Reading the rows of prepared images: on Spark's executors, or the first few in this process."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MAX_PARTITIONS = 4096
+_PARTITION_BYTES = 16 << 20  # of Parquet files: a task for each file of half a megabyte would cost more than its rows
 _FROM_FILES = ("label", "class_name", "split")
 _COLUMNS = ("image", "label", "class_name", "width", "height", "split", "path")
 
@@ -32,8 +33,8 @@ def read_prepared(
 ) -> "DataFrame":
     """Return the prepared images at a path of `update_prepared` as a DataFrame, of the newest version by default; lazy.
 
-    Columns are those of `prepare_images` except `error`. There is a partition for each Parquet file, and rows have the
-    same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
+    Columns are those of `prepare_images` except `error`. Parquet files are read in partitions of about 16 MB, and
+    rows have the same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
 
     Raises:
         StoreNotFound: Nothing was prepared there. When evaluated: a vacuum has removed a file of the version.
@@ -51,13 +52,27 @@ def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[s
         files = files.filter(pc.is_in(files.column("path"), pa.array(sorted(only), pa.string())))
     order = pa.array([part.raw.basename for part in table.parts], pa.string())
     places = pc.index_in(files.column("part"), order).cast(pa.int64())
+    groups, count = _grouped([part.raw.num_bytes for part in table.parts], places)
     inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", places)
-    count = max(1, min(len(pc.unique(places)), _MAX_PARTITIONS))
+    inventory = inventory.add_column(0, "task", groups)
     schema = StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
-    columns = "place long, part string, path string, label int, class_name string, split string"
+    columns = "task long, place long, part string, path string, label int, class_name string, split string"
     frame = make_frame(spark, for_spark(spark, inventory), columns)
-    frame = frame.repartitionByRange(count, "place").sortWithinPartitions("place")
+    frame = frame.repartitionByRange(count, "task").sortWithinPartitions("place")
     return map_in_arrow(frame, _reader(table.store), schema)
+
+
+def _grouped(sizes: Sequence[int], places: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
+    """Return which task reads each row, by the place of its part among all parts, and the number of tasks."""
+    used = sorted(pc.unique(places).to_pylist())
+    limit = max(_PARTITION_BYTES, -(-sum(sizes[place] for place in used) // _MAX_PARTITIONS))
+    before, tasks = 0, dict[int, int]()
+    for place in used:
+        tasks[place] = before // limit
+        before += sizes[place]
+    number = {task: position for position, task in enumerate(sorted(set(tasks.values())))}
+    by_place = pa.array([number.get(tasks.get(place, 0), 0) for place in range(len(sizes))], pa.int64())
+    return pc.take(by_place, places), max(1, len(number))
 
 
 def first_rows(table: PreparedTable, count: int) -> list[dict[str, Any]]:
