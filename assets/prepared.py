@@ -4,6 +4,7 @@ Images are prepared into a store of their own, and only new and changed files ar
 runs while shards are written, so that no copy of its rows is kept; this stage shows what it gives for the first rows.
 """
 
+import contextlib
 import hashlib
 import time
 from enum import Enum
@@ -25,7 +26,7 @@ from resources.storage import StorageResource
 from smalti.spark import PrepareOptions
 from smalti.spark.prepared.rows import first_rows
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
+from smalti.spark.prepared.update import PreparedUpdate, update_prepared
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
 _SHOWN_ROWS = 48
@@ -107,10 +108,12 @@ def _prepare_images(
     declared, source = step.declared, step.upstream["raw"]
     folder = load_inventory(declared, storage, source["inventory"])
     place, begin = prepared_of(declared, storage), time.monotonic()
-    done = find_prepared(folder, options=config.options(), **place.arguments())
-    if done is None:
-        with spark.session(step.log.info) as session:
-            done = update_prepared(session, folder, options=config.options(), **place.arguments())
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Any:
+            return stack.enter_context(spark.session(step.log.info))
+
+        done = update_prepared(start, folder, options=config.options(), **place.arguments())
     seconds, name = time.monotonic() - begin, done.table.name
     step.log.info(describe_update(done))
     is_same = step.last.get("digest") == name

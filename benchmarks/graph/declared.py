@@ -15,8 +15,8 @@ from resources.storage import LocalStorage
 from smalti.sources.image_folder import list_images
 from smalti.spark import PrepareOptions, dataframe_to_mds
 from smalti.spark.prepared.reshard import Sharding, find_version, look_at, reshard_prepared
-from smalti.spark.prepared.rows import read_prepared
-from smalti.spark.prepared.update import find_prepared, update_prepared
+from smalti.spark.prepared.table import prepared_files
+from smalti.spark.prepared.update import update_prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,22 +57,17 @@ class PlainCalls:
 
         options, prepared = self._options(), self.root / "prepared"
         found = timed("raw", lambda: list_images(str(self.folder)))
-        done = timed(
-            "prepared",
-            lambda: (
-                find_prepared(found, prepared, options=options)
-                or update_prepared(session, found, prepared, options=options)
-            ),
-        )
+        done = timed("prepared", lambda: update_prepared(session, found, prepared, options=options))
         timed("shards", lambda: self._shards(session, done.table))
         return seconds
 
     def write_whole(self, session: "SparkSession", out: Path) -> float:
-        """Write all prepared images into a set of their own by `dataframe_to_mds`; return the seconds."""
+        """Write all prepared images into another set, as Spark itself reads their Parquet; return the seconds."""
         begin = time.perf_counter()
-        shards = self._sharding()
+        shards, files = self._sharding(), prepared_files(self.root / "prepared")
+        labels = session.read.parquet(files.labels).select("path", "label", "split")
         dataframe_to_mds(
-            read_prepared(session, self.root / "prepared"),
+            session.read.parquet(*files.images).join(labels, "path"),
             str(out),
             columns=shards.columns,
             compression=shards.compression,

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import dagster as dg
 
 _BOUNDARIES = {
-    "RUN_ENQUEUED": "enqueued",
-    "RUN_STARTING": "dequeued",
-    "RUN_START": "worker",
-    "STEP_START": "step",
-    "STEP_SUCCESS": "teardown",
-    "RUN_SUCCESS": "end",
+    dg.DagsterEventType.RUN_ENQUEUED: "enqueued",
+    dg.DagsterEventType.RUN_STARTING: "dequeued",
+    dg.DagsterEventType.RUN_START: "worker",
+    dg.DagsterEventType.STEP_START: "step",
+    dg.DagsterEventType.STEP_SUCCESS: "teardown",
+    dg.DagsterEventType.RUN_SUCCESS: "end",
 }
 """Events that end a part of a run, and the name of that part; assets and their checks come between the steps' own."""
 
@@ -31,8 +31,8 @@ def parts_of(events: Iterable[dg.EventLogEntry], begin: float) -> dict[str, floa
             name = event.step_materialization_data.materialization.asset_key.path[-1]
         elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             name = f"{event.asset_check_evaluation_data.asset_key.path[-1]}_checks"
-        elif event.event_type_value in _BOUNDARIES:
-            name = _BOUNDARIES[event.event_type_value]
+        elif event.event_type in _BOUNDARIES:
+            name = _BOUNDARIES[event.event_type]
         else:
             continue
         parts[name] = parts.get(name, 0.0) + entry.timestamp - begin

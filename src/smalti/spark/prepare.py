@@ -116,10 +116,7 @@ def prepare_images(
     options = options or PrepareOptions()
     count = len(folder.files) if only is None else len(only)
     partitions = options.num_partitions or max(1, min(-(-count // _FILES_PER_PARTITION), _MAX_PARTITIONS))
-    inventory = _inventory(folder, options)
-    if only is not None:
-        inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
-    rows = make_frame(spark, for_spark(spark, inventory))
+    rows = make_frame(spark, for_spark(spark, _inventory(folder, options, only)))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
     return map_in_arrow(rows, _prepare_task(folder, options), prepared_schema(options.on_bad_image))
 
@@ -196,9 +193,10 @@ def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:
     return validation
 
 
-def _inventory(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
-    validation = validation_files(folder, options)
-    files = sorted(folder.files, key=lambda file: place_key(file.path, options.seed + 1))
+def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[str] | None) -> pa.Table:
+    validation, wanted = validation_files(folder, options), None if only is None else set(only)
+    chosen = (file for file in folder.files if wanted is None or file.path in wanted)
+    files = sorted(chosen, key=lambda file: place_key(file.path, options.seed + 1))
     columns = [
         range(len(files)),
         [file.path for file in files],

@@ -73,7 +73,7 @@ class PreparedUpdate:
 
 
 def update_prepared(
-    spark: "SparkSession",
+    spark: "SparkSession | Callable[[], SparkSession]",
     folder: ImageFolder,
     path: str | Path,
     *,
@@ -91,7 +91,7 @@ def update_prepared(
     ago.
 
     Args:
-        spark: The session.
+        spark: The session, or a function that starts one: it is called only if there is something to do.
         folder: Current result of `list_images`.
         path: A local folder or any address that `open_store` accepts.
         options: As for `prepare_images`.
@@ -106,12 +106,16 @@ def update_prepared(
         Otherwise: As for `catalog.publish`.
     """
     options, store = options or PrepareOptions(), open_store(path, storage_options)
+    update = _Update(store, folder, options)
+    if (found := update.find()) is not None:
+        return found
+    session = spark() if callable(spark) else spark
 
     def prepare(paths: Sequence[str], write_id: str) -> Answers:
         work = functools.partial(write_prepared_rows, store, write_id)
-        return run_tasks(prepare_images(spark, folder, options, only=paths), work)
+        return run_tasks(prepare_images(session, folder, options, only=paths), work)
 
-    return bring_up_to_date(store, folder, options, prepare, spark)
+    return update.run(prepare, session)
 
 
 def find_prepared(
