@@ -4,7 +4,6 @@ Images are prepared into a store of their own, and only new and changed files ar
 runs while shards are written, so that no copy of its rows is kept; this stage shows what it gives for the first rows.
 """
 
-import contextlib
 import hashlib
 import time
 from enum import Enum
@@ -108,11 +107,7 @@ def _prepare_images(
     declared, source = step.declared, step.upstream["raw"]
     folder = load_inventory(declared, storage, source["inventory"])
     place, begin = prepared_of(declared, storage), time.monotonic()
-    with contextlib.ExitStack() as stack:
-
-        def start() -> Any:
-            return stack.enter_context(spark.session(step.log.info))
-
+    with spark.lazy_session(step.log.info) as start:
         done = update_prepared(start, folder, options=config.options(), **place.arguments())
     seconds, name = time.monotonic() - begin, done.table.name
     step.log.info(describe_update(done))

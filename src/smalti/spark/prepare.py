@@ -123,6 +123,11 @@ def prepare_images(
     return map_in_arrow(rows, _prepare_task(folder, options), prepared_schema(options.on_bad_image))
 
 
+def prepare_here(folder: ImageFolder, options: PrepareOptions, only: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `prepare_images` of a few files, prepared by threads of this process."""
+    yield from _prepare_task(folder, options)(iter(_inventory(folder, options, only).to_batches()))
+
+
 def _count_partitions(inventory: pa.Table) -> int:
     """Return the number of partitions for these files; a task costs as much as a hundred small files."""
     files, num_bytes = inventory.num_rows, pc.sum(inventory.column("num_bytes")).as_py() or 0
