@@ -83,7 +83,7 @@ def _schema() -> "StructType":
 
 def _grouped(sizes: Sequence[int], places: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
     """Return which task reads each row, by the place of its part among all parts, and the number of tasks."""
-    used = sorted(pc.unique(places).to_pylist())
+    used = sorted(place for place in pc.unique(places).to_pylist() if place is not None)
     limit = max(_PARTITION_BYTES, -(-sum(sizes[place] for place in used) // _MAX_PARTITIONS))
     before, tasks = 0, dict[int, int]()
     for place in used:
