@@ -26,7 +26,7 @@ from resources.storage import StorageResource
 from smalti.spark import ImageFolder, PrepareOptions
 from smalti.spark.prepared.rows import images_of_classes
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
+from smalti.spark.prepared.update import PreparedUpdate, update_prepared
 from smalti.spark.profile import image_sizes
 
 _CODE_VERSION = "1"  # raise it when the same images and options would give other rows
@@ -116,10 +116,8 @@ def _prepare_images(
     declared, source = step.declared, step.upstream["raw"]
     folder = load_inventory(declared, storage, source["inventory"])
     place, begin = prepared_of(declared, storage), time.monotonic()
-    done = find_prepared(folder, options=config.options(), **place.arguments())
-    if done is None:
-        with spark.session(step.log.info) as session:
-            done = update_prepared(session, folder, options=config.options(), **place.arguments())
+    with spark.lazy_session(step.log.info) as start:
+        done = update_prepared(start, folder, options=config.options(), **place.arguments())
     seconds, name = time.monotonic() - begin, done.table.name
     step.log.info(describe_update(done))
     is_same = step.last.get("digest") == name

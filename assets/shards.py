@@ -123,9 +123,9 @@ def _publish_images(
     manifest = None if config.rewrite else find_version(prepared, target, sharding)
     if manifest is not None:
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
-    with spark.session(step.log.info) as session:
+    with spark.lazy_session(step.log.info) as start:
         return reshard_prepared(
-            session,
+            start,
             prepared,
             target,
             sharding,

@@ -74,7 +74,7 @@ def _measure(each: Planned, options: RunOptions, broken: dict[str, Outcome]) -> 
         return missing[0]
     if missing:
         return Outcome("failed", {}, f"its set could not be written: {first_line(missing[0].detail)}")
-    return run_task(each.task, options.scale.timeout)
+    return run_task(each.task, float(each.task.options.get("timeout_s", options.scale.timeout)))
 
 
 def _prepare(options: RunOptions, everything: Sequence[Planned]) -> dict[str, Outcome]:

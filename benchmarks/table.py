@@ -6,6 +6,7 @@ seen for what it is.
 """
 
 from benchmarks.goals import at_least, at_most
+from benchmarks.graph_rows import GRAPH_ROWS
 from benchmarks.link_rows import LINK_ROWS
 from benchmarks.manifest_rows import MANIFEST_ROWS
 from benchmarks.order_rows import ORDER_ROWS
@@ -129,4 +130,5 @@ ROWS: tuple[Row, ...] = (
     *LINK_ROWS,
     *SPARK_ROWS,
     *MANIFEST_ROWS,
+    *GRAPH_ROWS,
 )

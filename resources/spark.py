@@ -1,6 +1,7 @@
 """The Spark resource: one session per process, started when it is first asked for and stopped when the step ends."""
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,17 @@ class SparkResource(RunBoundResource):
         except BaseException:
             self._interrupt()
             raise
+        self.refuse_if_over()
+
+    @contextlib.contextmanager
+    def lazy_session(self, report: Callable[[str], None] | None = None) -> Iterator[Callable[[], Any]]:
+        """Yield a function that returns the session, as `session` does; it is started when that is called first.
+
+        Raises:
+            dg.Failure: the run was ended meanwhile.
+        """
+        with contextlib.ExitStack() as stack:
+            yield functools.cache(lambda: stack.enter_context(self.session(report)))
         self.refuse_if_over()
 
     def _tag_operations(self) -> None:

@@ -12,7 +12,7 @@ from assets.declaration import Declaration
 from assets.lineage import entered_config
 from assets.reports.tables import Value, table
 from assets.shards import prepared_table
-from assets.sources.inventory import load_inventory
+from assets.sources.inventory import load_counts
 
 _MAX_NAMED = 10
 
@@ -29,11 +29,11 @@ def build_raw_checks(declared: Declaration) -> list[Check]:
 
 
 def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
-    folder = load_inventory(step.declared, step.storage, step.facts["inventory"])
-    small = sorted(name for name, count in folder.counts.items() if count < 2)
+    counts = load_counts(step.declared, step.storage, step.facts["inventory"])
+    small = sorted(name for name, count in counts.items() if count < 2)
     return dg.AssetCheckResult(
         passed=not small,
-        description=f"{len(small)} of {len(folder.counts)} classes have one image: {_named(small)}" if small else None,
+        description=f"{len(small)} of {len(counts)} classes have one image: {_named(small)}" if small else None,
         metadata={"classes with one image": small},
     )
 

@@ -1,7 +1,7 @@
-"""Comparing what is in a shard set with the rows that it was made from; reads everything, keeps only sums.
+"""Sums over rows, by which what is in a shard set is compared with the rows that it was made from.
 
 Both sides give, for each split, the number of rows and the sum of a hash of every row. The sum does not depend on the
-order, so that shards may be read one after the other, in whatever order the table names their rows.
+order, so that the sums of shards can be added up, in whatever order the table names their rows.
 """
 
 import hashlib
@@ -10,15 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from smalti.cache import CacheOptions, ShardCache, Source, default_cache_limit
 from smalti.catalog import Manifest
-from smalti.errors import BadImageError
 from smalti.format import ShardInfo
-from smalti.images import decode_rgb
 from smalti.spark.prepared.table import PreparedTable
-from smalti.storage import Store
 
 ROWS = "rows"
 """Accepts that any number of rows are gone."""
@@ -27,71 +21,30 @@ ALL = "*"
 """Accepts that anything is gone."""
 
 _HEX_DIGITS = 15  # 60 bits of a row's hash
-_MAX_NAMED = 20
+MAX_NAMED = 20
+"""Names of losses, or of unusable images, that a message has."""
+
+MODULUS = 1 << 64
+"""Of sums of hashes."""
 
 
 @dataclass
 class SplitSums:
-    """The content of one split on one side."""
+    """The content of one split on one side, or of a part of it."""
 
     rows: int = 0
     hash_sum: int = 0
+    """Modulo `MODULUS`."""
     labels: Counter[int] = field(default_factory=Counter)
-    decoded: int = 0
-    """Rows whose image was decoded, or did not decode."""
     unreadable: list[str] = field(default_factory=list)
     """Paths of images that do not decode; the first few."""
 
-
-def sums_of_shards(
-    store: Store, manifest: Manifest, *, decodes: Callable[[ShardInfo], bool] = lambda _: True
-) -> dict[str, SplitSums]:
-    """Return the sums of every shard of a version.
-
-    Args:
-        store: of the set.
-        manifest: of the version.
-        decodes: of which shards each image is to be decoded in full; by default of all.
-
-    Raises:
-        FormatError: a shard is not what its manifest says.
-        StoreError: a shard cannot be read.
-    """
-    sums = {split: SplitSums() for split in manifest.partitions}
-    cache = bounded_cache(store, manifest)
-    try:
-        for number, info in enumerate(manifest.shards):
-            shard = cache.shard(number)
-            part, batch = sums[str(info.partition)], shard.batch(np.arange(len(shard)))
-            _add(part, batch)
-            if decodes(info):
-                _decode(part, batch)
-    finally:
-        cache.close()
-    return sums
-
-
-def bounded_cache(store: Store, manifest: Manifest) -> ShardCache:
-    """Return a cache for a version's shards whose copies take half of the free disk at most."""
-    source = Source(store, manifest.digest, manifest.shards, CacheOptions())
-    return ShardCache(source, limit=default_cache_limit(source))
-
-
-def _add(sums: SplitSums, batch: Mapping[str, Any]) -> None:
-    for image, label, path in zip(batch["image"], batch["label"], batch["path"], strict=True):
-        sums.rows += 1
-        sums.hash_sum += row_hash(bytes(image), int(label), path)
-        sums.labels[int(label)] += 1
-
-
-def _decode(sums: SplitSums, batch: Mapping[str, Any]) -> None:
-    for image, path in zip(batch["image"], batch["path"], strict=True):
-        sums.decoded += 1
-        try:
-            decode_rgb(bytes(image))
-        except BadImageError:
-            if len(sums.unreadable) < _MAX_NAMED:
-                sums.unreadable.append(path)
+    def add(self, other: "SplitSums") -> None:
+        """Add the sums of other rows to these."""
+        self.rows += other.rows
+        self.hash_sum = (self.hash_sum + other.hash_sum) % MODULUS
+        self.labels.update(other.labels)
+        self.unreadable += other.unreadable[: MAX_NAMED - len(self.unreadable)]
 
 
 def not_in(manifest: Manifest | None) -> Callable[[ShardInfo], bool]:
@@ -121,7 +74,7 @@ def sums_of_table(table: PreparedTable) -> dict[str, SplitSums]:
     for split, digest, label, path in zip(*columns, strict=True):
         part = sums.setdefault(split, SplitSums())
         part.rows += 1
-        part.hash_sum += _hash_of_texts(digest, label, path)
+        part.hash_sum = (part.hash_sum + _hash_of_texts(digest, label, path)) % MODULUS
         part.labels[label] += 1
     return sums
 
@@ -165,5 +118,5 @@ def find_losses(
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

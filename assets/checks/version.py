@@ -7,9 +7,10 @@ from collections.abc import Callable
 import dagster as dg
 
 from assets.checks.check import CheckInput
-from assets.checks.sums import class_counts, sums_of_shards
+from assets.checks.shard_sums import SetSums, load_sums, save_sums, sums_of_shards
+from assets.checks.sums import class_counts
 from assets.lineage import CHECKED_IN, Passes, entered_config, evaluations, passes_of
-from assets.places import Place, shards_of
+from assets.places import Place, place_of, shards_of
 from assets.shard_tags import BASE, CHECKED, checked_version, conclude
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.header import Header
@@ -29,6 +30,14 @@ class VersionInput:
     def passes(self) -> Passes:
         """The times that the check passed before; none if a person executes it, because it is then made again."""
         return Passes(()) if self.step.is_alone else passes_of(self.step.instance, self.step.key)
+
+    def sums(self) -> SetSums:
+        """Return the sums of the version, and keep those of its shards; a check that a person executes reads all."""
+        kept = place_of(self.step.declared, self.step.storage, "checks").store()
+        sums = sums_of_shards(self.place.store(), self.manifest, {} if self.step.is_alone else load_sums(kept))
+        if sums.read:
+            save_sums(kept, sums)
+        return sums
 
 
 def of_version(
@@ -103,8 +112,8 @@ def counts_of(checked: Header | Manifest, place: Place) -> dict[str, int]:
     if counts:
         return dict(counts)
     store = place.store()
-    sums = sums_of_shards(store, load_manifest(store, version=checked.version), decodes=lambda _: False)
-    return class_counts(sums, checked.metadata["classes"])
+    sums = sums_of_shards(store, load_manifest(store, version=checked.version))
+    return class_counts(sums.splits, checked.metadata["classes"])
 
 
 def accepted_by(step: CheckInput) -> set[str]:

@@ -19,8 +19,9 @@ _SCHEMA = pa.schema(
 def save_inventory(place: Place, folder: ImageFolder) -> str:
     """Write the inventory under its digest and return that key; credentials are not in it."""
     facts = {"source": folder.source, "classes": list(folder.classes), "digest": folder.digest}
-    rows = [{"path": f.path, "label": f.label, "num_bytes": f.num_bytes, "modified": f.modified} for f in folder.files]
-    table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata({"smalti": json.dumps(facts)}))
+    columns = [[getattr(file, name) for file in folder.files] for name in _SCHEMA.names]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
+    table = pa.table(arrays, _SCHEMA.with_metadata({"smalti": json.dumps(facts)}))
     out = io.BytesIO()
     pq.write_table(table, out, compression="zstd")
     key = inventory_key(folder)
@@ -43,11 +44,23 @@ def load_inventory(declared: Declaration, storage: StorageResource, key: str) ->
     facts = json.loads(table.schema.metadata[b"smalti"])
     return ImageFolder(
         source=facts["source"],
-        files=tuple(ImageFile(**row) for row in table.to_pylist()),
+        files=tuple(map(ImageFile, *(table.column(name).to_pylist() for name in _SCHEMA.names))),
         classes=tuple(facts["classes"]),
         digest=facts["digest"],
         storage_options=storage.options_for(facts["source"]),
     )
+
+
+def load_counts(declared: Declaration, storage: StorageResource, key: str) -> dict[str, int]:
+    """Return the number of files of each class in what `save_inventory` wrote.
+
+    Raises:
+        StoreNotFound: the inventory is gone; materialise the asset `raw` again.
+    """
+    found = pq.read_table(io.BytesIO(inventories_of(declared, storage).store().get(key)), columns=["label"])
+    classes = json.loads(found.schema.metadata[b"smalti"])["classes"]
+    counts = {each["values"]: each["counts"] for each in found.column("label").value_counts().to_pylist()}
+    return {name: counts.get(label, 0) for label, name in enumerate(classes)}
 
 
 def inventories_of(declared: Declaration, storage: StorageResource) -> Place:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.measures.access import measure_access
 from benchmarks.measures.framing import measure_frame, prepare_frame
+from benchmarks.measures.graph_runs import measure_graph_runs
+from benchmarks.measures.graph_stages import measure_graph_stages
 from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_batch, measure_ranks, measure_warm
 from benchmarks.measures.manifests import measure_manifest
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
@@ -21,6 +23,8 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "fill": fill_cache,
     "first-batch": measure_first_batch,
     "frame": measure_frame,
+    "graph-runs": measure_graph_runs,
+    "graph-stages": measure_graph_stages,
     "late-ids": measure_late_ids,
     "manifest": measure_manifest,
     "multiply": multiply_set,

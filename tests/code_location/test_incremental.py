@@ -59,7 +59,7 @@ def train(graph: Graph) -> None:
     graph.instance.create_run_for_job(job, tags=dict(request.tags), run_config=dict(request.run_config))
 
 
-def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five(
+def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five_without_spark(
     graph: Graph, tmp_path: Path, session: Any
 ) -> None:
     first = graph.run()
@@ -68,7 +68,7 @@ def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five
     before = names(graph)
     for number in range(5):
         draw(graph.photos, f"daisy/{number:02}.jpg", number=100 + number)
-    second = graph.run()
+    second = graph.run(spark=NoSpark())
     assert second["raw"]["what_was_done"] == "0 new, 5 changed, 0 gone"
     rows, shards = second["prepared"], second["shards"]
     assert (rows["prepared"], rows["kept"], rows["removed"]) == (5, 15, 0)

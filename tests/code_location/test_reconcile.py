@@ -1,6 +1,5 @@
 """The checks of the shard set, on sets that were made wrong on purpose."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +7,11 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.checks.sums import bounded_cache, not_in, row_hash, sums_of_shards, sums_of_table
-from resources.storage import LocalStorage, StorageResource
+from assets.checks.shard_sums import sums_of_shards
+from assets.checks.sums import not_in, row_hash, sums_of_table
+from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
-from smalti.testing import LoggedStore
 from tests.code_location.shard_sets import execute_checks, picture, publish_set, row, shards, table_of
 
 
@@ -28,7 +27,7 @@ def check(name: str, storage: StorageResource, manifest: Manifest, *, times: int
 def test_sums_are_equal_for_equal_rows_in_any_order_and_any_shards(storage: StorageResource, tmp_path: Path) -> None:
     rows = [row(number) for number in range(10)]
     manifest = publish_set(storage, {"train": rows[::-1], "validation": rows[:3]})
-    sums = sums_of_shards(shards(storage), manifest)
+    sums = sums_of_shards(shards(storage), manifest).splits
     assert sums["train"].rows == 10
     assert sums["train"].hash_sum == sum(row_hash(r["image"], r["label"], r["path"]) for r in rows)  # type: ignore[arg-type]
     assert sums["validation"].labels == {0: 2, 1: 1}
@@ -51,10 +50,10 @@ def test_an_image_that_does_not_decode_is_named(storage: StorageResource) -> Non
     noise = encode_jpeg(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8), 90)
     broken = noise[: len(noise) // 2] + noise[-2:]  # header and end mark are there: the writer lets it through
     manifest = publish_set(storage, {"train": [row(0), {"image": broken, "label": 1, "path": "roses/broken.jpg"}]})
-    assert sums_of_shards(shards(storage), manifest)["train"].unreadable == ["roses/broken.jpg"]
+    assert sums_of_shards(shards(storage), manifest).splits["train"].unreadable == ["roses/broken.jpg"]
 
 
-def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage: StorageResource) -> None:
+def test_a_shard_is_new_unless_a_version_has_one_of_its_name_size_and_hashes(storage: StorageResource) -> None:
     first = publish_set(storage, {"train": [row(0), row(1)], "validation": [row(2)]})
     train, validation = first.shards
     moved = replace(validation, raw=replace(validation.raw, basename="validation/other/shard.00000.mds"))
@@ -62,8 +61,6 @@ def test_only_images_of_shards_that_a_version_does_not_have_are_decoded(storage:
     unhashed = replace(train, raw=replace(train.raw, hashes={}))
     is_new = not_in(first)
     assert [is_new(info) for info in (train, validation, moved, flipped, unhashed)] == [False, False, True, True, True]
-    sums = sums_of_shards(shards(storage), first, decodes=lambda info: info.partition == "train")
-    assert {split: (part.rows, part.decoded) for split, part in sums.items()} == {"train": (2, 2), "validation": (1, 0)}
 
 
 def test_a_class_that_vanished_from_a_split_is_named(storage: StorageResource) -> None:
@@ -99,7 +96,7 @@ def test_one_changed_byte_fails_the_hashes(storage: StorageResource) -> None:
 def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storage: StorageResource) -> None:
     rows = [row(number) for number in range(20)]
     manifest = publish_set(storage, {"train": rows[:15], "validation": rows[15:]})
-    found = {split: (p.rows, p.hash_sum) for split, p in sums_of_shards(shards(storage), manifest).items()}
+    found = {split: (p.rows, p.hash_sum) for split, p in sums_of_shards(shards(storage), manifest).splits.items()}
 
     def table_sums(changed: list[dict[str, object]]) -> dict[str, tuple[int, int]]:
         table = table_of(storage, {"train": changed[:15], "validation": changed[15:]})
@@ -109,12 +106,3 @@ def test_the_table_and_the_shards_agree_on_the_sums_and_on_any_difference(storag
     assert table_sums([*rows[:14], rows[13], *rows[15:]]) != found  # one lost, another twice: the count is right
     assert table_sums([{**rows[0], "label": 1}, *rows[1:]]) != found
     assert table_sums([{**rows[0], "image": picture(99)}, *rows[1:]]) != found
-
-
-def test_a_check_of_a_remote_set_takes_a_part_of_the_free_disk_at_most(tmp_path: Path) -> None:
-    near = LocalStorage(root=str(tmp_path))
-    manifest = publish_set(near, {"train": [row(number) for number in range(10)]})
-    far = LoggedStore(shards(near), tmp_path / "log")
-    limit = bounded_cache(far, manifest).limit
-    assert limit is not None
-    assert 0 < limit < shutil.disk_usage(tmp_path).total

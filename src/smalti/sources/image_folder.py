@@ -131,9 +131,11 @@ def _images_in(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
 
 def _folder(source: str, images: Sequence[ObjectInfo], storage_options: Mapping[str, Any] | None) -> ImageFolder:
     """Return the inventory of these images, sorted by name."""
-    classes = tuple(sorted({_class_of(item) for item in images}))
+    names = [_class_of(item) for item in images]
+    classes = tuple(sorted(set(names)))
     numbers = {name: label for label, name in enumerate(classes)}
-    files = tuple(ImageFile(item.key, numbers[_class_of(item)], item.num_bytes, item.modified) for item in images)
+    labelled = zip(images, names, strict=True)
+    files = tuple(ImageFile(item.key, numbers[name], item.num_bytes, item.modified) for item, name in labelled)
     return ImageFolder(source, files, classes, _digest(files), storage_options)
 
 
@@ -168,8 +170,7 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
 
 
 def _is_hidden(key: str) -> bool:
-    parts = key.split("/")
-    return any(part.startswith(".") for part in parts) or parts[-1] in _NOT_IMAGES
+    return key.startswith(".") or "/." in key or key.rpartition("/")[2] in _NOT_IMAGES
 
 
 def _no_images_error(store: Store, objects: list[ObjectInfo]) -> SmaltiError:

@@ -33,7 +33,9 @@ PATH = "path"
 POLICY = "smalti.on_bad_image"
 """Key in the metadata of the `error` column: the policy for rows that have an error, `fail` or `skip`."""
 
-_FILES_PER_PARTITION = 128  # a second or less of work, so that little is lost when a task is repeated
+_FILES_PER_PARTITION = 128  # or more small ones: about a second of work, so that little is lost when a task is repeated
+_SMALL_FILES_PER_PARTITION = 1024
+_SMALL_BYTES_PER_PARTITION = 8 << 20
 _MAX_PARTITIONS = 4096
 _READ_AHEAD = 8  # files in flight per task: hides a store's latency with few large photos in memory
 _BATCH_BYTES = 4 << 20
@@ -82,7 +84,7 @@ class PrepareOptions:
     seed: int = 0
     """Decides which files are held out, and the order of the rows."""
     num_partitions: int | None = None
-    """Spark partitions; by default one per 128 files, so that the result does not depend on the machine."""
+    """Spark partitions; by default one per 128 files, or 8 MB of up to 1024 small ones: independent of the machine."""
 
     def __post_init__(self) -> None:
         require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
@@ -124,14 +126,23 @@ def prepare_with_sizes(
     spark: "SparkSession", folder: ImageFolder, options: PrepareOptions, *, only: Collection[str] | None = None
 ) -> "DataFrame":
     """Return the frame of `prepare_images` with the columns of `SOURCE_SIZE` too; lazy."""
-    count = len(folder.files) if only is None else len(only)
-    partitions = options.num_partitions or max(1, min(-(-count // _FILES_PER_PARTITION), _MAX_PARTITIONS))
-    inventory = _inventory(folder, options)
-    if only is not None:
-        inventory = inventory.filter(pc.is_in(inventory.column("path"), pa.array(sorted(only), pa.string())))
+    inventory = _inventory(folder, options, only)
+    partitions = options.num_partitions or _count_partitions(inventory)
     rows = make_frame(spark, for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
     return map_in_arrow(rows, _prepare_task(folder, options), _schema(options.on_bad_image, _PREPARED.names))
+
+
+def prepare_here(folder: ImageFolder, options: PrepareOptions, only: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `prepare_images` of a few files, prepared by threads of this process."""
+    yield from _prepare_task(folder, options)(iter(_inventory(folder, options, only).to_batches()))
+
+
+def _count_partitions(inventory: pa.Table) -> int:
+    """Return the number of partitions for these files; a task costs as much as a hundred small files."""
+    files, num_bytes = inventory.num_rows, pc.sum(inventory.column("num_bytes")).as_py() or 0
+    small = max(-(-files // _SMALL_FILES_PER_PARTITION), -(-num_bytes // _SMALL_BYTES_PER_PARTITION))
+    return int(max(1, min(small, -(-files // _FILES_PER_PARTITION), _MAX_PARTITIONS)))
 
 
 def for_spark(spark: "SparkSession", table: pa.Table) -> Any:
@@ -210,9 +221,10 @@ def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:
     return validation
 
 
-def _inventory(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
-    validation = validation_files(folder, options)
-    files = sorted(folder.files, key=lambda file: place_key(file.path, options.seed + 1))
+def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[str] | None) -> pa.Table:
+    validation, wanted = validation_files(folder, options), None if only is None else set(only)
+    chosen = (file for file in folder.files if wanted is None or file.path in wanted)
+    files = sorted(chosen, key=lambda file: place_key(file.path, options.seed + 1))
     columns = [
         range(len(files)),
         [file.path for file in files],

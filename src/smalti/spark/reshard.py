@@ -43,7 +43,7 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.tasks import Answers, Attempt, run_on_rows, run_tasks
+from smalti.spark.tasks import Answers, Attempt, LocalFrame, run_on_rows, run_tasks, session_of
 from smalti.spark.writing.packing import (
     Packed,
     TaskShards,
@@ -60,12 +60,13 @@ from smalti.writer import ShardUploader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MAX_DRIVER_BYTES = 32 << 20  # copied on the driver, which is faster than a Spark job
+_MAX_DRIVER_BYTES = 256 << 20  # copied on the driver, which is faster than starting Spark
 _TASK_BYTES = 1 << 28  # of shards to read per task
 _MAX_SMALL_SHARDS = 8  # of a split; more small shards than this are copied into full ones
 _SMALL_SHARE = 4  # a shard below this fraction of the size limit is small
 _RECIPE_VERSION = 1  # increase it when the same options would give other rows
-Prepare = Callable[["SparkSession", Sequence[str]], "DataFrame"]
+Start = Callable[[], "SparkSession"]
+Prepare = Callable[[Any, Sequence[str]], "DataFrame | LocalFrame"]
 """Return the rows of the files with these paths."""
 
 
@@ -135,7 +136,7 @@ class Base:
 
 
 def reshard_files(  # noqa: PLR0913  these names are the documented interface
-    spark: "SparkSession",
+    spark: "SparkSession | Start",
     files: Sequence[SourceFile],
     out: str | Path,
     *,
@@ -155,7 +156,7 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     """Publish a version that holds the rows of exactly these files; convert only new and changed ones. Blocks.
 
     Args:
-        spark: The session.
+        spark: The session, or a function that starts one; `prepare` is called with it.
         files: All files that the set is to hold, each with a fingerprint.
         out: Path or URL that all executors and this process can write to.
         prepare: Called with the session and the paths to convert; returns a DataFrame with their rows, which must
@@ -199,18 +200,22 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
 
 
-def _convert_by_tasks(frame: "DataFrame", plan: WritePlan, recipe: Recipe) -> Answers:
-    """Write the rows of a frame as shards, on Spark's executors."""
-    return run_tasks(select_inputs(frame, plan), functools.partial(convert_files, plan, recipe.path_column))
+def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: Recipe) -> Answers:
+    """Write the rows of a frame as shards: on Spark's executors, or here."""
+    work = functools.partial(convert_files, plan, recipe.path_column)
+    if isinstance(frame, LocalFrame):
+        attempt, names = Attempt.new(0), list(plan.input_columns())
+        return [(attempt, work((batch.select(names) for batch in frame.batches), attempt))]
+    return run_tasks(select_inputs(frame, plan), work)
 
 
 @dataclass(frozen=True)
 class Conversion:
     """The functions that make rows of files, and shards of rows."""
 
-    spark: "SparkSession"
+    spark: "SparkSession | Start"
     prepare: Prepare
-    convert: Callable[["DataFrame", WritePlan, Recipe], Answers]
+    convert: Callable[["DataFrame | LocalFrame", WritePlan, Recipe], Answers]
 
 
 def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: Conversion) -> Manifest:
@@ -267,7 +272,7 @@ class _Surviving:
         return cls(info, [(begin, end) for begin, end in kept])
 
 
-def _copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[_Surviving]) -> Answers:
+def _copy_surviving(spark: "SparkSession | Start", plan: WritePlan, shards: Sequence[_Surviving]) -> Answers:
     """Write new shards with the kept samples, in the order of `shards` within each split; blocks.
 
     Returns by task the entries of shards as `write_shards` answers them, and as `dropped` the row hash of the other
@@ -287,7 +292,7 @@ def _copy_surviving(spark: "SparkSession", plan: WritePlan, shards: Sequence[_Su
         return [(attempt, _copy_samples(plan, iter([batch]), attempt))]
     num_tasks = min(len(rows), -(-total // _TASK_BYTES))
     work = functools.partial(_copy_samples, plan)
-    return run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks)
+    return run_on_rows(session_of(spark), rows, "place int, shard string", work, num_tasks=num_tasks)
 
 
 def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
@@ -375,7 +380,7 @@ class _Resharding:
         replaced = [shard for shard in shards if shard.raw.basename in touched]
         return kept, [_Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
 
-    def _plan(self, frame: "DataFrame") -> WritePlan:
+    def _plan(self, frame: "DataFrame | LocalFrame") -> WritePlan:
         plan = plan_write(frame, self.store, self.recipe.options)
         if plan.schema is None or plan.schema.columns().get(self.recipe.path_column) != "str":
             raise SchemaError(

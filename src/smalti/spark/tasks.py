@@ -63,6 +63,25 @@ _FRAME_ADVICE = {
 """By module of the argument: the call that makes a Spark DataFrame of it, and what `MDSWriter.write_batch` takes."""
 
 
+@dataclass(frozen=True)
+class LocalFrame:
+    """Rows of this process in place of a DataFrame: work on a few rows takes less time than starting Spark."""
+
+    schema: "StructType"
+    batches: Iterator[pa.RecordBatch]
+    """Each with all columns of the schema."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.fieldNames())
+
+
+def session_of(spark: "SparkSession | Callable[[], SparkSession]") -> "SparkSession":
+    """Return the session, or the one that a function starts."""
+    return spark() if callable(spark) else spark
+
+
 class EncodedError(RuntimeError):
     """A task's error, encoded for its way through Spark; `decode_errors` decodes it."""
 

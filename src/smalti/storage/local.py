@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -215,28 +216,27 @@ class LocalStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List all objects below the folder, sorted by key."""
         infos = []
-        for path in self._files(prefix):
-            if is_temporary(path.name):
+        for key, name, path in self._files(prefix):
+            if is_temporary(name):
                 continue
             try:
-                stat = path.stat()
+                stat = os.stat(path)  # noqa: PTH116  a Path for each of a million files would take most of the time
             except FileNotFoundError:
                 continue  # removed since it was listed, or a dangling link
-            key = path.relative_to(self.root).as_posix()
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
-        return iter(sorted(infos, key=lambda info: info.key))
+        return iter(sorted(infos, key=attrgetter("key")))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the temporary files below the folder, of active and of killed writers."""
         found = []
-        for path in self._files(prefix):
-            if not is_temporary(path.name):
+        for key, name, path in self._files(prefix):
+            if not is_temporary(name):
                 continue
             try:
-                stat = path.lstat()
+                stat = os.lstat(path)
             except FileNotFoundError:
                 continue  # its writer has renamed it
-            upload = unfinished_upload(path.relative_to(self.root).as_posix(), stat.st_mtime, stat.st_size)
+            upload = unfinished_upload(key, stat.st_mtime, stat.st_size)
             if upload is not None:
                 found.append(upload)
         return iter(sorted(found, key=lambda each: (each.key, each.upload_id)))
@@ -257,11 +257,15 @@ class LocalStore(Store):
     def check_exclusive_puts(self, folder: str) -> None:
         """Do nothing: a hard link never replaces a file, and a put to a disk without hard links raises."""
 
-    def _files(self, prefix: str) -> Iterator[Path]:
-        """List all files below the folder, temporary ones included."""
-        top = self.root / folder_of(prefix)
+    def _files(self, prefix: str) -> Iterator[tuple[str, str, str]]:
+        """List key, name and path of all files below the folder, temporary ones included."""
+        top, found = self.root / folder_of(prefix), []
         with self._mapped(prefix, "list"):
-            return iter([Path(folder, name) for folder, _, names in os.walk(top) for name in names])
+            for folder, _, names in os.walk(top):
+                below = Path(folder).relative_to(self.root).as_posix()
+                begin = "" if below == "." else f"{below}/"
+                found += [(f"{begin}{name}", name, f"{folder}{os.sep}{name}") for name in names]
+        return iter(found)
 
     def _replace(self, temp: Path, path: Path) -> None:
         """Rename a finished file durably."""

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.spark.prepare import SOURCE_SIZE
-from smalti.spark.tasks import Answers, Attempt, run_on_rows
+from smalti.spark.tasks import Answers, Attempt, run_on_rows, session_of
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Copy:
 
 
 def copy_parts(
-    spark: "SparkSession | None",
+    spark: "SparkSession | Callable[[], SparkSession] | None",
     store: Store,
     write_id: str,
     copies: Sequence[Copy],
@@ -105,7 +105,7 @@ def copy_parts(
     num_tasks = min(rows[-1]["place"] + 1, _MAX_TASKS)
     work = functools.partial(_copy_rows, store, write_id)
     if spark is not None and sum(copy.part.raw.num_bytes for copy in copies) > max_driver_bytes:
-        return run_on_rows(spark, rows, "place int, part string, paths string", work, num_tasks=num_tasks)
+        return run_on_rows(session_of(spark), rows, "place int, part string, paths string", work, num_tasks=num_tasks)
 
     def run(task: int) -> tuple[Attempt, dict[str, Any]]:
         own = pa.RecordBatch.from_pylist([row for row in rows if row["place"] == task])

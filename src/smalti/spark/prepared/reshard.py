@@ -1,16 +1,17 @@
 """Shard sets of prepared images: only new and changed rows are written into shards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
-from smalti.spark.prepared.rows import read_rows
+from smalti.spark.prepared.rows import few_rows, read_rows
 from smalti.spark.prepared.table import PreparedTable
 from smalti.spark.reshard import reshard_files
 from smalti.spark.rows import find_same
+from smalti.spark.tasks import LocalFrame, session_of
 from smalti.storage import open_store
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def find_version(table: PreparedTable, target: Target, sharding: Sharding) -> Ma
 
 
 def reshard_prepared(
-    spark: "SparkSession",
+    spark: "SparkSession | Callable[[], SparkSession]",
     table: PreparedTable,
     target: Target,
     sharding: Sharding,
@@ -109,8 +110,10 @@ def reshard_prepared(
 ) -> Resharded:
     """Publish a version that holds exactly the rows of a prepared table; write only new and changed rows. Blocks.
 
+    A few rows are written in this process, any others on Spark.
+
     Args:
-        spark: The session.
+        spark: The session, or a function that starts one: it is called only if there is much to do.
         table: Table from `update_prepared`.
         target: Set from `look_at`.
         sharding: Options by which rows become shards; other options than before write all rows again.
@@ -125,10 +128,11 @@ def reshard_prepared(
     # Versions of another generation, written before the last rewrite, are not reused.
     generation = new_write_id() if rewrite else str(newest.lineage.get("generation", "")) if newest else ""
 
-    def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    def prepare(_: object, paths: Sequence[str]) -> "DataFrame | LocalFrame":
         nonlocal converted
         converted = len(paths)
-        return read_rows(session, table, only=paths)
+        few = few_rows(table, paths) if newest is not None else None
+        return read_rows(session_of(spark), table, only=paths) if few is None else few
 
     manifest = reshard_files(
         spark,

@@ -13,15 +13,18 @@ import pyarrow.compute as pc
 from smalti.spark.prepare import for_spark, prepared_schema
 from smalti.spark.prepared.parts import read_part
 from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared
-from smalti.spark.tasks import make_frame, map_in_arrow
+from smalti.spark.tasks import LocalFrame, make_frame, map_in_arrow
 from smalti.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _MAX_PARTITIONS = 4096
 _MAX_EXAMPLE_PARTS = 64
 _THREADS = 8
+_PARTITION_BYTES = 16 << 20  # of Parquet files: a task for each file of half a megabyte would cost more than its rows
+_MAX_LOCAL_ROWS, _MAX_LOCAL_BYTES = 1024, 128 << 20  # rows, and bytes of their Parquet files
 _FROM_FILES = ("label", "class_name", "split")
 _COLUMNS = ("image", "label", "class_name", "width", "height", "split", "path")
 
@@ -36,8 +39,8 @@ def read_prepared(
 ) -> "DataFrame":
     """Return the prepared images at a path of `update_prepared` as a DataFrame, of the newest version by default; lazy.
 
-    Columns are those of `prepare_images` except `error`. There is a partition for each Parquet file, and rows have the
-    same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
+    Columns are those of `prepare_images` except `error`. Parquet files are read in partitions of about 16 MB, and
+    rows have the same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
 
     Raises:
         StoreNotFound: Nothing was prepared there. When evaluated: a vacuum has removed a file of the version.
@@ -48,20 +51,51 @@ def read_prepared(
 
 def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[str] | None = None) -> "DataFrame":
     """Return the rows of a version, or only of the files with these paths; lazy. Columns as of `read_prepared`."""
-    from pyspark.sql.types import StructType
-
-    files = table.good
-    if only is not None:
-        files = files.filter(pc.is_in(files.column("path"), pa.array(sorted(only), pa.string())))
+    files = table.good if only is None else _chosen(table, only)
     order = pa.array([part.raw.basename for part in table.parts], pa.string())
     places = pc.index_in(files.column("part"), order).cast(pa.int64())
+    groups, count = _grouped([part.raw.num_bytes for part in table.parts], places)
     inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", places)
-    count = max(1, min(len(pc.unique(places)), _MAX_PARTITIONS))
-    schema = StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
-    columns = "place long, part string, path string, label int, class_name string, split string"
+    inventory = inventory.add_column(0, "task", groups)
+    columns = "task long, place long, part string, path string, label int, class_name string, split string"
     frame = make_frame(spark, for_spark(spark, inventory), columns)
-    frame = frame.repartitionByRange(count, "place").sortWithinPartitions("place")
-    return map_in_arrow(frame, _reader(table.store), schema)
+    frame = frame.repartitionByRange(count, "task").sortWithinPartitions("place")
+    return map_in_arrow(frame, _reader(table.store), _schema())
+
+
+def few_rows(table: PreparedTable, paths: Collection[str]) -> LocalFrame | None:
+    """Return the rows of these files as this process reads them; None if that takes longer than starting Spark."""
+    files = _chosen(table, paths)
+    names = set(files.column("part").to_pylist())
+    parts = [part for part in table.parts if part.raw.basename in names]
+    if files.num_rows > _MAX_LOCAL_ROWS or sum(part.raw.num_bytes for part in parts) > _MAX_LOCAL_BYTES:
+        return None
+    return LocalFrame(
+        _schema(), (rows for part in parts for rows in read_labelled(table.store, part.raw.basename, files))
+    )
+
+
+def _chosen(table: PreparedTable, paths: Collection[str]) -> pa.Table:
+    return table.good.filter(pc.is_in(table.good.column("path"), pa.array(sorted(paths), pa.string())))
+
+
+def _schema() -> "StructType":
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in prepared_schema("fail").fields if field.name != "error"])
+
+
+def _grouped(sizes: Sequence[int], places: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
+    """Return which task reads each row, by the place of its part among all parts, and the number of tasks."""
+    used = sorted(place for place in pc.unique(places).to_pylist() if place is not None)
+    limit = max(_PARTITION_BYTES, -(-sum(sizes[place] for place in used) // _MAX_PARTITIONS))
+    before, tasks = 0, dict[int, int]()
+    for place in used:
+        tasks[place] = before // limit
+        before += sizes[place]
+    number = {task: position for position, task in enumerate(sorted(set(tasks.values())))}
+    by_place = pa.array([number.get(tasks.get(place, 0), 0) for place in range(len(sizes))], pa.int64())
+    return pc.take(by_place, places), max(1, len(number))
 
 
 def images_of_classes(table: PreparedTable, count: int) -> dict[str, list[bytes]]:

@@ -31,7 +31,7 @@ from smalti.catalog.sidecars import entry_of
 from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
 from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
-from smalti.spark.prepare import PrepareOptions, bad_images, prepare_with_sizes, validation_files
+from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, validation_files
 from smalti.spark.prepared.parts import (
     FULL_ROWS,
     ROW,
@@ -44,7 +44,7 @@ from smalti.spark.prepared.parts import (
 )
 from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import Answers, run_tasks
+from smalti.spark.tasks import Answers, Attempt, run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
 
@@ -56,6 +56,7 @@ Prepare = Callable[[Sequence[str], str], Answers]
 _RECIPE = 2  # increase it when the same file and options would give another image
 _SMALL_ROWS = FULL_ROWS // 4  # a part with fewer rows is small
 _MAX_SMALL_PARTS = 8  # more small parts than this are joined
+_MAX_LOCAL_FILES, _MAX_LOCAL_BYTES = 256, 32 << 20  # of an update that does without Spark
 _VACUUM_EVERY = 16  # versions: a vacuum reads the headers of all
 
 
@@ -75,7 +76,7 @@ class PreparedUpdate:
 
 
 def update_prepared(
-    spark: "SparkSession",
+    spark: "SparkSession | Callable[[], SparkSession]",
     folder: ImageFolder,
     path: str | Path,
     *,
@@ -83,6 +84,8 @@ def update_prepared(
     storage_options: Mapping[str, Any] | None = None,
 ) -> PreparedUpdate:
     """Publish a version of exactly the images of this folder, prepared; read only new and changed files. Blocks.
+
+    An update by a few files is made in this process, any other on Spark.
 
     A file whose label or split alone changed is not prepared again. Other values of `validation_fraction`,
     `on_bad_image`, `seed` and `num_partitions` prepare no file again. If nothing changed, nothing is published; if
@@ -93,7 +96,7 @@ def update_prepared(
     ago.
 
     Args:
-        spark: The session.
+        spark: The session, or a function that starts one: it is called only if there is something to do.
         folder: Current result of `list_images`.
         path: A local folder or any address that `open_store` accepts.
         options: As for `prepare_images`.
@@ -108,12 +111,18 @@ def update_prepared(
         Otherwise: As for `catalog.publish`.
     """
     options, store = options or PrepareOptions(), open_store(path, storage_options)
+    update = _Update(store, folder, options)
+    if (found := update.find()) is not None:
+        return found
 
     def prepare(paths: Sequence[str], write_id: str) -> Answers:
         work = functools.partial(write_prepared_rows, store, write_id)
-        return run_tasks(prepare_with_sizes(spark, folder, options, only=paths), work)
+        if update.newest is not None and _are_few(folder, paths):
+            attempt = Attempt.new(0)
+            return [(attempt, work(prepare_here(folder, options, paths), attempt))]
+        return run_tasks(prepare_with_sizes(session_of(spark), folder, options, only=paths), work)
 
-    return bring_up_to_date(store, folder, options, prepare, spark)
+    return update.run(prepare, spark)
 
 
 def find_prepared(
@@ -165,7 +174,7 @@ class _Update:
             table = table_in(self.store, rollback(self.store, found.version))
         return PreparedUpdate(table, prepared=0, kept=table.files.num_rows, removed=0)
 
-    def run(self, prepare: Prepare, spark: "SparkSession | None") -> PreparedUpdate:
+    def run(self, prepare: Prepare, spark: "SparkSession | Callable[[], SparkSession] | None") -> PreparedUpdate:
         """Prepare, copy, publish."""
         header = self._header_with(self._is_base)
         base = table_in(self.store, read_manifest(self.store, header)) if header is not None else None
@@ -249,6 +258,14 @@ class _Update:
             return publish_from(self.store, read_manifest(self.store, newest), draft, operation="overwrite")
         # Parts of an older version may be removed by a vacuum, which publishes: then this fails.
         return replace_content(self.store, draft, based_on=newest.version, operation="overwrite")
+
+
+def _are_few(folder: ImageFolder, paths: Sequence[str]) -> bool:
+    """Return whether preparing these files here takes less time than starting Spark."""
+    if len(paths) > _MAX_LOCAL_FILES:
+        return False
+    wanted = set(paths)
+    return sum(file.num_bytes for file in folder.files if file.path in wanted) <= _MAX_LOCAL_BYTES
 
 
 def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:

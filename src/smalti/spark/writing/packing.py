@@ -8,7 +8,7 @@ twice. No version names the shards that were joined; the caller deletes them aft
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreError
 from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
-from smalti.spark.tasks import Answers, Attempt, run_on_rows
+from smalti.spark.tasks import Answers, Attempt, run_on_rows, session_of
 from smalti.spark.writing.plan import WriteOptions, WritePlan
 from smalti.storage import Store
 from smalti.storage.store import Watch
@@ -165,7 +165,7 @@ def _head_bytes(info: ShardInfo) -> int:
     return 8 + len(config)
 
 
-def join_runs(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
+def join_runs(spark: "SparkSession | Callable[[], SparkSession]", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
     """Return one shard in the store for each run; blocks until all are written.
 
     Raises:
@@ -177,7 +177,9 @@ def join_runs(spark: "SparkSession", plan: WritePlan, runs: Runs) -> list[ShardI
         return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(tails)]
     rows = [(place, pack_shards(infos)) for place, infos in enumerate(tails)]
     work = functools.partial(join_in_task, plan)
-    answers = run_on_rows(spark, rows, "place int, shards string", work, num_tasks=min(len(rows), _MAX_TASKS))
+    answers = run_on_rows(
+        session_of(spark), rows, "place int, shards string", work, num_tasks=min(len(rows), _MAX_TASKS)
+    )
     found = {place: unpack_shards(text, where="a joined shard")[0] for _, a in answers for place, text in a["joined"]}
     if len(found) != len(rows):
         raise SmaltiError(f"Spark lost {len(rows) - len(found)} of {len(rows)} joined shards; nothing was published")

@@ -19,7 +19,7 @@ from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.columns import TablePlan, plan_table
 from smalti.spark.prepare import ERROR, PATH, default_columns, policy_of, require, without_bad_images
-from smalti.spark.tasks import Answers, Attempt, decode_errors, run_on_rows
+from smalti.spark.tasks import Answers, Attempt, LocalFrame, decode_errors, run_on_rows
 from smalti.spark.writing.transform import Transform, TransformFunction, TransformRun, as_transform
 from smalti.storage import Store
 from smalti.storage.store import Disk
@@ -172,7 +172,7 @@ class WritePlan:
 
 
 def plan_write(
-    df: "DataFrame",
+    df: "DataFrame | LocalFrame",
     store: Store,
     options: WriteOptions,
     samples: SampleFunction | None = None,
@@ -220,7 +220,7 @@ def _check_options(schema: Schema, options: ShardOptions) -> None:
     ShardBuilder(schema, options)
 
 
-def _check_partition_column(df: "DataFrame", name: str | None) -> None:
+def _check_partition_column(df: "DataFrame | LocalFrame", name: str | None) -> None:
     if name is None:
         return
     if name not in df.columns:
