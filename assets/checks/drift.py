@@ -57,7 +57,8 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
     names, base = manifest.metadata["classes"], base_of(given)
     content = f"{manifest.digest} {','.join(names)}"
     run = given.passes.run_for(content)
-    found = given.sums().splits if run is None else {}
+    sums = given.sums() if run is None else None
+    found = sums.splits if sums is not None else {}
     now = class_counts(found, names) if run is None else counts_of(manifest, place)
     before = counts_of(base, place) if base is not None else {}
     losses = _find_losses(given, before, now)
@@ -78,6 +79,7 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
             "compared with": since(base),
             **base_facts(base),
             "classes": table(rows),
+            **({"decoded": sums.read} if sums is not None else {}),
             **({"gone": losses} if losses else {}),
             **({"missing": missing} if missing else {}),
         },

@@ -62,7 +62,7 @@ class LiveGraph:
             time.sleep(_POLL_SECONDS)
         if not run.is_success:
             raise RuntimeError(f"run {run_id} ended as {run.status.value}")
-        return begin, self._instance.all_logs(run_id)
+        return begin, list(self._instance.all_logs(run_id))
 
     def _run(self, run_id: str) -> dg.DagsterRun:
         run = self._instance.get_run_by_id(run_id)

@@ -36,7 +36,7 @@ class NoSpark(SparkResource):
 def test_every_check_can_be_executed_by_itself_and_every_asset_too() -> None:
     """The UI offers a check alone if its execution set is the check alone."""
     graph = define(FLOWERS).resolve_asset_graph()
-    assert len(graph.asset_check_keys) == 7
+    assert len(graph.asset_check_keys) == 10
     for key in (*graph.asset_check_keys, *graph.get_all_asset_keys()):
         assert graph.get_execution_set_asset_and_check_keys(key) == {key}
 
