@@ -15,7 +15,7 @@ from assets.checks.check import evaluate
 from assets.checks.content import build_prepared_checks, build_raw_checks
 from assets.checks.shards import build_shard_checks
 from assets.declaration import Declaration, Stage
-from assets.lineage import facts_of, latest, made_before, tag_run, upstream
+from assets.lineage import facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
 from assets.places import shards_of
 from assets.prepared import prepared_config, prepared_spec, prepared_stage
 from assets.raw import raw_config, raw_spec, raw_stage
@@ -63,7 +63,7 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
     def data(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: SparkResource
     ) -> Iterator[Any]:
-        run = _Run(context, declared)
+        run = _Run(context, declared, rewrites=config.shards.rewrite)
         for stage in stages:
             if declared.key(stage) in context.selected_asset_keys:
                 yield from _make(run, stage, getattr(config, stage, None), storage, spark)
@@ -78,9 +78,10 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
 class _Run:
     """One execution of the op: the facts of its stages, and whether it makes anything anew."""
 
-    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration, *, rewrites: bool) -> None:
         self.context, self.declared = context, declared
         self.is_anew = False
+        self.reads_again = rewrites or is_reexecuted_whole(context.run)
         self._facts: dict[Stage, Facts] = {}
 
     def facts(self, stage: Stage) -> Facts:
@@ -117,6 +118,7 @@ def _make(
         upstream={each: run.facts(each) for each in _needs(declared, stage)},
         last=facts_of(last) if last is not None else {},
         partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
+        reads_again=run.reads_again,
     )
     result: StageResult = _STAGES[stage](step, config, storage, spark)
     run.keep(stage, result.facts)

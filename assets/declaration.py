@@ -54,12 +54,20 @@ class Source(dg.Model, dg.Resolvable):
     path_column: str = Field(default="path", description="Of the manifest.")
     label_column: str = Field(default="label", description="Of the manifest.")
     table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
-    format: Literal["delta", "iceberg", "parquet"] | None = Field(
+    format: Literal["delta", "iceberg", "parquet", "orc", "csv", "json", "text"] | None = Field(
         default=None, description="Of a table given by its address; a name in the catalogue needs none."
+    )
+    options: dict[str, str] = Field(
+        default={}, description='Of Spark\'s reader of a table given by its address, such as {header: "true"} of CSV.'
     )
     sql: str | None = Field(default=None, description="A query of Spark SQL.")
     dataframe: str | None = Field(
         default=None, description="module:function, called with the Spark session; returns a DataFrame."
+    )
+    version: str | None = Field(
+        default=None,
+        description="Of rows: module:function without arguments that needs no Spark; returns a text, another one "
+        "whenever the rows are others, or None. While it is the same, no rows are read.",
     )
     drawn: Drawn | None = Field(default=None, description="A generated example set.")
 
@@ -73,6 +81,12 @@ class Source(dg.Model, dg.Resolvable):
             raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
         if self.dataframe:
             _require_import_path("dataframe", self.dataframe)
+        if self.version:
+            _require_import_path("version", self.version)
+        if self.version and self.kind == "images":
+            raise ValueError("`version` needs a source of rows (table, sql, dataframe)")
+        if self.options and self.format is None:
+            raise ValueError("`options` are those of the reader of a table given by its address: give its `format`")
         return self
 
     @property

@@ -17,8 +17,9 @@ from assets.declaration import Declaration
 from assets.places import Place, place_of
 from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import Value, table
+from assets.sources.functions import function_digest, preview_function
 from assets.sources.inventory import load_inventory
-from assets.sources.rows import function_digest, preview_function, read_again
+from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource

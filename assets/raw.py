@@ -11,25 +11,29 @@ from assets.reports.tables import table
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
-from assets.sources.rows import (
-    RowsConfig,
-    column_schema,
-    identify_partitions,
-    read_frame,
-    rows_config,
-    watched_digest,
-)
+from assets.sources.rows import column_schema, identify_partitions, read_frame
+from assets.sources.rows_config import RowsConfig, rows_config
+from assets.sources.unchanged import UNCHANGED_WHILE, certain_state, source_state
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
-from smalti.errors import StoreNotFound
+from smalti.errors import StoreError, StoreNotFound
 from smalti.spark import ImageFolder
 from smalti.spark.rows import identity_of
+from smalti.spark.table_state import TableState
 from smalti.storage import open_store
 
 _CODE_VERSION = "1"
 _IMAGES = "The images to learn from: an inventory of names, labels, sizes and modification marks."
 _ROWS = "The rows as Spark reads them: their columns, and a digest of what they are."
+_OF_ROWS = (
+    "digest",
+    "how the source is identified",
+    "facts of the source",
+    "dagster/row_count",
+    "dagster/column_schema",
+    UNCHANGED_WHILE,
+)
 _SHOWN_CLASSES = 10
 _SHOWN_PER_CLASS = 8
 
@@ -94,11 +98,48 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
 
 
 def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
-    declared = step.declared
-    watched = watched_digest(declared, config, storage)  # before the rows are read, so that no change is missed
+    # Before the rows are read, so that no change is missed. Of partitions, those of the run are always read.
+    state = _state_of(step, config, storage) if step.partitions is None else None
+    is_known = state is not None and state.is_certain and step.last.get(UNCHANGED_WHILE) == state.digest
+    if is_known and not step.reads_again and not overrides(config):
+        news = "nothing changed: no rows were read, and no Spark was started"
+        found = {name: step.last[name] for name in _OF_ROWS if name in step.last}
+    else:
+        found = _read_rows(step, config, storage, spark)
+        news = "read again: the same rows" if step.last.get("digest") == found["digest"] else "read: other rows"
+        if state is not None and state.is_certain and certain_state(step.declared, config, storage) == state.digest:
+            found[UNCHANGED_WHILE] = state.digest
+    step.log.info(news)
+    digest = str(found["digest"])
+    return StageResult(
+        data_version=digest,
+        tags={"source": digest},
+        metadata={
+            "source": config.described,
+            "form": config.form,
+            "reads": config.source,
+            "since the last time": news,
+            **({"watched": state.digest} if state is not None else {}),
+            **found,
+            **overrides(config),
+        },
+    )
+
+
+def _state_of(step: StageInput, config: RowsConfig, storage: StorageResource) -> TableState | None:
+    """Return the state of the source; None if only Spark knows it."""
+    try:
+        return source_state(step.declared, config, storage)
+    except StoreError as error:
+        step.log.info("the source cannot be listed without Spark, so that its rows are read: %s", error)
+        return None
+
+
+def _read_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> dict[str, Any]:
+    """Return the identity and the columns of the rows as Spark reads them now."""
+    declared, of_partitions = step.declared, {}
     with spark.session(step.log.info) as session:
         frame = read_frame(session, declared, config)
-        of_partitions: dict[str, Any] = {}
         if step.partitions is None:
             found = identity_of(frame)
         else:
@@ -106,23 +147,14 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             of_partitions = {PARTITIONS: read.save(inventories_of(declared, storage))}
             step.log.info("%s", describe_partitions(read))
         schema = column_schema(frame)
-    return StageResult(
-        data_version=found.digest,
-        tags={"source": found.digest},
-        metadata={
-            "source": config.described,
-            "form": config.form,
-            "reads": config.source,
-            "digest": found.digest,
-            "how the source is identified": found.how,
-            **({"watched": watched} if watched is not None else {}),
-            **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
-            **({"dagster/row_count": found.rows} if found.rows is not None else {}),
-            "dagster/column_schema": schema,
-            **of_partitions,
-            **overrides(config),
-        },
-    )
+    return {
+        "digest": found.digest,
+        "how the source is identified": found.how,
+        **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
+        **({"dagster/row_count": found.rows} if found.rows is not None else {}),
+        "dagster/column_schema": schema,
+        **of_partitions,
+    }
 
 
 def _inventory_of(facts: Facts, declared: Declaration, storage: StorageResource) -> ImageFolder | None:

@@ -14,7 +14,8 @@ from assets.prepared import prepared_of, rows_digest
 from assets.reports.tables import Value, table
 from assets.sources.inventory import inventories_of
 from assets.sources.partitions import PARTITIONS, ReadPartitions
-from assets.sources.rows import WriteRows, publish_partitions, publish_rows, read_again
+from assets.sources.row_shards import WriteRows, publish_partitions, publish_rows
+from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
