@@ -152,7 +152,12 @@ class Split(dg.Model, dg.Resolvable):
     """The split of the rows: by a stable hash into shares, or by a column."""
 
     validation: Share = 0.2
-    test: Share = Field(default=0.0, description="Rows only.")
+    test: Share = Field(default=0.0, description="Share that is kept for a test after training.")
+    fixed: bool = Field(
+        default=False,
+        description="Images only: a hash of its path alone decides the split of a file, so that none changes it when "
+        "others come or go, and shares are met on average; always so with `test`, and of rows.",
+    )
     key: str | None = Field(
         default=None, description="Rows only: column that is hashed, so that equal values stay together; else all."
     )
@@ -372,8 +377,8 @@ def _refuse_for_images(declared: Declaration) -> None:
     split, columns = declared.split, declared.shards.columns
     if declared.function is not None:
         raise ValueError("`prepare.function` needs a source of rows (table, sql, dataframe); images take `image`")
-    if split.test or split.key or split.column:
-        raise ValueError("`split` of images knows `validation` and `seed` only")
+    if split.key or split.column:
+        raise ValueError("`split.key` and `split.column` need a source of rows: images are split by their paths")
     if declared.shards.nulls:
         raise ValueError("`shards.nulls` needs a source of rows: prepared images have no nulls")
     if columns is not None and not _IMAGE_COLUMNS.keys() <= columns.keys():
@@ -386,6 +391,8 @@ def _refuse_for_rows(declared: Declaration) -> None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
     if declared.train is not None:
         raise ValueError("`train` needs a source of images: the shipped task is image classification")
+    if declared.split.fixed:
+        raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")
 
 
 def _refuse_partitions(declared: Declaration) -> None:

@@ -52,6 +52,10 @@ class PreparedConfig(dg.Config):
     image_size: int = Field(default=96, ge=8, le=4096, description="Side of the square, in pixels.")
     quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
     validation_fraction: float = Field(default=0.2, ge=0, lt=1, description="Share of every class that is held out.")
+    test_fraction: float = Field(default=0.0, ge=0, lt=1, description="Share that is kept for a test after training.")
+    fixed_splits: bool = Field(
+        default=False, description="No file changes its split when others come or go; always so with test_fraction."
+    )
     on_bad_image: OnBadImage = Field(
         default=OnBadImage.fail, description="fail: name all bad files and stop; skip: leave them out and count them."
     )
@@ -63,6 +67,8 @@ class PreparedConfig(dg.Config):
             size=self.image_size,
             quality=self.quality,
             validation_fraction=self.validation_fraction,
+            test_fraction=self.test_fraction,
+            fixed_splits=self.fixed_splits,
             on_bad_image=self.on_bad_image.value,
             seed=self.seed,
         )
@@ -90,6 +96,8 @@ def prepared_config(declared: Declaration) -> type[dg.Config] | None:
         image_size=declared.image.size,
         quality=declared.image.quality,
         validation_fraction=declared.split.validation,
+        test_fraction=declared.split.test,
+        fixed_splits=declared.split.fixed,
         on_bad_image=OnBadImage(declared.image.on_bad_image),
         seed=declared.split.seed,
     )
@@ -189,7 +197,7 @@ def _metadata(done: PreparedUpdate, seconds: float) -> dict[str, Any]:
                 dg.TableColumn("class_name", "string"),
                 dg.TableColumn("width", "int", description="pixels"),
                 dg.TableColumn("height", "int", description="pixels"),
-                dg.TableColumn("split", "string", description="train or validation"),
+                dg.TableColumn("split", "string", description="train, validation or test"),
                 dg.TableColumn("path", "string", description="relative to the source"),
             ]
         ),

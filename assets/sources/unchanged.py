@@ -25,9 +25,11 @@ def source_state(declared: Declaration, config: RowsConfig, storage: StorageReso
     """
     source, is_declared = declared.source, (config.form, config.source) == (declared.source.form, declared.source.text)
     if source.version is not None and is_declared:
-        version = load_function(source.version)()
+        version, is_certain = load_function(source.version)(), True
         code = function_digest(config.source) if config.form == "dataframe" else ""
-        found, is_certain = f"{version} {code}", bool(version)
+        if not version:
+            return None
+        found = f"{version} {code}"
     elif config.form == "table" and source.format is not None:
         address = expand(config.source)
         state = table_state(address, source.format, storage_options=storage.options_for(address))

@@ -1,6 +1,6 @@
 """The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image.
 
-`held_out` chooses the files for validation.
+`held_out` chooses the files for validation; `fixed_split` decides each file by itself.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from smalti.storage.redact import redact, redact_address
 _NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # files that file managers leave in folders of images
 TRAIN = "train"
 VALIDATION = "validation"
+TEST = "test"
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,17 @@ def held_out(paths: Iterable[str], *, fraction: float, seed: int) -> frozenset[s
         return frozenset()
     count = min(max(1, round(fraction * len(ranked))), len(ranked) - 1)
     return frozenset(ranked[:count])
+
+
+def fixed_split(path: str, *, validation: float, test: float, seed: int) -> str:
+    """Return the split of a file, decided by a hash of seed and path alone: other files never change it.
+
+    Shares of the whole, 0 to 1, are met on average only.
+    """
+    place = int.from_bytes(place_key(path, seed), "big") / (1 << 128)
+    if place < validation:
+        return VALIDATION
+    return TEST if place < validation + test else TRAIN
 
 
 def place_key(path: str, seed: int) -> bytes:

@@ -41,7 +41,7 @@ def table_state(
     folder is a link, which listings do not follow, or a log is unusual: one whose newest commit only a catalog knows.
 
     Args:
-        address: The folder.
+        address: The folder; or one file on this machine.
         kind: `delta`, `iceberg`, or any other format of Spark's.
         storage_options: Credentials and endpoint of the store.
         clock: Seconds since 1970.
@@ -51,7 +51,7 @@ def table_state(
     """
     store, now = open_store(address, storage_options), clock()
     below = {"delta": "_delta_log", "iceberg": "metadata"}.get(kind, "")
-    listed = list(store.list(below))
+    listed = list(store.list(below)) or _one_file(store)
     if kind == "delta":
         decisive = _delta_commit(listed)
     elif kind == "iceberg":
@@ -75,6 +75,15 @@ def _iceberg_metadata(store: Store, listed: list[ObjectInfo]) -> list[ObjectInfo
     """Return the current metadata file; nothing if it is not known."""
     found = iceberg_metadata(store)
     return [item for item in listed if found is not None and item.key == found[0]]
+
+
+def _one_file(store: Store) -> list[ObjectInfo]:
+    """Return the file at the address, if that is none of a folder; only on this machine."""
+    inside = store.local_path("any")
+    if inside is None or not inside.parent.is_file():
+        return []
+    stat = inside.parent.stat()
+    return [ObjectInfo(inside.parent.name, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime)]
 
 
 def _has_linked_folders(store: Store) -> bool:
