@@ -68,7 +68,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     if step.partitions is None:
         folder = find_images(declared, config, storage)
     else:
-        folder, read = read_partitions(declared, config.address, step.partitions, storage)
+        folder, read = read_partitions(declared, config.address, step.partitions, storage, last=last)
         step.log.info("%s", describe_partitions(read))
         partitions = {PARTITIONS: read.save(place)}
     step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
@@ -98,10 +98,9 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
 
 
 def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
-    # Before the rows are read, so that no change is missed. Of partitions, those of the run are always read.
-    state = _state_of(step, config, storage) if step.partitions is None else None
+    state = _state_of(step, config, storage)  # before the rows are read, so that no change is missed
     is_known = state is not None and state.is_certain and step.last.get(UNCHANGED_WHILE) == state.digest
-    if is_known and not step.reads_again and not overrides(config):
+    if is_known and step.partitions is None and not step.reads_again and not overrides(config):
         news = "nothing changed: no rows were read, and no Spark was started"
         found = {name: step.last[name] for name in _OF_ROWS if name in step.last}
     else:

@@ -9,8 +9,11 @@ from typing import Any
 
 from assets.declaration import Declaration
 from assets.sources.functions import function_digest, load_for_tasks
-from assets.sources.rows import partition_column, read_frame, rows_of
+from assets.sources.inventory import inventories_of
+from assets.sources.partitions import PARTITIONS, ReadPartitions
+from assets.sources.rows import is_as_read, partition_column, read_frame, rows_of
 from assets.sources.rows_config import RowsConfig
+from resources.storage import StorageResource
 from smalti.catalog import Manifest
 from smalti.catalog.header import read_header
 from smalti.spark import SourceFile, dataframe_to_mds, reshard_files
@@ -22,6 +25,7 @@ from smalti.storage import open_store
 SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
 DataFrame = Any
 
+_GENERATION = "generation"  # in the lineage: shards of another one, from before the last rewrite, are not reused
 _RECIPE = 1  # another number when the same rows and options would give other shards
 
 
@@ -41,7 +45,7 @@ class WriteRows:
         """Return a name that is equal for equal rows and options."""
         declared = self.declared
         facts = [_RECIPE, self.rows, self.compression, list(self.hashes), self.size_limit]
-        facts += [declared.columns, declared.shards.nulls, declared.split.model_dump(mode="json"), declared.function]
+        facts += [declared.columns, declared.shards.nulls, _split_facts(declared), declared.function]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
     def options(self, target: Target) -> dict[str, Any]:
@@ -91,9 +95,10 @@ def publish_partitions(
     write: WriteRows,
     target: Target,
     source: Mapping[str, Any],
-    digests: Mapping[str, str],
+    storage: StorageResource,
     *,
     lineage: Mapping[str, Any],
+    is_rewrite: bool = False,
 ) -> Manifest:
     """Publish a version with the rows of all partitions; only those of new and changed ones are read and written.
 
@@ -102,21 +107,26 @@ def publish_partitions(
         write: how the rows are written.
         target: the shard set.
         source: facts of `raw`.
-        digests: of the rows of all partitions, by key.
+        storage: where it is said what was read of each partition.
         lineage: kept in the manifest.
+        is_rewrite: True reads and writes the rows of all partitions again.
 
     Raises:
         dg.Failure: a partition changed since `raw` has read it.
     """
-    declared, split = write.declared, write.declared.split
-    column, split_column = partition_column(declared), split.column or SPLIT
+    declared, read = write.declared, ReadPartitions.load(inventories_of(write.declared, storage), source[PARTITIONS])
+    column, split_column = partition_column(declared), declared.split.column or SPLIT
+    before = str(target.newest.lineage.get(_GENERATION, "")) if target.newest is not None else ""
+    generation = {_GENERATION: found} if (found := secrets.token_hex(8) if is_rewrite else before) else {}
     transform = None
     if declared.function is not None:
         transform = by_split(by_split(load_for_tasks(session, declared.function), split_column), column)
 
     def prepare(session: SparkSession, keys: Sequence[str]) -> DataFrame:
         frame = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"]))
-        return _prepared(rows_of(frame, declared, {key: digests[key] for key in keys}), declared, transform)
+        known = read.own if is_as_read(declared, source, storage) else ()
+        rows = rows_of(frame, declared, {key: read.all[key] for key in keys}, known=known)
+        return _prepared(rows, declared, transform)
 
     columns = declared.columns
     if columns is not None:
@@ -127,16 +137,21 @@ def publish_partitions(
     code = function_digest(declared.function) if declared.function is not None else None
     return reshard_files(
         session,
-        [SourceFile(key, digest) for key, digest in digests.items()],
+        [SourceFile(key, digest) for key, digest in read.all.items()],
         target.url,
         prepare=prepare,
-        recipe=[_RECIPE, split.model_dump(mode="json"), code],
+        recipe=[_RECIPE, _split_facts(declared), code, *generation.values()],
         path_column=column,
         columns=columns,
         partition_by=split_column,
-        lineage={"write": write.write_id, **lineage},
+        lineage={"write": write.write_id, **generation, **lineage},
         **write.options(target),
     )
+
+
+def _split_facts(declared: Declaration) -> dict[str, Any]:
+    """Return what decides the split of a row."""
+    return declared.split.model_dump(mode="json", exclude={"fixed"})  # of images
 
 
 def _prepared(frame: DataFrame, declared: Declaration, transform: Transform | None) -> DataFrame:

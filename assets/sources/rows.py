@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import dagster as dg
@@ -76,8 +76,9 @@ def read_again(
     frame = read_frame(session, declared, config)
     if PARTITIONS in facts:
         read = ReadPartitions.load(inventories_of(declared, storage), facts[PARTITIONS])
-        return rows_of(frame, declared, {key: digest for key, digest in read.own.items() if digest})
-    if UNCHANGED_WHILE in facts and facts[UNCHANGED_WHILE] == certain_state(declared, config, storage):
+        digests = {key: digest for key, digest in read.own.items() if digest}
+        return rows_of(frame, declared, digests, known=digests if is_as_read(declared, facts, storage) else ())
+    if is_as_read(declared, facts, storage):
         return frame
     found = identity_of(frame).digest
     if found != facts["digest"]:
@@ -85,15 +86,26 @@ def read_again(
     return frame
 
 
-def rows_of(frame: DataFrame, declared: Declaration, digests: Mapping[str, str]) -> DataFrame:
+def is_as_read(declared: Declaration, facts: Mapping[str, Any], storage: StorageResource) -> bool:
+    """Return whether a source is known, without Spark, to be as a materialisation of `raw` has read it."""
+    config = RowsConfig(form=facts["form"], source=facts["reads"])
+    return UNCHANGED_WHILE in facts and facts[UNCHANGED_WHILE] == certain_state(declared, config, storage)
+
+
+def rows_of(
+    frame: DataFrame, declared: Declaration, digests: Mapping[str, str], *, known: Collection[str] = ()
+) -> DataFrame:
     """Return the rows of some partitions, given by their keys, if they still have these digests.
+
+    Those in `known` are not read for that.
 
     Raises:
         dg.Failure: they changed.
     """
     column = partition_column(declared)
-    found = identities_in(frame, column, digests)
-    for key, before in digests.items():
+    checked = {key: digest for key, digest in digests.items() if key not in known}
+    found = identities_in(frame, column, checked) if checked else {}
+    for key, before in checked.items():
         now = found[key].digest if key in found else ""
         if before != now:
             raise _changed(declared, f"partition {key} of {declared.source.text}", before, now)

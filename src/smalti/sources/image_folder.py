@@ -168,6 +168,31 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     return ImageFolder(source, files, classes, _digest(files), options)
 
 
+def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, ImageFolder]:
+    """Return again the inventories of some of the folders that `join_folders` has joined, by key.
+
+    Args:
+        joint: the result of `join_folders`.
+        folders: paths below its source by key; all of the same depth.
+    """
+    depth = next((path.count("/") + 1 for path in folders.values()), 0)
+    keys = {path: key for key, path in folders.items()}
+    found: dict[str, list[ImageFile]] = {key: [] for key in folders}
+    for file in joint.files:
+        parts = file.path.split("/", depth)
+        if (key := keys.get("/".join(parts[:depth]))) is not None:
+            found[key].append(replace(file, path=parts[depth]))
+    return {key: _one_of(joint, folders[key], files) for key, files in found.items()}
+
+
+def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> ImageFolder:
+    """Return the inventory of one of the joined folders, with its own classes."""
+    named = [(file, joint.classes[file.label]) for file in files]
+    classes = tuple(sorted({name for _, name in named}))
+    own = tuple(replace(file, label=classes.index(name)) for file, name in named)
+    return ImageFolder(f"{joint.source}/{below}", own, classes, _digest(own), joint.storage_options)
+
+
 def _is_hidden(key: str) -> bool:
     parts = key.split("/")
     return any(part.startswith(".") for part in parts) or parts[-1] in _NOT_IMAGES
