@@ -250,7 +250,8 @@ class Automation(dg.Model, dg.Resolvable):
     reshard: str | None = Field(default="0 3 * * *", description="Cron expression, or null for no schedule.")
     timezone: str = "UTC"
     watch: Watch | None = Field(
-        default=Watch(), description="Null for no sensor; of images, and of tables given by address."
+        default=Watch(),
+        description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
     )
     train_on_new_version: bool = True
 
