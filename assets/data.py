@@ -22,6 +22,7 @@ from assets.raw import raw_config, raw_spec, raw_stage
 from assets.shard_tags import release_ended_trainings
 from assets.shards import shards_config, shards_spec, shards_stage
 from assets.sources.partitions import read_before
+from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -116,9 +117,8 @@ def _make(
         context.run.run_id,
         context.log,
         upstream={each: run.facts(each) for each in _needs(declared, stage)},
-        last=facts_of(last) if last is not None else {},
+        last=_facts_before(run, last),
         partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
-        reads_again=run.reads_again,
     )
     result: StageResult = _STAGES[stage](step, config, storage, spark)
     run.keep(stage, result.facts)
@@ -131,6 +131,12 @@ def _make(
         if shown:
             context.log_event(dg.AssetObservation(key, metadata=shown))
     yield dg.MaterializeResult(asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=metadata)
+
+
+def _facts_before(run: _Run, last: dg.EventLogEntry | None) -> Facts:
+    """Return the facts of the materialisation before; without what would spare reading, where all is to be read."""
+    facts = facts_of(last) if last is not None else {}
+    return {name: fact for name, fact in facts.items() if not (run.reads_again and name == UNCHANGED_WHILE)}
 
 
 def _long(metadata: Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
 def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
     state = _state_of(step, config, storage)  # before the rows are read, so that no change is missed
     is_known = state is not None and state.is_certain and step.last.get(UNCHANGED_WHILE) == state.digest
-    if is_known and step.partitions is None and not step.reads_again and not overrides(config):
+    if is_known and step.partitions is None and not overrides(config):
         news = "nothing changed: no rows were read, and no Spark was started"
         found = {name: step.last[name] for name in _OF_ROWS if name in step.last}
     else:

@@ -40,8 +40,6 @@ class StageInput:
     """Facts of the materialisation before this one; empty if there is none."""
     partitions: RunPartitions | None = None
     """Of the run; None for a data set without any."""
-    reads_again: bool = False
-    """True if a person wants nothing to be taken over from earlier runs, such as by `rewrite`."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def publish_partitions(
         dg.Failure: a partition changed since `raw` has read it.
     """
     declared, read = write.declared, ReadPartitions.load(inventories_of(write.declared, storage), source[PARTITIONS])
-    column, split_column = partition_column(declared), declared.split.column or SPLIT
+    digests, column, split_column = read.all, partition_column(declared), declared.split.column or SPLIT
     before = str(target.newest.lineage.get(_GENERATION, "")) if target.newest is not None else ""
     generation = {_GENERATION: found} if (found := secrets.token_hex(8) if is_rewrite else before) else {}
     transform = None
@@ -125,7 +125,7 @@ def publish_partitions(
     def prepare(session: SparkSession, keys: Sequence[str]) -> DataFrame:
         frame = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"]))
         known = read.own if is_as_read(declared, source, storage) else ()
-        rows = rows_of(frame, declared, {key: read.all[key] for key in keys}, known=known)
+        rows = rows_of(frame, declared, {key: digests[key] for key in keys}, known=known)
         return _prepared(rows, declared, transform)
 
     columns = declared.columns
@@ -137,7 +137,7 @@ def publish_partitions(
     code = function_digest(declared.function) if declared.function is not None else None
     return reshard_files(
         session,
-        [SourceFile(key, digest) for key, digest in read.all.items()],
+        [SourceFile(key, digest) for key, digest in digests.items()],
         target.url,
         prepare=prepare,
         recipe=[_RECIPE, _split_facts(declared), code, *generation.values()],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from smalti.errors import StoreNotFound
 from smalti.spark.table_state import TableState, table_state
 from smalti.storage import open_store
 from tests.spark.lineage.lakes import iceberg_catalog, lake
@@ -51,8 +52,12 @@ def test_a_state_is_not_certain_in_the_seconds_after_a_put_since_another_one_may
     assert table_state(files, "parquet", clock=lambda: put + 4).is_certain
 
 
-def test_a_state_is_not_certain_of_a_linked_folder_nor_where_nothing_is_listed(files: Path, tmp_path: Path) -> None:
-    assert not state(tmp_path / "t" / "day=*").is_certain
+def test_a_state_is_not_certain_of_a_linked_folder_and_there_is_none_where_nothing_is_listed(
+    files: Path, tmp_path: Path
+) -> None:
+    for wrong in ("day=*", "gone"):
+        with pytest.raises(StoreNotFound, match="has no file of a table"):
+            state(tmp_path / "t" / wrong)
     assert state(tmp_path / "t" / "day=a" / "part.parquet").is_certain, "one file"
     (tmp_path / "other").mkdir()
     (files / "day=c").symlink_to(tmp_path / "other")

@@ -5,6 +5,7 @@ own folders, and not where packages are installed, are pickled by value instead.
 does not travel.
 """
 
+import os
 import pickle
 import site
 import sys
@@ -46,6 +47,8 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
 
 
 def _is_local(session: "SparkSession") -> bool:
+    if ".connect." in type(session).__module__ or os.environ.get("DATABRICKS_RUNTIME_VERSION"):
+        return False  # its server or cluster has a folder and an environment of its own
     master = session.conf.get("spark.master", "")
     return master == "local" or str(master).startswith("local[")
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smalti.errors import StoreNotFound
 from smalti.spark.lineage import iceberg_metadata, newest_delta_version
 from smalti.storage import ObjectInfo, Store, open_store
+from smalti.storage.redact import redact
 
 _SETTLED_SECONDS = 3.0  # some stores keep times in seconds: a file may change twice in one, and keep its size
 
@@ -37,7 +39,7 @@ def table_state(
 ) -> TableState:
     """Return the state of the table in a folder.
 
-    It is not certain where nothing is listed, a file has neither ETag nor time, a file was put in these seconds, a
+    It is not certain where a file has neither ETag nor time, a file was put in these seconds, a
     folder is a link, which listings do not follow, or a log is unusual: one whose newest commit only a catalog knows.
 
     Args:
@@ -47,11 +49,14 @@ def table_state(
         clock: Seconds since 1970.
 
     Raises:
+        StoreNotFound: Nothing is listed: there is no such folder, or it is empty, or the address has a pattern.
         StoreError: The folder cannot be listed.
     """
     store, now = open_store(address, storage_options), clock()
     below = {"delta": "_delta_log", "iceberg": "metadata"}.get(kind, "")
     listed = list(store.list(below)) or _one_file(store)
+    if not listed:
+        raise StoreNotFound(f"{redact(store.url)} has no file of a table: check the address, the mount and the format")
     if kind == "delta":
         decisive = _delta_commit(listed)
     elif kind == "iceberg":
