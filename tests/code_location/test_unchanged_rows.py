@@ -30,7 +30,7 @@ def spark() -> Iterator[Any]:
 
 def age(folder: Path) -> None:
     """Make the files of a folder a minute older: of those that were put just now, the state is not certain."""
-    for path in folder.rglob("*.parquet"):
+    for path in filter(Path.is_file, folder.rglob("*")):
         os.utime(path, ns=(1, path.stat().st_mtime_ns - 60 * 10**9))
 
 
@@ -58,14 +58,16 @@ def test_an_unchanged_table_starts_no_spark_and_a_file_of_equal_size_is_read_aga
     assert rows.run()["raw"][NEWS] == "read again: the same rows"  # it was put just now
 
 
-def test_rewrite_an_override_and_a_re_execution_of_all_read_an_unchanged_table_again(
+def test_rewrite_an_override_and_a_re_execution_of_all_read_unchanged_files_of_csv_again(
     instance: dg.DagsterInstance, storage: StorageResource, spark: Any, tmp_path: Path
 ) -> None:
-    write(tmp_path / "table", 1, 2, 3, 4)
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "a.csv").write_text("number,kind\n1,odd\n2,even\n")
     age(tmp_path / "table")
-    source = Source(table=str(tmp_path / "table"), format="parquet")
+    source = Source(table=str(tmp_path / "table"), format="csv", options={"header": "true"})
     rows = Rows(instance, storage, source=source, split=Split(validation=0))
     rows.run()
+    assert [row["number"] for row in rows.stored("train")] == ["1", "2"]
     rows.run(spark=NoSpark())
     rows.run(spark=NoSpark(), fails=True, raw={"source": f"{tmp_path}/./table"})
     rows.run(spark=NoSpark(), fails=True, shards={"rewrite": True})
