@@ -1,12 +1,12 @@
 """Functions of the user on executors that cannot import their modules: separate processes, and Spark Connect."""
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from smalti.spark.session import detect_java
 
 SECONDS = 240
 TEXT = """
