@@ -67,7 +67,7 @@ def test_rewrite_an_override_and_a_re_execution_of_all_read_unchanged_files_of_c
     source = Source(table=str(tmp_path / "table"), format="csv", options={"header": "true"})
     rows = Rows(instance, storage, source=source, split=Split(validation=0))
     rows.run()
-    assert [row["number"] for row in rows.stored("train")] == ["1", "2"]
+    assert {row["number"]: row["kind"] for row in rows.stored("train")} == {"1": "odd", "2": "even"}
     rows.run(spark=NoSpark())
     rows.run(spark=NoSpark(), fails=True, raw={"source": f"{tmp_path}/./table"})
     rows.run(spark=NoSpark(), fails=True, shards={"rewrite": True})

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from smalti.spark.session import detect_java
+from tests.spark.writing.connect_program import connect_turn
 
 SECONDS = 240
 TEXT = """
@@ -35,13 +36,15 @@ def project(tmp_path):
 
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
 def test_executors_run_functions_of_modules_that_they_cannot_import(project, master):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.nightly.shipped", master, str(project)],
-        env={**os.environ, "JAVA_HOME": str(detect_java().home), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    settings = {"JAVA_HOME": str(detect_java().home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with connect_turn():
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.nightly.shipped", master, str(project)],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
     assert done.stdout.splitlines()[-1:] == ["[11, 21, 31, 41]"], done.stdout[-3000:] + done.stderr[-3000:]
     assert ("connect" in done.stdout) is (master == "connect")
