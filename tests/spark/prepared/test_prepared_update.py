@@ -334,6 +334,18 @@ def test_the_files_of_a_version_hold_exactly_its_rows_and_are_joined_by_path(tmp
     assert "tulips/0.jpg" in ds.dataset(first.images).to_table(columns=["path"])["path"].to_pylist()
 
 
+def test_photos_keep_their_split_when_others_come_if_a_share_is_kept_for_a_test(preparer):
+    options = PrepareOptions(size=16, validation_fraction=0.25, test_fraction=0.25)
+    before = {path: split for path, (_, split, _) in rows_of(preparer.update(options).table).items()}
+    for number in range(4, 8):
+        put(preparer.source / "daisy" / f"{number}.jpg", photo("daisy", number))
+    done = preparer.update(options)
+    after = {path: split for path, (_, split, _) in rows_of(done.table).items()}
+    assert after.items() >= before.items()
+    assert (len(before), len(after), done.prepared) == (12, 16, 4)
+    assert set(done.table.counts) == {"train", "validation", "test"}
+
+
 def test_duckdb_reads_a_version_by_the_line_of_the_documentation(tmp_path, preparer):
     duckdb = pytest.importorskip("duckdb")
     table = Preparer(preparer.source, LocalStore(tmp_path / "prepared")).update().table
