@@ -15,13 +15,14 @@ from assets.checks.check import evaluate
 from assets.checks.content import build_prepared_checks, build_raw_checks
 from assets.checks.shards import build_shard_checks
 from assets.declaration import Declaration, Stage
-from assets.lineage import facts_of, latest, made_before, tag_run, upstream
+from assets.lineage import facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
 from assets.places import shards_of
 from assets.prepared import prepared_config, prepared_spec, prepared_stage
 from assets.raw import raw_config, raw_spec, raw_stage
 from assets.shard_tags import release_ended_trainings
 from assets.shards import shards_config, shards_spec, shards_stage
 from assets.sources.partitions import read_before
+from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -63,7 +64,7 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
     def data(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: SparkResource
     ) -> Iterator[Any]:
-        run = _Run(context, declared)
+        run = _Run(context, declared, rewrites=config.shards.rewrite)
         for stage in stages:
             if declared.key(stage) in context.selected_asset_keys:
                 yield from _make(run, stage, getattr(config, stage, None), storage, spark)
@@ -78,9 +79,10 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
 class _Run:
     """One execution of the op: the facts of its stages, and whether it makes anything anew."""
 
-    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration, *, rewrites: bool) -> None:
         self.context, self.declared = context, declared
         self.is_anew = False
+        self.reads_again = rewrites or is_reexecuted_whole(context.run)
         self._facts: dict[Stage, Facts] = {}
 
     def facts(self, stage: Stage) -> Facts:
@@ -115,7 +117,7 @@ def _make(
         context.run.run_id,
         context.log,
         upstream={each: run.facts(each) for each in _needs(declared, stage)},
-        last=facts_of(last) if last is not None else {},
+        last=_facts_before(run, last),
         partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
     )
     result: StageResult = _STAGES[stage](step, config, storage, spark)
@@ -129,6 +131,12 @@ def _make(
         if shown:
             context.log_event(dg.AssetObservation(key, metadata=shown))
     yield dg.MaterializeResult(asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=metadata)
+
+
+def _facts_before(run: _Run, last: dg.EventLogEntry | None) -> Facts:
+    """Return the facts of the materialisation before; without what would spare reading, where all is to be read."""
+    facts = facts_of(last) if last is not None else {}
+    return {name: fact for name, fact in facts.items() if not (run.reads_again and name == UNCHANGED_WHILE)}
 
 
 def _long(metadata: Mapping[str, Any]) -> list[str]:

@@ -56,12 +56,20 @@ class Source(dg.Model, dg.Resolvable):
     path_column: str = Field(default="path", description="Of the manifest.")
     label_column: str = Field(default="label", description="Of the manifest.")
     table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
-    format: Literal["delta", "iceberg", "parquet"] | None = Field(
+    format: Literal["delta", "iceberg", "parquet", "orc", "csv", "json", "text"] | None = Field(
         default=None, description="Of a table given by its address; a name in the catalogue needs none."
+    )
+    options: dict[str, str] = Field(
+        default={}, description='Of Spark\'s reader of a table given by its address, such as {header: "true"} of CSV.'
     )
     sql: str | None = Field(default=None, description="A query of Spark SQL.")
     dataframe: str | None = Field(
         default=None, description="module:function, called with the Spark session; returns a DataFrame."
+    )
+    version: str | None = Field(
+        default=None,
+        description="Of rows: module:function without arguments that needs no Spark; returns a text, another one "
+        "whenever the rows are others, or None. While it is the same, no rows are read.",
     )
     drawn: Drawn | None = Field(default=None, description="A generated example set.")
 
@@ -75,6 +83,12 @@ class Source(dg.Model, dg.Resolvable):
             raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
         if self.dataframe:
             _require_import_path("dataframe", self.dataframe)
+        if self.version:
+            _require_import_path("version", self.version)
+        if self.version and self.kind == "images":
+            raise ValueError("`version` needs a source of rows (table, sql, dataframe)")
+        if self.options and self.format is None:
+            raise ValueError("`options` are those of the reader of a table given by its address: give its `format`")
         return self
 
     @property
@@ -140,7 +154,12 @@ class Split(dg.Model, dg.Resolvable):
     """The split of the rows: by a stable hash into shares, or by a column."""
 
     validation: Share = 0.2
-    test: Share = Field(default=0.0, description="Rows only.")
+    test: Share = Field(default=0.0, description="Share that is kept for a test after training.")
+    fixed: bool = Field(
+        default=False,
+        description="Images only: a hash of its path alone decides the split of a file, so that none changes it when "
+        "others come or go, and shares are met on average; always so with `test`, and of rows.",
+    )
     key: str | None = Field(
         default=None, description="Rows only: column that is hashed, so that equal values stay together; else all."
     )
@@ -235,7 +254,8 @@ class Automation(dg.Model, dg.Resolvable):
     reshard: str | None = Field(default="0 3 * * *", description="Cron expression, or null for no schedule.")
     timezone: str = "UTC"
     watch: Watch | None = Field(
-        default=Watch(), description="Null for no sensor; of images, and of tables given by address."
+        default=Watch(),
+        description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
     )
     train_on_new_version: bool = True
 
@@ -389,8 +409,8 @@ def _refuse_for_images(declared: Declaration) -> None:
     split, columns = declared.split, declared.shards.columns
     if declared.function is not None:
         raise ValueError("`prepare.function` needs a source of rows (table, sql, dataframe); images take `image`")
-    if split.test or split.key or split.column:
-        raise ValueError("`split` of images knows `validation` and `seed` only")
+    if split.key or split.column:
+        raise ValueError("`split.key` and `split.column` need a source of rows: images are split by their paths")
     if declared.shards.nulls:
         raise ValueError("`shards.nulls` needs a source of rows: prepared images have no nulls")
     if columns is not None and not _IMAGE_COLUMNS.keys() <= columns.keys():
@@ -403,6 +423,8 @@ def _refuse_for_rows(declared: Declaration) -> None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
     if declared.train is not None:
         raise ValueError("`train` needs a source of images: the shipped task is image classification")
+    if declared.split.fixed:
+        raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")
 
 
 def _refuse_partitions(declared: Declaration) -> None:

@@ -195,6 +195,11 @@ def made_before(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> dg.Eve
     return None
 
 
+def is_reexecuted_whole(run: dg.DagsterRun) -> bool:
+    """Return whether a run is a re-execution that takes nothing over from the run before it."""
+    return run.parent_run_id is not None and RESUME_TAG not in run.tags
+
+
 def _taken_from(asset: dg.AssetKey) -> str:
     """Return the tag that holds the run whose materialisation of an asset was used."""
     return f"smalti/{'.'.join(asset.path)}.run"

@@ -18,8 +18,9 @@ from assets.places import Place, place_of
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
 from assets.reports.tables import Value, table
+from assets.sources.functions import function_digest, preview_function
 from assets.sources.inventory import load_inventory
-from assets.sources.rows import function_digest, preview_function, read_again
+from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -53,6 +54,10 @@ class PreparedConfig(dg.Config):
     image_size: int = Field(default=96, ge=8, le=4096, description="Side of the square, in pixels.")
     quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
     validation_fraction: float = Field(default=0.2, ge=0, lt=1, description="Share of every class that is held out.")
+    test_fraction: float = Field(default=0.0, ge=0, lt=1, description="Share that is kept for a test after training.")
+    fixed_splits: bool = Field(
+        default=False, description="No file changes its split when others come or go; always so with test_fraction."
+    )
     on_bad_image: OnBadImage = Field(
         default=OnBadImage.skip,
         description="skip: leave out files that are no images, up to max_bad_share; fail: stop if there is one.",
@@ -70,6 +75,8 @@ class PreparedConfig(dg.Config):
             size=self.image_size,
             quality=self.quality,
             validation_fraction=self.validation_fraction,
+            test_fraction=self.test_fraction,
+            fixed_splits=self.fixed_splits,
             on_bad_image="skip",
             seed=self.seed,
         )
@@ -97,6 +104,8 @@ def prepared_config(declared: Declaration) -> type[dg.Config] | None:
         image_size=declared.image.size,
         quality=declared.image.quality,
         validation_fraction=declared.split.validation,
+        test_fraction=declared.split.test,
+        fixed_splits=declared.split.fixed,
         on_bad_image=OnBadImage(declared.image.on_bad_image),
         max_bad_share=declared.checks.max_bad_share,
         seed=declared.split.seed,
@@ -201,7 +210,7 @@ def _metadata(done: PreparedUpdate, seconds: float) -> dict[str, Any]:
                 dg.TableColumn("class_name", "string"),
                 dg.TableColumn("width", "int", description="pixels"),
                 dg.TableColumn("height", "int", description="pixels"),
-                dg.TableColumn("split", "string", description="train or validation"),
+                dg.TableColumn("split", "string", description="train, validation or test"),
                 dg.TableColumn("path", "string", description="relative to the source"),
             ]
         ),

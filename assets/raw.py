@@ -13,27 +13,24 @@ from assets.reports.shown import ROWS, show_classes, show_images, show_rows, sho
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
-from assets.sources.rows import (
-    RowsConfig,
-    column_schema,
-    identify_partitions,
-    read_frame,
-    rows_config,
-    watched_digest,
-)
+from assets.sources.rows import column_schema, identify_partitions, read_frame
+from assets.sources.rows_config import RowsConfig, rows_config
+from assets.sources.unchanged import UNCHANGED_WHILE, certain_state, source_state
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
-from smalti.errors import StoreNotFound
+from smalti.errors import StoreError, StoreNotFound
 from smalti.spark import ImageFolder
 from smalti.spark.profile import profile_rows
 from smalti.spark.rows import identity_of
+from smalti.spark.table_state import TableState
 from smalti.storage import open_store
 
 _CODE_VERSION = "1"
 _IMAGES = "The images to learn from: an inventory of names, labels, sizes and modification marks."
 _ROWS = "The rows as Spark reads them: their columns, and a digest of what they are."
 _READS = 16  # images that are fetched at once
+_OF_ROWS = ("digest", "how_identified", "source_facts", "dagster/row_count", "dagster/column_schema", UNCHANGED_WHILE)
 
 
 def raw_spec(declared: Declaration) -> dg.AssetSpec:
@@ -66,7 +63,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     if step.partitions is None:
         folder = find_images(declared, config, storage)
     else:
-        folder, read = read_partitions(declared, config.address, step.partitions, storage)
+        folder, read = read_partitions(declared, config.address, step.partitions, storage, last=last)
         step.log.info("%s", describe_partitions(read))
         partitions = {PARTITIONS: read.save(place)}
     seconds = time.monotonic() - begin
@@ -98,11 +95,47 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
 
 
 def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
-    declared = step.declared
-    watched = watched_digest(declared, config, storage)  # before the rows are read, so that no change is missed
+    state = _state_of(step, config, storage)  # before the rows are read, so that no change is missed
+    is_known = state is not None and state.is_certain and step.last.get(UNCHANGED_WHILE) == state.digest
+    if is_known and step.partitions is None and not overrides(config):
+        news = "nothing changed: no rows were read, and no Spark was started"
+        found = {name: step.last[name] for name in _OF_ROWS if name in step.last} | shown_again(step.last, ROWS)
+    else:
+        found = _read_rows(step, config, storage, spark)
+        news = "read again: the same rows" if step.last.get("digest") == found["digest"] else "read: other rows"
+        if state is not None and state.is_certain and certain_state(step.declared, config, storage) == state.digest:
+            found[UNCHANGED_WHILE] = state.digest
+    step.log.info(news)
+    digest = str(found["digest"])
+    return StageResult(
+        data_version=digest,
+        tags={"source": digest},
+        metadata={
+            "source": config.described,
+            "form": config.form,
+            "reads": config.source,
+            "what_was_done": news,
+            **({"watched": state.digest} if state is not None else {}),
+            **found,
+            **overrides(config),
+        },
+    )
+
+
+def _state_of(step: StageInput, config: RowsConfig, storage: StorageResource) -> TableState | None:
+    """Return the state of the source; None if only Spark knows it."""
+    try:
+        return source_state(step.declared, config, storage)
+    except StoreError as error:
+        step.log.info("the source cannot be listed without Spark, so that its rows are read: %s", error)
+        return None
+
+
+def _read_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> dict[str, Any]:
+    """Return the identity and the columns of the rows as Spark reads them now."""
+    declared, of_partitions = step.declared, {}
     with spark.session(step.log.info) as session:
         frame = read_frame(session, declared, config)
-        of_partitions: dict[str, Any] = {}
         if step.partitions is None:
             found = identity_of(frame)
         else:
@@ -112,24 +145,15 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
         schema = column_schema(frame)
         is_same = step.last.get("digest") == found.digest
         shown = (is_same and shown_again(step.last, ROWS)) or show_rows(profile_rows(frame))
-    return StageResult(
-        data_version=found.digest,
-        tags={"source": found.digest},
-        metadata={
-            "source": config.described,
-            "form": config.form,
-            "reads": config.source,
-            "digest": found.digest,
-            "how_identified": found.how,
-            **({"watched": watched} if watched is not None else {}),
-            **({"source_facts": dg.MetadataValue.json(found.facts)} if found.facts else {}),
-            **({"dagster/row_count": found.rows} if found.rows is not None else {}),
-            "dagster/column_schema": schema,
-            **shown,
-            **of_partitions,
-            **overrides(config),
-        },
-    )
+    return {
+        "digest": found.digest,
+        "how_identified": found.how,
+        **({"source_facts": dg.MetadataValue.json(found.facts)} if found.facts else {}),
+        **({"dagster/row_count": found.rows} if found.rows is not None else {}),
+        "dagster/column_schema": schema,
+        **shown,
+        **of_partitions,
+    }
 
 
 def _inventory_of(facts: Facts, declared: Declaration, storage: StorageResource) -> ImageFolder | None:

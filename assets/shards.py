@@ -13,9 +13,8 @@ from assets.places import Place, shards_of
 from assets.prepared import prepared_of, rows_digest
 from assets.reports.shown import throughput
 from assets.reports.versions import HISTORY, show_history, show_shards
-from assets.sources.inventory import inventories_of
-from assets.sources.partitions import PARTITIONS, ReadPartitions
-from assets.sources.rows import WriteRows, publish_partitions, publish_rows, read_again
+from assets.sources.row_shards import WriteRows, publish_partitions, publish_rows
+from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
@@ -150,11 +149,6 @@ def _publish_rows(
             f"{prepared} was not made from the rows and the function that there are now: materialise it first",
             allow_retries=False,
         )
-    if config.rewrite and declared.partitions is not None:
-        raise dg.Failure(
-            "`rewrite` is not for a partitioned source: change a declared option, or remove the shard set",
-            allow_retries=False,
-        )
     write = WriteRows(
         declared, str(rows["digest"]), config.compression or None, tuple(config.hashes), config.size_limit
     )
@@ -163,8 +157,10 @@ def _publish_rows(
         return Resharded(manifest, converted=0, kept_shards=len(manifest.shards))
     with spark.session(step.log.info) as session:
         if declared.partitions is not None:
-            read = ReadPartitions.load(inventories_of(declared, storage), source[PARTITIONS])
-            manifest = publish_partitions(session, write, target, source, read.all, lineage=_origin(step, rows))
+            origin = _origin(step, rows)
+            manifest = publish_partitions(
+                session, write, target, source, storage, lineage=origin, is_rewrite=config.rewrite
+            )
         else:
             frame = read_again(session, declared, source, storage)
             manifest = publish_rows(frame, write, target, lineage=_origin(step, rows), is_rewrite=config.rewrite)

@@ -16,10 +16,16 @@ from assets.declaration import PARTITION, Declaration
 from assets.lineage import facts_of
 from assets.places import Place
 from assets.sources.inventory import inventories_of, load_inventory, save_inventory
-from assets.stage import RunPartitions
+from assets.stage import Facts, RunPartitions
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
-from smalti.sources.image_folder import ImageFolder, join_folders, list_image_partitions, split_at_partition
+from smalti.sources.image_folder import (
+    ImageFolder,
+    join_folders,
+    list_image_partitions,
+    split_at_partition,
+    split_folder,
+)
 from smalti.spark import list_images
 from smalti.storage import open_store
 from smalti.storage.redact import redact
@@ -66,17 +72,24 @@ class ReadPartitions:
 
 
 def read_partitions(
-    declared: Declaration, address: str, partitions: RunPartitions, storage: StorageResource
+    declared: Declaration,
+    address: str,
+    partitions: RunPartitions,
+    storage: StorageResource,
+    *,
+    last: Facts | None = None,
 ) -> tuple[ImageFolder, ReadPartitions]:
     """Return one inventory of all partitions, and the names of those of each.
 
-    The run's own partitions are listed now. The inventories of all others are those that earlier runs have kept.
+    The run's own partitions are listed now. The inventories of all others are those that earlier runs have kept: in
+    the joint one of the last run, else one by one.
 
     Args:
         declared: the data set.
         address: of the images, with `{partition}` in it.
         partitions: of the run.
         storage: where the inventories are kept.
+        last: facts of the last materialisation of `raw`.
 
     Raises:
         StoreNotFound: no partition has an image, or the folder above all partitions is not there or empty.
@@ -87,10 +100,30 @@ def read_partitions(
         _require_source(address, storage)
     own = {key: save_inventory(place, folder) if folder is not None else "" for key, folder in found.items()}
     kept = {key: name for key, name in partitions.others.items() if name}
+    joined = _from_joint(declared, address, kept, storage, last or {})
+    single = {key: name for key, name in kept.items() if key not in joined}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        loaded = pool.map(lambda name: load_inventory(declared, storage, name), kept.values())
-        folders = {**dict(zip(kept, loaded, strict=True)), **found}
+        loaded = pool.map(lambda name: load_inventory(declared, storage, name), single.values())
+        folders = {**joined, **dict(zip(single, loaded, strict=True)), **found}
     return join_partitions(address, folders, storage), ReadPartitions(own, partitions.others)
+
+
+def _from_joint(
+    declared: Declaration, address: str, names: Mapping[str, str], storage: StorageResource, last: Facts
+) -> dict[str, ImageFolder]:
+    """Return those of the inventories with these names that the last run has joined, by key; it takes two reads."""
+    if not names or not last.keys() >= {PARTITIONS, "inventory"}:
+        return {}
+    try:
+        joined = ReadPartitions.load(inventories_of(declared, storage), last[PARTITIONS]).all
+        joint = load_inventory(declared, storage, last["inventory"])
+    except StoreNotFound:
+        return {}
+    common, below = split_at_partition(address, PARTITION)
+    if joint.source != common:
+        return {}
+    same = {key: below.replace(PARTITION, key) for key, name in names.items() if joined.get(key) == name}
+    return split_folder(joint, same)
 
 
 def describe_partitions(read: ReadPartitions) -> str:

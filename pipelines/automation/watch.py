@@ -10,7 +10,8 @@ import dagster as dg
 from assets.declaration import Declaration, Watch
 from assets.lineage import facts_of, materialisations
 from assets.sources.images import ImagesConfig, images_config, list_again
-from assets.sources.rows import RowsConfig, rows_config, watched_digest
+from assets.sources.rows_config import RowsConfig, rows_config
+from assets.sources.unchanged import watched_digest
 from pipelines.automation import debounce
 from pipelines.automation.partitions import look_at_partitions, request_partitions
 from pipelines.automation.states import UNFINISHED
@@ -81,9 +82,13 @@ class _Seen:
 
 
 def is_watchable(declared: Declaration) -> bool:
-    """Return whether a change of the source can be seen without Spark: of images, and of tables given by address."""
-    is_file_table = declared.source.form == "table" and declared.source.format is not None
-    return declared.source.kind == "images" or (is_file_table and declared.partitions is None)
+    """Return whether a change of the source can be seen without Spark.
+
+    Of images, of tables given by address, and of rows with a function that tells their version.
+    """
+    source = declared.source
+    is_seen = source.version is not None or (source.form == "table" and source.format is not None)
+    return source.kind == "images" or (is_seen and declared.partitions is None)
 
 
 def _look(

@@ -12,22 +12,16 @@ from dagster._core.execution.api import execute_run
 from assets.checks.check import Check, evaluate
 from assets.data import TAKEN_FROM, build_data
 from assets.lineage import RESUME_TAG, facts_of, latest, made_in
-from assets.sources.rows import RowsConfig
+from assets.sources.rows_config import RowsConfig
 from assets.stage import stage_op, stage_spec
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS, define
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph, draw, draw_all
+from tests.code_location.row_set import NoSpark
 
 STAGES = ("raw", "prepared", "shards")
-
-
-class NoSpark(SparkResource):
-    """Spark that is away."""
-
-    def session(self, report: Any = None) -> Any:
-        raise ConnectionError("Spark is away")
 
 
 # ---------------------------------------------------------------- parts of it

@@ -69,7 +69,10 @@ def test_the_model_is_named_model_in_yaml() -> None:
         (f"{TABLE}prepare: {{image: {{}}}}", "needs a source of images"),
         (f"{TABLE}train: {{}}", "needs a source of images"),
         (f"{IMAGES}prepare: {{function: 'm:f'}}", "needs a source of rows"),
-        (f"{IMAGES}split: {{test: 0.1}}", "knows `validation` and `seed` only"),
+        (f"{IMAGES}split: {{key: path}}", "images are split by their paths"),
+        (f"{TABLE}split: {{fixed: true}}", "`split.fixed` is for images"),
+        ("name: a\nsource: {table: t, options: {header: 'true'}}", "give its `format`"),
+        ("name: a\nsource: {folder: x, version: 'm:f'}", "`version` needs a source of rows"),
         (f"{IMAGES}shards: {{columns: {{image: jpeg}}}}", "label, path is missing"),
         (f"{IMAGES}shards: {{nulls: {{label: mask}}}}", "needs a source of rows"),
         (f"{IMAGES}train: {{epochs: 0}}", "greater than or equal to 1"),
@@ -198,4 +201,4 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
-    assert names == ["scans", "sales", "photos", "moths"]
+    assert names == ["scans", "sales", "orders", "photos", "moths"]

@@ -16,7 +16,10 @@ from pipelines.stages import REPOSITORY
 SNAPSHOT = Path(__file__).with_name("definitions.json")
 FIELDS = {
     "raw": {"source", "images_per_class", "seed"},
-    "prepared": {"image_size", "quality", "validation_fraction", "on_bad_image", "max_bad_share", "seed"},
+    "prepared": {
+        "image_size", "quality", "validation_fraction", "test_fraction", "fixed_splits", "on_bad_image",
+        "max_bad_share", "seed",
+    },
     "shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
     "model": {
         "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",

@@ -11,6 +11,7 @@ import pytest
 
 from assets.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
 from assets.lineage import facts_of, latest
+from assets.sources.inventory import inventories_of, save_inventory
 from assets.sources.partitions import read_partitions
 from assets.stage import RunPartitions
 from pipelines.automation.schedules import build_reshard_schedule
@@ -23,6 +24,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import StoreNotFound
 from smalti.storage import open_store
 from tests.code_location.declared import define
+from tests.code_location.events import op_config
 from tests.code_location.graph import draw
 
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
@@ -39,12 +41,13 @@ class Partitioned:
         self.declared = Declaration(name="daily", **shared, **attributes)
         self.place = open_store(storage.url("daily/shards"))
 
-    def run(self, first: str, last: str = "") -> dict[str, Any]:
+    def run(self, first: str, last: str = "", **shards: Any) -> dict[str, Any]:
         """One run of a partition, or of all from a first to a last one; what the shards then say."""
         defs = define(self.declared, storage=self.storage, spark=SparkResource(master="local[2]"))
         job = defs.resolve_job_def("daily_reshard_job")
         key = {"tags": {FIRST: first, LAST: last}} if last else {"partition_key": first}
-        done = job.execute_in_process(instance=self.instance, **key)  # type: ignore[arg-type]
+        config = op_config({"shards": shards}, "daily")
+        done = job.execute_in_process(instance=self.instance, run_config=config, **key)  # type: ignore[arg-type]
         assert all(check.passed for check in done.get_asset_check_evaluations())
         return self.facts("shards")
 
@@ -157,6 +160,13 @@ def test_the_rows_of_a_partition_are_replaced_and_the_shards_of_others_kept(
     assert second["shards_kept"] > 0
     third = sets.run("2026-11-01")
     assert "nothing changed since version 2" in third["what_was_done"]
+    whole = sets.run("2026-11-01", rewrite=True)
+    assert (whole["version"], whole["rows_written"], whole["shards_kept"]) == (3, 1500, 0)
+    assert sets.rows("amount") == [*range(1000), *range(5000, 5500)]
+    write("2026-11-01", *range(900))
+    last = sets.run("2026-11-01")
+    assert last["shards_kept"] > 0, "of the rewritten ones"
+    assert sets.rows("amount") == [*range(900), *range(5000, 5500)]
 
 
 @pytest.mark.slow
@@ -250,6 +260,28 @@ def test_a_source_that_is_gone_does_not_empty_its_partitions(storage: LocalStora
     folder, second = read_partitions(declared, address, RunPartitions(("2026-11-02",), first.own), storage)
     assert second.own == {"2026-11-02": ""}
     assert [file.path.split("/")[0] for file in folder.files] == ["day=2026-11-01"] * 2
+
+
+def test_what_was_read_of_other_partitions_is_in_the_joint_inventory_of_the_last_run(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    draw(tmp_path / "photos" / "day=2026-11-01", "tulips/1.jpg", number=1)
+    put(tmp_path / "photos", "2026-11-02", 1)
+    put(tmp_path / "photos", "2026-11-03", 1)
+    declared = Declaration(name="daily", **images(tmp_path / "photos", **DAYS))
+    address, place = f"{tmp_path}/photos/day={{partition}}", inventories_of(declared, storage)
+    days = ("2026-11-01", "2026-11-02")
+    joint, first = read_partitions(declared, address, RunPartitions(days), storage)
+    last = {"inventory": save_inventory(place, joint), "partitions": first.save(place)}
+    for name in first.own.values():
+        place.store().delete(name)  # as if nobody could read them one by one
+    folder, second = read_partitions(declared, address, RunPartitions(("2026-11-03",), first.own), storage, last=last)
+    whole, _ = read_partitions(declared, address, RunPartitions((*days, "2026-11-03")), storage)
+    assert folder == whole
+    assert second.others == first.own
+    without = RunPartitions(("2026-11-03",), {"2026-11-02": first.own["2026-11-02"]})
+    folder, _ = read_partitions(declared, address, without, storage, last=last)
+    assert folder.classes == ("daisy", "roses"), "the class of the day that went is gone"
 
 
 PHOTOS = "name: photos\nsource: {folder: 's3://b/day={partition}'}\n"

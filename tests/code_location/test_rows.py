@@ -6,21 +6,18 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from assets.configuration import OVERRIDDEN
-from assets.declaration import Declaration, Prepare, Shards, Source, Split
-from assets.lineage import facts_of, latest, run_tags
+from assets.declaration import Prepare, Shards, Source, Split
+from assets.lineage import run_tags
 from assets.shard_tags import CHECKED
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import history, load_manifest, tags
-from smalti.dataset import StreamingDataset
-from smalti.storage import open_store
 from tests.code_location.declared import define
 from tests.code_location.documented_keys import documented_keys
-from tests.code_location.events import op_config
+from tests.code_location.row_set import Rows, write
 from tests.spark.own_session import own_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -31,40 +28,6 @@ def spark() -> Iterator[Any]:
     """The session of all tests of one worker, which runs find and leave alone."""
     with own_session() as made:
         yield made
-
-
-class Rows:
-    """A data set `sales` below a folder, and what its runs say."""
-
-    def __init__(self, instance: dg.DagsterInstance, storage: StorageResource, **attributes: Any) -> None:
-        self.instance, self.storage = instance, storage
-        self.declared = Declaration(name="sales", **attributes)
-        self.place = open_store(storage.url("sales/shards"))
-
-    def run(self, *, fails: bool = False, **config: Any) -> dict[str, Any]:
-        defs = define(self.declared, storage=self.storage, spark=SparkResource(master="local[2,2]"))
-        done = defs.resolve_job_def("sales_reshard_job").execute_in_process(
-            instance=self.instance,
-            run_config=op_config(config, "sales"),
-            raise_on_error=False,
-        )
-        assert done.success is not fails
-        return {stage: self.facts(stage) for stage in self.declared.stages}
-
-    def facts(self, stage: str) -> dict[str, Any]:
-        event = latest(self.instance, dg.AssetKey(["sales", stage]))
-        return facts_of(event) if event is not None else {}
-
-    def stored(self, split: str) -> list[dict[str, Any]]:
-        """The rows of a split of the newest version, in order of their first column."""
-        dataset = StreamingDataset(local=self.storage.url("sales/shards"), split=split, shuffle=False)
-        return sorted((dict(dataset[at]) for at in range(len(dataset))), key=lambda row: str(next(iter(row.values()))))
-
-
-def write(folder: Path, *numbers: int, name: str = "part.parquet") -> None:
-    folder.mkdir(exist_ok=True)
-    rows = {"number": list(numbers), "kind": ["even" if number % 2 == 0 else "odd" for number in numbers]}
-    pq.write_table(pa.table(rows), folder / name)
 
 
 def test_a_table_is_published_split_by_a_column_and_an_unchanged_one_gives_no_new_version(

@@ -11,7 +11,8 @@ import pytest
 from assets.declaration import Automation, Source, Watch
 from assets.lineage import DATA_SET_TAG, TRAINS_TAG
 from assets.shard_tags import advance
-from assets.sources.rows import rows_config, watched_digest
+from assets.sources.rows_config import rows_config
+from assets.sources.unchanged import watched_digest
 from pipelines.automation.schedules import build_reshard_schedule
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from smalti.spark.table_state import table_state
+
 BLOCK = 128
 """Tokens of a row."""
 
@@ -28,6 +30,15 @@ def documents(spark: Any) -> Any:
     length = "int(10 + pmod(xxhash64(id), 30))"
     sentence = f"array_join(transform(sequence(1, {length}), i -> {word}), ' ')"
     return spark.range(_DOCUMENTS).selectExpr(f"concat(id, ' ', {sentence}) AS text")
+
+
+def version() -> str | None:
+    """Return a text that is another one when the documents are; None if only Spark can tell."""
+    path = os.environ.get("TOKENS_TEXT")
+    if not path:
+        return "generated"
+    state = table_state(path, "text")
+    return f"{path} {state.digest}" if state.is_certain else None
 
 
 def tokenize(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
 """The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image.
 
-`held_out` chooses the files for validation.
+`held_out` chooses the files for validation; `fixed_split` decides each file by itself.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from smalti.storage.redact import redact, redact_address
 _NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # files that file managers leave in folders of images
 TRAIN = "train"
 VALIDATION = "validation"
+TEST = "test"
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,31 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     return ImageFolder(source, files, classes, _digest(files), options)
 
 
+def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, ImageFolder]:
+    """Return again the inventories of some of the folders that `join_folders` has joined, by key.
+
+    Args:
+        joint: the result of `join_folders`.
+        folders: paths below its source by key; all of the same depth.
+    """
+    depth = next((path.count("/") + 1 for path in folders.values()), 0)
+    keys = {path: key for key, path in folders.items()}
+    found: dict[str, list[ImageFile]] = {key: [] for key in folders}
+    for file in joint.files:
+        parts = file.path.split("/", depth)
+        if (key := keys.get("/".join(parts[:depth]))) is not None:
+            found[key].append(replace(file, path=parts[depth]))
+    return {key: _one_of(joint, folders[key], files) for key, files in found.items()}
+
+
+def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> ImageFolder:
+    """Return the inventory of one of the joined folders, with its own classes."""
+    named = [(file, joint.classes[file.label]) for file in files]
+    classes = tuple(sorted({name for _, name in named}))
+    own = tuple(replace(file, label=classes.index(name)) for file, name in named)
+    return ImageFolder(f"{joint.source}/{below}", own, classes, _digest(own), joint.storage_options)
+
+
 def _is_hidden(key: str) -> bool:
     return key.startswith(".") or "/." in key or key.rpartition("/")[2] in _NOT_IMAGES
 
@@ -221,6 +247,17 @@ def held_out(paths: Iterable[str], *, fraction: float, seed: int) -> frozenset[s
         return frozenset()
     count = min(max(1, round(fraction * len(ranked))), len(ranked) - 1)
     return frozenset(ranked[:count])
+
+
+def fixed_split(path: str, *, validation: float, test: float, seed: int) -> str:
+    """Return the split of a file, decided by a hash of seed and path alone: other files never change it.
+
+    Shares of the whole, 0 to 1, are met on average only.
+    """
+    place = int.from_bytes(place_key(path, seed), "big") / (1 << 128)
+    if place < validation:
+        return VALIDATION
+    return TEST if place < validation + test else TRAIN
 
 
 def place_key(path: str, seed: int) -> bytes:

@@ -456,7 +456,11 @@ def table_above(files: Sequence[str]) -> Store | None:
 
 def delta_version(table: Store) -> int | None:
     """Return the newest version of a Delta table; None if there is no table, or only a catalog knows the version."""
-    keys = [item.key for item in table.list("_delta_log")]
+    return newest_delta_version([item.key for item in table.list("_delta_log")])
+
+
+def newest_delta_version(keys: Sequence[str]) -> int | None:
+    """Return the newest version in a listing of a Delta table's log; None as for `delta_version`."""
     newest, staged = (
         max((int(match.group(1)) for key in keys if (match := name.fullmatch(key))), default=-1)
         for name in (_COMMIT, _STAGED)
@@ -465,10 +469,17 @@ def delta_version(table: Store) -> int | None:
 
 
 def iceberg_snapshot(table: Store) -> str | None:
-    """Return the current snapshot of an Iceberg table.
+    """Return the current snapshot of an Iceberg table; None for one without rows, and as for `iceberg_metadata`."""
+    found = iceberg_metadata(table)
+    snapshot = found[1].get("current-snapshot-id") if found is not None else None
+    return None if snapshot in (None, -1) else str(snapshot)
 
-    None if the folder holds no table, a table without rows, or several tables: after a table was renamed, a new one of
-    its former name shares its folder. None, too, if the newest metadata cannot be read, or two files have its number.
+
+def iceberg_metadata(table: Store) -> tuple[str, dict[str, Any]] | None:
+    """Return the key and the content of the current metadata file of an Iceberg table.
+
+    None if the folder holds no table, or several tables: after a table was renamed, a new one of its former name
+    shares its folder. None, too, if the newest metadata cannot be read, or two files have its number.
     """
     numbered: dict[int, list[str]] = {}
     is_hadoop = False
@@ -483,8 +494,7 @@ def iceberg_snapshot(table: Store) -> str | None:
     newest = _metadata(table, keys[0])
     if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _unlisted(newest, numbered)):
         return None
-    snapshot = newest.get("current-snapshot-id")
-    return None if snapshot in (None, -1) else str(snapshot)
+    return keys[0], newest
 
 
 def _newest(table: Store, numbered: dict[int, list[str]]) -> int:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
 from smalti.images import prepare_jpeg
-from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder, held_out, place_key
+from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder, fixed_split, held_out, place_key
 from smalti.spark.tasks import make_frame, map_in_arrow
 from smalti.storage import Store, open_store
 
@@ -79,6 +79,11 @@ class PrepareOptions:
     """JPEG quality, 1 to 100."""
     validation_fraction: float = 0.1
     """Share of every class that is held out, 0 to below 1."""
+    test_fraction: float = 0.0
+    """Share that is kept for a test after training, in the split `test`; then splits are fixed."""
+    fixed_splits: bool = False
+    """Decides each file by a hash of its path alone, so that none changes its split when others come or go; shares are
+    met on average. Else every class has its exact share, and a few files change sides when others come."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Policy for files that are no images: `fail` raises an error that names them, `skip` reports and omits them."""
     seed: int = 0
@@ -91,6 +96,10 @@ class PrepareOptions:
         require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
         fraction = self.validation_fraction
         require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
+        test = self.test_fraction
+        require(
+            "test_fraction", "0 <= fraction, and below 1 together with validation", test, met=0 <= test < 1 - fraction
+        )
         require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
         partitions = self.num_partitions
         require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
@@ -114,7 +123,7 @@ def prepare_images(
     With `only`, the rows of the files with these paths, equal to their rows in the whole folder.
 
     Columns: image (binary: a square RGB JPEG, upright), label (int: index into `folder.classes`), class_name (string),
-    width and height (int, of the JPEG), split (string: `train` or `validation`), path (string, relative to the
+    width and height (int, of the JPEG), split (string: `train`, `validation` or `test`), path (string, relative to the
     source), error (string, null for an image that is usable; carries the policy `on_bad_image`).
 
     Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
@@ -210,19 +219,22 @@ def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBa
     return batch.filter(good)
 
 
-def validation_files(folder: ImageFolder, options: PrepareOptions) -> set[str]:
-    """Return the paths of the files that are held out for validation; all others are for training."""
+def splits_of(folder: ImageFolder, options: PrepareOptions) -> dict[str, str]:
+    """Return the split of each file, by its path."""
+    fraction, test, seed = options.validation_fraction, options.test_fraction, options.seed
+    if options.fixed_splits or test:
+        return {file.path: fixed_split(file.path, validation=fraction, test=test, seed=seed) for file in folder.files}
     by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
     for file in folder.files:
         by_class[file.label].append(file.path)
-    validation: set[str] = set()
+    splits = dict.fromkeys((file.path for file in folder.files), TRAIN)
     for paths in by_class.values():
-        validation |= held_out(paths, fraction=options.validation_fraction, seed=options.seed)
-    return validation
+        splits.update(dict.fromkeys(held_out(paths, fraction=fraction, seed=seed), VALIDATION))
+    return splits
 
 
 def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[str] | None) -> pa.Table:
-    validation, wanted = validation_files(folder, options), None if only is None else set(only)
+    splits, wanted = splits_of(folder, options), None if only is None else set(only)
     chosen = (file for file in folder.files if wanted is None or file.path in wanted)
     files = sorted(chosen, key=lambda file: place_key(file.path, options.seed + 1))
     columns = [
@@ -230,7 +242,7 @@ def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[st
         [file.path for file in files],
         [file.label for file in files],
         [folder.classes[file.label] for file in files],
-        [VALIDATION if file.path in validation else TRAIN for file in files],
+        [splits[file.path] for file in files],
         [file.num_bytes for file in files],
     ]
     return pa.table(

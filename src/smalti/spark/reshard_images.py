@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest
-from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
-from smalti.spark.prepare import PrepareOptions, prepare_images, validation_files
+from smalti.sources.image_folder import ImageFolder
+from smalti.spark.prepare import PrepareOptions, prepare_images, splits_of
 from smalti.spark.reshard import SourceFile, reshard_files
 from smalti.storage.redact import redact
 
@@ -61,7 +61,8 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
         return prepare_images(session, folder, chosen, only=paths)
 
     recipe = asdict(chosen)
-    del recipe["num_partitions"]  # changes the order of rows only
+    for name in ("num_partitions", "test_fraction", "fixed_splits"):  # the order of rows, and what fingerprints hold
+        del recipe[name]
     return reshard_files(
         spark,
         source_files(folder, chosen),
@@ -81,12 +82,11 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
 
 def source_files(folder: ImageFolder, options: PrepareOptions) -> list[SourceFile]:
     """Return the files, with fingerprints of everything that their rows depend on: content, label and split."""
-    validation = validation_files(folder, options)
+    splits = splits_of(folder, options)
     return [
         SourceFile(
             file.path,
-            f"{file.num_bytes} {file.modified} {folder.classes[file.label]} {file.label} "
-            f"{VALIDATION if file.path in validation else TRAIN}",
+            f"{file.num_bytes} {file.modified} {folder.classes[file.label]} {file.label} {splits[file.path]}",
         )
         for file in folder.files
     ]

@@ -19,6 +19,8 @@ from smalti.writer import MDSWriter
 from tests.spark.photos import put
 from tests.spark.prepared.preparer import OPTIONS, Preparer, photo, rows_of
 
+ROOT = Path(__file__).parents[3]
+
 
 @pytest.fixture
 def preparer(tmp_path: Path) -> Preparer:
@@ -330,6 +332,27 @@ def test_the_files_of_a_version_hold_exactly_its_rows_and_are_joined_by_path(tmp
     first = prepared_files(tmp_path / "prepared", version=1)
     assert ds.dataset(first.images).to_table().num_rows == 12
     assert "tulips/0.jpg" in ds.dataset(first.images).to_table(columns=["path"])["path"].to_pylist()
+
+
+def test_photos_keep_their_split_when_others_come_if_a_share_is_kept_for_a_test(preparer):
+    options = PrepareOptions(size=16, validation_fraction=0.25, test_fraction=0.25)
+    before = {path: split for path, (_, split, _) in rows_of(preparer.update(options).table).items()}
+    for number in range(4, 8):
+        put(preparer.source / "daisy" / f"{number}.jpg", photo("daisy", number))
+    done = preparer.update(options)
+    after = {path: split for path, (_, split, _) in rows_of(done.table).items()}
+    assert after.items() >= before.items()
+    assert (len(before), len(after), done.prepared) == (12, 16, 4)
+    assert set(done.table.counts) == {"train", "validation", "test"}
+
+
+def test_duckdb_reads_a_version_by_the_line_of_the_documentation(tmp_path, preparer):
+    duckdb = pytest.importorskip("duckdb")
+    table = Preparer(preparer.source, LocalStore(tmp_path / "prepared")).update().table
+    [line] = [line for line in (ROOT / "docs" / "spark.md").read_text().splitlines() if "duckdb.sql(" in line]
+    found = eval(line, {"duckdb": duckdb, "files": prepared_files(tmp_path / "prepared")})
+    found = found.select("path", "label", "split", "digest").fetchall()
+    assert {path: tuple(rest) for path, *rest in found} == rows_of(table)
 
 
 def test_a_shard_set_and_prepared_images_are_not_taken_for_each_other(tmp_path, preparer):

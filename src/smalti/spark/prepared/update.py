@@ -30,8 +30,8 @@ from smalti.catalog.sidecars import FILES as FILES_KIND
 from smalti.catalog.sidecars import entry_of
 from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
-from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder
-from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, validation_files
+from smalti.sources.image_folder import ImageFolder
+from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, splits_of
 from smalti.spark.prepared.parts import (
     FULL_ROWS,
     ROW,
@@ -87,8 +87,8 @@ def update_prepared(
 
     An update by a few files is made in this process, any other on Spark.
 
-    A file whose label or split alone changed is not prepared again. Other values of `validation_fraction`,
-    `on_bad_image`, `seed` and `num_partitions` prepare no file again. If nothing changed, nothing is published; if
+    A file whose label or split alone changed is not prepared again. Other shares and kinds of splits, and other values
+    of `on_bad_image`, `seed` and `num_partitions`, prepare no file again. If nothing changed, nothing is published; if
     everything is as in an earlier version, that version is rolled back to.
 
     Read the images by `read_prepared` or `prepared_files`. Versions have the tools of shard sets: `smalti.catalog`,
@@ -278,12 +278,12 @@ def recipe_of(folder: ImageFolder, options: PrepareOptions) -> str:
 
 
 def _wanted(folder: ImageFolder, options: PrepareOptions) -> pa.Table:
-    validation = validation_files(folder, options)
+    splits = splits_of(folder, options)
     columns = {
         "path": [file.path for file in folder.files],
         "label": [file.label for file in folder.files],
         "class_name": [folder.classes[file.label] for file in folder.files],
-        "split": [VALIDATION if file.path in validation else TRAIN for file in folder.files],
+        "split": [splits[file.path] for file in folder.files],
         "fingerprint": [f"{file.num_bytes} {file.modified}" for file in folder.files],
     }
     return pa.table({name: pa.array(values, FILES.field(name).type) for name, values in columns.items()})
