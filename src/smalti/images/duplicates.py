@@ -29,7 +29,7 @@ _SEED = 5489  # of the order in which bits are put into bands: neighbours in the
 
 
 def perceptual_hash(jpeg: Any) -> bytes | None:
-    """Return the hash of a JPEG, any buffer of it; None if it has too little contrast to be told from plain ones.
+    """Return the hash of a JPEG, any buffer of it; None if it is a plain one, of too little contrast.
 
     Raises:
         ValueError: it does not decode.
