@@ -225,6 +225,14 @@ class Watch(dg.Model, dg.Resolvable):
     interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
 
 
+class Notify(dg.Model, dg.Resolvable):
+    """Channels that failures of this data set are reported to, beside those of the deployment."""
+
+    webhook: str = Field(default="", description="URL that takes JSON; ${NAME} of a variable that holds it.")
+    slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
+    email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
+
+
 class Automation(dg.Model, dg.Resolvable):
     """Schedule and sensors; everything is off until it is switched on in the UI."""
 
@@ -234,6 +242,7 @@ class Automation(dg.Model, dg.Resolvable):
         default=Watch(), description="Null for no sensor; of images, and of tables given by address."
     )
     train_on_new_version: bool = True
+    notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
 
 
 class Checks(dg.Model, dg.Resolvable):

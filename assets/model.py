@@ -24,6 +24,9 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
 from smalti.torch.train.config import LAUNCHERS
 
+TRAINING_POOL = "training"
+"""Pool of all trainings of the deployment: its limit is how many of them train at once."""
+
 _CODE_VERSION = "1"
 # The library's launchers; names of Dagster's enums have no hyphens.
 _NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
@@ -97,7 +100,7 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     )
     checks = build_model_checks(declared)
 
-    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool="training")
+    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool=TRAINING_POOL)
     def model(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
     ) -> Iterator[Any]:

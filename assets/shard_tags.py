@@ -3,8 +3,9 @@
 `checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
 last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back.
 
-A training tags its version until it ends, so that no vacuum removes it. A training that was killed leaves its tag;
-the next training, or the next run that publishes, removes the tags of runs that have ended.
+A training tags its version until it succeeds, so that no vacuum removes it. One that failed, was cancelled or killed
+leaves its tag, so that a retry, even one that is still queued, finds the version. The next training, or the next run
+that publishes, removes the tags of runs that are over and are not about to be executed again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import dagster as dg
 from assets.checks.check import CheckInput
 from assets.lineage import evaluations
 from assets.places import Place
+from assets.runs import is_going_on
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.tags import tag_bytes, tag_key, version_of_tag
@@ -105,33 +107,35 @@ def advance(store: Store, version: int) -> int:
 
 @contextmanager
 def kept_for_training(context: dg.AssetExecutionContext, store: Store, version: int) -> Iterator[None]:
-    """Keep a version from every vacuum while the block runs, and release those of trainings that have ended.
+    """Keep a version from every vacuum while the block runs, and release those of trainings that are over.
+
+    If the block raises, the version stays protected: the run may be retried.
 
     Raises:
         VersionNotFound: a vacuum has removed it.
     """
-    name = f"{_TRAINING}{context.run.run_id}"
+    name, release = f"{_TRAINING}{context.run.run_id}", release_ended_trainings
     tag(store, name, version, move=True)
-    release_ended_trainings(context, store)
+    release(context, store)
+    yield
     try:
-        yield
-    finally:
-        try:
-            untag(store, name)
-        except SmaltiError as error:  # the training's own outcome counts; a later run removes the tag
-            context.log.warning("the tag %s was not removed: %s", name, error)
+        untag(store, name)
+    except SmaltiError as error:  # the training's own outcome counts; a later run removes the tag
+        context.log.warning("the tag %s was not removed: %s", name, error)
+    release(context, store, besides=context.run.run_id)
 
 
-def release_ended_trainings(context: dg.AssetExecutionContext, store: Store) -> None:
-    """Remove the tags of trainings that have ended without doing so; those of runs that are not known here stay.
+def release_ended_trainings(context: dg.AssetExecutionContext, store: Store, *, besides: str = "") -> None:
+    """Remove the tags of trainings that are over; those of runs that are not known here stay.
 
-    Best effort: a failure is logged, and a later run tries again.
+    A run is over if neither itself nor one that executes it again has to end yet, or is about to be retried. `besides`
+    is a run that does not count as going on. Best effort: a failure is logged, and a later run tries again.
     """
     try:
         for name in tags(store):
             run_id = name.removeprefix(_TRAINING)
             run = context.instance.get_run_by_id(run_id) if run_id != name else None
-            if run is not None and run.is_finished and not run.is_complete_and_waiting_to_retry:
+            if run is not None and not is_going_on(context.instance, run, besides=besides):
                 untag(store, name)
                 context.log.info("removed the tag %s: that run ended as %s", name, run.status.value)
     except SmaltiError as error:

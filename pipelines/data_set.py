@@ -6,6 +6,7 @@ from assets.checks.storage import build_storage_check
 from assets.data import build_data
 from assets.declaration import Declaration
 from assets.model import build_model
+from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor, is_watchable
@@ -42,6 +43,8 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
         assets.append(build_model(declared, declared.train))
         if automation.train_on_new_version:
             sensors.append(build_train_sensor(declared))
+    if automation.notify is not None:
+        sensors.append(build_failure_sensor(f"{declared.name}_failure_sensor", declared=declared, is_on=True))
     schedules = []
     if automation.reshard and is_schedulable(declared):
         schedules.append(build_reshard_schedule(declared, automation.reshard))
