@@ -135,7 +135,8 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
 
         with kept_for_training(context, place.store(), manifest.version):
             result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
-        return dg.MaterializeResult(asset_key=spec.key, metadata=_metadata(result, manifest) | overrides(config))
+        facts = {**_metadata(result, manifest), "run": dg.MetadataValue.dagster_run(context.run.run_id)}
+        return dg.MaterializeResult(asset_key=spec.key, metadata=facts | overrides(config))
 
     return model
 

@@ -1,4 +1,4 @@
-"""Tags on versions of the shard set: `checked`, and one for each training that is under way.
+"""Tags on versions of the shard set: `checked`, `promoted`, and one for each training that is under way.
 
 `checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
 last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back.
@@ -20,12 +20,15 @@ from assets.places import Place
 from assets.runs import is_going_on
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
-from smalti.catalog.tags import tag_bytes, tag_key, version_of_tag
+from smalti.catalog.tags import Tag, read_tag, tag_bytes, tag_key, version_of_tag
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
 
 CHECKED = "checked"
 """The tag of the newest version whose blocking checks passed."""
+
+PROMOTED = "promoted"
+"""The tag of the version whose model is in use."""
 
 BLOCKING = {
     "images": ("every_row_is_in_the_shards", "hashes_verify", "no_class_vanished"),
@@ -48,6 +51,14 @@ def checked_version(store: Store) -> Header | None:
     except (StoreNotFound, VersionNotFound):
         return None
     return read_header(store, number)
+
+
+def promoted_model(store: Store) -> Tag | None:
+    """Return the tag of the promoted model; None if none was promoted."""
+    try:
+        return read_tag(store, PROMOTED)
+    except (StoreNotFound, VersionNotFound):
+        return None
 
 
 def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
@@ -93,16 +104,26 @@ def advance(store: Store, version: int) -> int:
         if checked is not None and checked.version >= version:
             return checked.version
         try:
-            return tag(store, CHECKED, version, move=True)
+            return move_tag(store, CHECKED, version)
         except CommitConflict:
             continue
-        except StoreError as error:
-            if not error.facts.get("is_unsupported"):
-                raise
-        # The store cannot replace an object conditionally. Of two that move the tag at once, the last one wins.
-        store.put(tag_key(CHECKED), tag_bytes(CHECKED, version))
-        return version
     raise CommitConflict(f"{store.url}: others moved the tag {CHECKED!r} {_MOVES} times: execute the check again")
+
+
+def move_tag(
+    store: Store, name: str, version: int, *, move: bool | Tag = True, metadata: Mapping[str, Any] | None = None
+) -> int:
+    """Move a tag as `smalti.catalog.tag` does, also in a store that cannot replace an object conditionally.
+
+    There, of two processes that move the tag at once, the last one wins.
+    """
+    try:
+        return tag(store, name, version, move=move, metadata=metadata)
+    except StoreError as error:
+        if not error.facts.get("is_unsupported"):
+            raise
+    store.put(tag_key(name), tag_bytes(name, version, metadata))
+    return version
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smalti.torch.train.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.config import TrainConfig, TrainResult
+    from smalti.torch.train.evaluation import measure_saved_model
     from smalti.torch.train.events import EventTail
     from smalti.torch.train.launch import train
     from smalti.torch.train.models import build_model
@@ -24,6 +25,7 @@ _HOMES = {
     "TrainConfig": "config",
     "TrainResult": "config",
     "build_model": "models",
+    "measure_saved_model": "evaluation",
     "read_sample_order": "run_folder",
     "train": "launch",
 }
@@ -35,6 +37,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "build_model",
+    "measure_saved_model",
     "read_sample_order",
     "train",
 ]
