@@ -135,7 +135,7 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
 
         with kept_for_training(context, place.store(), manifest.version):
             result = trainer.train(chosen, TrainingReport(context.log.info, observe, epochs=config.epochs))
-        facts = {**_metadata(result, manifest), "run": dg.MetadataValue.dagster_run(context.run.run_id)}
+        facts = _metadata(result, manifest) | _lineage(result, manifest, context.run.run_id)
         return dg.MaterializeResult(asset_key=spec.key, metadata=facts | overrides(config))
 
     return model
@@ -197,6 +197,13 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "source": manifest.lineage.get("source", ""),
         **({"resumed_at_step": result.resumed_from["step"]} if result.resumed_from else {}),
     }
+
+
+def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
+    """Return from which source and version, and in which run, a model was made."""
+    source = str(manifest.lineage.get("source", ""))
+    row = {"source": source, "version": manifest.version, "run": run_id, "model": result.model_dir}
+    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table([row])}
 
 
 def _by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[dict[str, Any]]:

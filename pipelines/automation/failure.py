@@ -31,7 +31,7 @@ _WINDOW_SECONDS = 24 * 3600.0
 _TICK_SECONDS = 30.0  # no message is begun later; Dagster ends a tick after 60
 _LOOKED_AT = 1000
 _ERRORS = 3
-_ENDED = (TickStatus.SUCCESS, TickStatus.SKIPPED, TickStatus.FAILURE)
+_ENDED = [TickStatus.SUCCESS, TickStatus.SKIPPED, TickStatus.FAILURE]
 
 
 class FailureReport:
@@ -168,6 +168,8 @@ def _report_errors(
 ) -> dict[str, list[str]]:
     """Report sensors and schedules that fail again and again; return those that do, with the channels that know."""
     failing: dict[str, list[str]] = {}
+    if context.instance.schedule_storage is None:  # one in memory, which has no ticks
+        return failing
     for state in context.instance.all_instigator_state():
         name = state.instigator_name
         if name == sensor or state.status is InstigatorStatus.STOPPED or not _is_ours(context, declared, state):

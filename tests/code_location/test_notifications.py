@@ -142,7 +142,6 @@ def test_a_refused_password_is_not_shown() -> None:
     server = mail_server(
         Mailbox(),
         auth_require_tls=False,
-        auth_required=True,
         authenticator=lambda *_: AuthResult(success=False, handled=False, message=f"535 not {SECRET}"),
     )
     server.start()
