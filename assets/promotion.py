@@ -20,6 +20,7 @@ from assets.reports.tables import Value, table
 from assets.shard_tags import PROMOTED, move_tag, promoted_model
 from resources.storage import StorageResource
 from smalti.catalog.header import read_header
+from smalti.catalog.reading import find_newest
 from smalti.catalog.tags import Tag, read_tag
 from smalti.errors import StoreNotFound
 from smalti.storage import Store, open_store
@@ -154,11 +155,12 @@ def _require(store: Store, storage: StorageResource, version: int, entry: Mappin
     Raises:
         dg.Failure: one of them is gone.
     """
+    newest = find_newest(store).header
     try:
         is_there = read_header(store, version).digest == entry["digest"]
     except StoreNotFound:
         is_there = False
-    if not is_there:
+    if not is_there or (newest is not None and version in newest.expired):
         raise dg.Failure(
             f"version {version} of {store.url} with digest {str(entry['digest'])[:12]}, on which run {entry['run']} "
             "has trained, is gone: promote another model",

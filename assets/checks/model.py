@@ -68,12 +68,13 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
             metadata=metadata,
         )
     accuracy = float(facts["accuracy"])
+    drop = round(before - accuracy, 4)
     return dg.AssetCheckResult(
-        passed=before - accuracy <= most,
+        passed=drop <= most,
         metadata={
             "accuracy": accuracy,
             "accuracy of the promoted model": round(before, 4),
-            "drop": round(before - accuracy, 4),
+            "drop": drop,
             "most": most,
             "validation images": f"those of version {facts['shards_version']}; {how}",
             **metadata,

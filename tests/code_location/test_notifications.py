@@ -56,11 +56,13 @@ def hook() -> Iterator[Hook]:
 @contextmanager
 def serving() -> Iterator[Hook]:
     with Hook() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join(timeout=5)
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(timeout=5)
 
 
 class Mailbox:

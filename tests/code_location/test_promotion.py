@@ -104,7 +104,7 @@ def test_the_newest_model_whose_checks_passed_is_promoted_with_its_version(model
     assert models.promoted == (1, good)
     assert tags(shards(models.storage)) == {PROMOTED: 1}
     shown = models.shown()
-    [row] = shown["lineage"]
+    [row] = shown["lineage"].records
     assert {name: row.data[name] for name in ("source", "version", "run")} == {
         "source": "photos", "version": 1, "run": good,
     }  # fmt: skip
