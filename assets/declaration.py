@@ -252,7 +252,8 @@ class Checks(dg.Model, dg.Resolvable):
     max_row_loss: Share = Field(default=0.1, description="Rows that may be lost from one checked version to the next.")
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
     max_accuracy_drop: Share | None = Field(
-        default=0.02, description="How far a model may be below the promoted one, on the same images; null: not checked."
+        default=0.02,
+        description="How far a model may be below the promoted one, on the same images; null: not checked.",
     )
     full_verification: Literal["always", "daily", "weekly", "monthly", "never"] = Field(
         default="weekly",

@@ -29,7 +29,9 @@ def retrying(function: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
             if not is_transient(error):
                 raise
             wait = storage.retry_seconds * 4**context.retry_number
-            context.log.warning("%s; the step is executed again in %.0f s, at most %s times", error, wait, STORE_RETRIES)
+            context.log.warning(
+                "%s; the step is executed again in %.0f s, at most %s times", error, wait, STORE_RETRIES
+            )
             raise dg.RetryRequested(max_retries=STORE_RETRIES, seconds_to_wait=wait) from error
 
     return tried

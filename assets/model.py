@@ -100,7 +100,9 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     )
     checks = build_model_checks(declared)
 
-    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool=TRAINING_POOL)
+    @stage_op(
+        declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool=TRAINING_POOL
+    )
     def model(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
     ) -> Iterator[Any]:

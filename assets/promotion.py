@@ -198,5 +198,3 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
 
 def _row(name: str, facts: Mapping[str, Any]) -> dict[str, Value]:
     return {"": name, **{each: facts.get(each, "") for each in _SHOWN}}
-
-

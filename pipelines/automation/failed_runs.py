@@ -41,7 +41,8 @@ def data_set_of(run: dg.DagsterRun) -> str:
 
 def describe_run(instance: dg.DagsterInstance, run: dg.DagsterRun, link: str) -> Message:
     """Return the message about a run that failed and is not retried."""
-    reason, name = _find_reason(instance, run), data_set_of(run)
+    reason = _find_reason(instance, run)
+    name = data_set_of(run) or reason.check.partition("/")[0]
     where = f" in step {reason.step}" if reason.step else ""
     what = f"check {reason.check}" if reason.check else run.job_name.removeprefix("__")
     return Message(

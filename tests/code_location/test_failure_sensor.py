@@ -40,6 +40,7 @@ class Ticks:
 
     def __init__(self, instance: dg.DagsterInstance, **channels: str) -> None:
         self.instance, self.cursor = instance, None
+        self.definitions: dg.Definitions | None = defs
         self.sensor = build_failure_sensor()
         self.resource = NotificationsResource(ui_url="http://ui", timeout_seconds=2, **channels)
 
@@ -48,7 +49,7 @@ class Ticks:
         with dg.build_sensor_context(
             instance=self.instance,
             cursor=self.cursor,
-            definitions=defs,
+            definitions=self.definitions,
             resources={"notifications": self.resource},
             last_sensor_start_time=started,
         ) as context:
@@ -153,6 +154,7 @@ def test_a_blocking_check_that_failed_is_named_with_its_description(
     make_version(instance, storage, {"train": rows_of(2)}, classes=["daisy"])
     execute_checks(instance, storage, "no_class_vanished")
     tick = Ticks(instance, webhook=hook.url())
+    tick.definitions = None  # those here do not have the job that executed the check
     tick()
     [sent] = facts(hook)
     assert (sent["kind"], sent["check"], sent["data_set"]) == ("check", "flowers/shards:no_class_vanished", "flowers")
@@ -208,7 +210,9 @@ def switch_on(instance: dg.DagsterInstance, name: str) -> Any:
     """The state of a sensor that was switched on."""
     from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("smalti"), "__repository__").get_instigator_origin(name)
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("smalti"), "__repository__").get_instigator_origin(
+        name
+    )
     data = SensorInstigatorData(min_interval=30)
     from dagster._core.definitions.run_request import InstigatorType
 

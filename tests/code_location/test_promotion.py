@@ -50,7 +50,9 @@ class Models:
                 target_materialization_data=None, severity=dg.AssetCheckSeverity.ERROR, description=None, blocking=False,
             )  # fmt: skip
             kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
-            self.instance.report_dagster_event(dg.DagsterEvent(kind, run.job_name, event_specific_data=said), run.run_id)
+            self.instance.report_dagster_event(
+                dg.DagsterEvent(kind, run.job_name, event_specific_data=said), run.run_id
+            )
         end(self.instance, run, dg.DagsterRunStatus.SUCCESS)
         return run.run_id
 

@@ -52,9 +52,7 @@ def train(instance: dg.DagsterInstance, storage: StorageResource, *faults: Excep
     trainer._faults, seen = list(faults), trainer._seen
     selection = dg.AssetSelection.assets(FLOWERS.key("model")).without_checks()
     resources = {"storage": storage, "trainer": dg.ResourceDefinition.hardcoded_resource(trainer)}
-    done = dg.materialize(
-        [MODEL], selection=selection, instance=instance, resources=resources, raise_on_error=False
-    )
+    done = dg.materialize([MODEL], selection=selection, instance=instance, resources=resources, raise_on_error=False)
     return done, seen
 
 

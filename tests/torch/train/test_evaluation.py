@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smalti.errors import TrainingError
+from smalti.errors import CatalogError
 from smalti.torch.train import measure_saved_model, train
 from smalti.torch.train.models import build_model, load_model, save_model
 from tests.torch.train.conftest import publish_squares
@@ -34,7 +34,9 @@ def test_on_its_own_version_it_is_as_accurate_as_the_training_said(trained, squa
 
 def test_classes_are_compared_by_name_and_not_by_number(trained, tmp_path):
     publish_squares(tmp_path / "set", label=lambda number: (number + 1) % 3)
-    found = measure_saved_model(trained.model_dir, str(tmp_path / "set"), version=1, class_names=("blue", "red", "green"))
+    found = measure_saved_model(
+        trained.model_dir, str(tmp_path / "set"), version=1, class_names=("blue", "red", "green")
+    )
     assert found == trained.accuracy
 
 
@@ -45,8 +47,8 @@ def test_samples_of_a_class_that_it_does_not_know_are_wrong(trained, squares):
     assert found == pytest.approx(known)
 
 
-def test_a_split_without_samples_is_refused(trained, squares):
-    with pytest.raises(TrainingError, match="has no samples"):
+def test_a_split_that_the_version_does_not_have_is_refused(trained, squares):
+    with pytest.raises(CatalogError, match="no split 'test'"):
         measure_saved_model(trained.model_dir, str(squares), version=1, class_names=COLOURS, split="test")
 
 
