@@ -1,4 +1,4 @@
-"""Retries of steps: Dagster executes a step again, in the same run, after a fault of the storage that is likely to pass.
+"""Retries of steps: Dagster executes a step again, in the same run, after a fault of the storage that may well pass.
 
 Every request to a store is retried by the library already, for as long as its deadline allows. This is for outages that
 last longer. Other faults are not retried: a second attempt at wrong data or options fails as the first one did.

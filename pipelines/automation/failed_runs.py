@@ -89,13 +89,13 @@ def _find_reason(instance: dg.DagsterInstance, run: dg.DagsterRun) -> _Reason:
                 todo = "The stages after it were not made. Mend the cause, then run the job again."
                 return _Reason(_clean(text), todo, event.step_key or "", name)
     if failed:
-        return _Reason(_text_of(failed), _advice(run, step), step)
+        return _Reason(_text_of(failed), _advice(step), step)
     ended = [each for each in events if each.event_type is dg.DagsterEventType.RUN_FAILURE]
     text = _text_of(ended) if ended else "No event says why."
     return _Reason(text, "Look at the run's events, then re-execute it.")
 
 
-def _advice(run: dg.DagsterRun, step: str) -> str:
+def _advice(step: str) -> str:
     if step.endswith("__model"):
         return "Mend the cause, then re-execute the run: it goes on from its newest checkpoint."
     if step.endswith("__data"):

@@ -47,7 +47,8 @@ class Models:
         for name in (ABOVE, DROP) if checked else ():
             said = dg.AssetCheckEvaluation(
                 asset_key=FLOWERS.key("model"), check_name=name, passed=passed or name != ABOVE, metadata={},
-                target_materialization_data=None, severity=dg.AssetCheckSeverity.ERROR, description=None, blocking=False,
+                target_materialization_data=None, severity=dg.AssetCheckSeverity.ERROR, description=None,
+                blocking=False,
             )  # fmt: skip
             kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
             self.instance.report_dagster_event(

@@ -1,8 +1,8 @@
 """Tags: names for versions, such as `best` or `2026-06`. A tagged version is never removed by a vacuum.
 
 A tag is a small object below `_versions/tags/`, created by put-if-absent. It is moved only on request, by a conditional
-put, so that of two concurrent moves one fails. It may carry metadata, such as the model that was trained on the version:
-version and metadata are one object, and move together.
+put, so that of two concurrent moves one fails. It may carry metadata, such as the model that was trained on the
+version: both are one object, and move together.
 """
 
 import json

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-
 from smalti.errors import TrainingError
 from smalti.storage import LocalStore, open_store
 from smalti.torch.dataset import StreamingDataset
