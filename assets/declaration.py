@@ -232,6 +232,12 @@ class Notify(dg.Model, dg.Resolvable):
     slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
     email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
 
+    @model_validator(mode="after")
+    def _has_a_channel(self) -> "Notify":
+        if not (self.webhook or self.slack or self.email):
+            raise ValueError("give `webhook`, `slack` or `email` in `notify`, or leave it out")
+        return self
+
 
 class Automation(dg.Model, dg.Resolvable):
     """Schedule and sensors; everything is off until it is switched on in the UI."""

@@ -134,14 +134,21 @@ def has_channels(environ: Environment | None = None) -> bool:
 
 
 def _notifications(environ: Environment) -> NotificationsResource:
-    """Return the channels of the deployment; the addresses of webhooks are secret."""
+    """Return the channels of the deployment; the addresses of webhooks are secret.
+
+    Raises:
+        ValueError: the port is no number.
+    """
+    port = environ.get("SMALTI_SMTP_PORT") or "0"
+    if not port.isdigit():
+        raise ValueError(f"SMALTI_SMTP_PORT must be a number, found {port!r}")
     return NotificationsResource(
         webhook=_reference(environ, "SMALTI_NOTIFY_WEBHOOK") or "",
         slack=_reference(environ, "SMALTI_NOTIFY_SLACK") or "",
         email=environ.get("SMALTI_NOTIFY_EMAIL", ""),
         sender=environ.get("SMALTI_NOTIFY_FROM", ""),
         smtp_host=environ.get("SMALTI_SMTP_HOST", ""),
-        smtp_port=int(environ.get("SMALTI_SMTP_PORT") or 0),
+        smtp_port=int(port),
         smtp_security=environ.get("SMALTI_SMTP_SECURITY") or "starttls",  # type: ignore[arg-type]  # it is validated
         smtp_user=environ.get("SMALTI_SMTP_USER", ""),
         smtp_password=_reference(environ, "SMALTI_SMTP_PASSWORD") or "",

@@ -114,7 +114,7 @@ def test_a_checked_version_asks_for_one_run_that_is_pinned_to_it(
 def test_a_tick_that_is_evaluated_twice_asks_under_the_same_run_key(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    """Racing ticks (fault J1): Dagster starts one run for a run key."""
+    """Racing ticks (fault J1): Dagster starts one run for a run key, and none for one that was used (fault J10)."""
     made = publish_checked(instance, storage, 1)
     keys = [request.run_key for _ in range(2) for request in training_tick(instance, storage).run_requests]
     assert keys == [f"flowers:train:{made.digest}"] * 2

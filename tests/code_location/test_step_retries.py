@@ -11,9 +11,10 @@ from assets.faults import STORE_RETRIES
 from assets.model import build_model
 from resources.storage import LocalStorage, StorageResource
 from resources.training import TrainerResource
-from smalti.catalog import tags
+from smalti.catalog import tags, vacuum
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
 from tests.code_location.declared import FLOWERS
+from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of, shards
 
 assert FLOWERS.train is not None
@@ -45,14 +46,24 @@ def quick(storage: StorageResource) -> StorageResource:
     return LocalStorage(root=storage.root, retry_seconds=0)
 
 
-def train(instance: dg.DagsterInstance, storage: StorageResource, *faults: Exception) -> tuple[Any, list[Any]]:
+def train(
+    instance: dg.DagsterInstance, storage: StorageResource, *faults: Exception, **pinned: Any
+) -> tuple[Any, list[Any]]:
     """A run in which the attempts at the training fail as given, and what each of them was told."""
-    make_version(instance, storage, {"train": rows_of(2, 2)})
+    if not pinned:
+        make_version(instance, storage, {"train": rows_of(2, 2)})
     trainer = Trainer(run_root="runs", place=storage.url("flowers/shards"))
     trainer._faults, seen = list(faults), trainer._seen
     selection = dg.AssetSelection.assets(FLOWERS.key("model")).without_checks()
     resources = {"storage": storage, "trainer": dg.ResourceDefinition.hardcoded_resource(trainer)}
-    done = dg.materialize([MODEL], selection=selection, instance=instance, resources=resources, raise_on_error=False)
+    done = dg.materialize(
+        [MODEL],
+        selection=selection,
+        instance=instance,
+        resources=resources,
+        raise_on_error=False,
+        run_config=op_config({"model": pinned}),
+    )
     return done, seen
 
 
@@ -88,3 +99,19 @@ def test_other_faults_are_not_tried_again(
     done, seen = train(instance, quick, fault)
     assert not done.success
     assert len(seen) == 1
+
+
+@pytest.mark.torch
+def test_a_version_that_was_vacuumed_between_the_request_and_the_run_is_named_and_not_tried_again(
+    instance: dg.DagsterInstance, quick: StorageResource
+) -> None:
+    """The sensor requests the version that is checked by then."""
+    first = make_version(instance, quick, {"train": rows_of(2, 2)})
+    make_version(instance, quick, {"train": rows_of(3, 3)})
+    assert vacuum(shards(quick), older_than="0s", unsafe_ttl=True, dry_run=False).expired == (1,)
+    done, seen = train(instance, quick, version=1, digest=first.digest)
+    assert not done.success
+    assert not seen
+    [failed] = [event for event in done.all_events if event.is_step_failure]
+    assert "version 1 was removed by a vacuum" in str(failed.step_failure_data.error)
+    assert tags(shards(quick)) == {}
