@@ -61,7 +61,7 @@ def describe(found: dg.Definitions) -> dict[str, Any]:
         "sensors": {
             each.name: {
                 "seconds": each.minimum_interval_seconds,
-                "job": each.job_name,
+                "job": each.job_name if each.targets else None,
                 "status": each.default_status.value,
             }
             for each in sorted(repository.sensor_defs, key=lambda each: each.name)
