@@ -46,12 +46,11 @@ def awaits_retry(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 def _is_passed_over(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether Dagster's daemon has looked at a failure and started no retry."""
-    kind = dg.DagsterEventType.RUN_FAILURE
-    name = f"EVENT_LOG_CONSUMER_CURSOR-{kind.value}"
+    name = f"EVENT_LOG_CONSUMER_CURSOR-{dg.DagsterEventType.RUN_FAILURE.value}"
     cursor = instance.daemon_cursor_storage.get_cursor_values({name}).get(name)
     if cursor is None:
         return False
-    wanted = dg.RunStatusChangeRecordsFilter(event_type=kind, after_storage_id=int(cursor))
+    wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=int(cursor))
     left = instance.fetch_run_status_changes(wanted, limit=_LOOKED_AT, ascending=True).records
     if any(record.event_log_entry.run_id == run.run_id for record in left):
         return False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from assets.lineage import DATA_SET_TAG
 from resources.notifications import Message

@@ -12,7 +12,7 @@ from dagster._core.scheduler.instigation import (
     TickData,
     TickStatus,
 )
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from assets.declaration import Automation, Notify
 from pipelines.automation.failure import build_failure_sensor
