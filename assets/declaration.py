@@ -248,6 +248,20 @@ class Watch(dg.Model, dg.Resolvable):
     interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
 
 
+class Notify(dg.Model, dg.Resolvable):
+    """Channels that failures of this data set are reported to, beside those of the deployment."""
+
+    webhook: str = Field(default="", description="URL that takes JSON; ${NAME} of a variable that holds it.")
+    slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
+    email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
+
+    @model_validator(mode="after")
+    def _has_a_channel(self) -> "Notify":
+        if not (self.webhook or self.slack or self.email):
+            raise ValueError("give `webhook`, `slack` or `email` in `notify`, or leave it out")
+        return self
+
+
 class Automation(dg.Model, dg.Resolvable):
     """Schedule and sensors; everything is off until it is switched on in the UI."""
 
@@ -258,6 +272,7 @@ class Automation(dg.Model, dg.Resolvable):
         description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
     )
     train_on_new_version: bool = True
+    notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
 
 
 class Checks(dg.Model, dg.Resolvable):
@@ -283,6 +298,10 @@ class Checks(dg.Model, dg.Resolvable):
         description="Share of the held-out images that may be near-duplicates of images that are trained on.",
     )
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
+    max_accuracy_drop: Share | None = Field(
+        default=0.02,
+        description="How far a model may be below the promoted one, on the same images; null: not checked.",
+    )
     full_verification: Literal["always", "daily", "weekly", "monthly", "never"] = Field(
         default="weekly",
         description="Period in which every shard is read again and its hashes verified, spread over the runs in it; "

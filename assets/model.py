@@ -15,6 +15,7 @@ from assets.declaration import Declaration, Train
 from assets.lineage import facts_of, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
 from assets.reports.evaluation import EARLIER_RUNS, HISTORY, show_confusion, show_curves, show_most_wrong
+from assets.reports.tables import table
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.stage import stage_op, stage_spec
@@ -24,6 +25,9 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.dataset import StreamingDataset
 from smalti.errors import CatalogError, SmaltiError
 from smalti.torch.train.config import LAUNCHERS
+
+TRAINING_POOL = "training"
+"""Pool of all trainings of the deployment: its limit is how many of them train at once."""
 
 _CODE_VERSION = "1"
 # The library's launchers; names of Dagster's enums have no hyphens.
@@ -98,7 +102,9 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     )
     checks = build_model_checks(declared)
 
-    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool="training")
+    @stage_op(
+        declared.model_op, [spec], [check.spec for check in checks], config=model_config(train), pool=TRAINING_POOL
+    )
     def model(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
     ) -> Iterator[Any]:
@@ -136,8 +142,8 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             result = trainer.train(chosen, report)
             wrong = _most_wrong(context, result.history[-1], manifest, chosen)
         curves = show_curves(result.history, _earlier_curves(context, spec.key))
-        metadata = {**curves, **_metadata(result, manifest), **wrong, **overrides(config)}
-        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata)
+        metadata = {**curves, **_metadata(result, manifest), **_lineage(result, manifest, context.run.run_id), **wrong}
+        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config))
 
     return model
 
@@ -193,6 +199,13 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "source": manifest.lineage.get("source", ""),
         **({"resumed_at_step": result.resumed_from["step"]} if result.resumed_from else {}),
     }
+
+
+def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
+    """Return from which source and version, and in which run, a model was made."""
+    source = str(manifest.lineage.get("source", ""))
+    row = {"source": source, "version": manifest.version, "run": run_id, "model": result.model_dir}
+    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table([row])}
 
 
 def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""Tags on versions of the shard set: `checked`, and one for each training that is under way.
+"""Tags on versions of the shard set: `checked`, `promoted`, and one for each training that is under way.
 
 `checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
 last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back,
 and never past a version that the checks have not compared the new one with.
 
-A training tags its version until it ends, so that no vacuum removes it. A training that was killed leaves its tag;
-the next training, or the next run that publishes, removes the tags of runs that have ended.
+A training tags its version until it succeeds, so that no vacuum removes it. One that failed, was cancelled or killed
+leaves its tag, so that a retry, even one that is still queued, finds the version. The next training, or the next run
+that publishes, removes the tags of runs that are over and are not about to be executed again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,15 +18,19 @@ import dagster as dg
 from assets.checks.check import CheckInput
 from assets.lineage import evaluations
 from assets.places import Place
+from assets.runs import is_going_on
 from assets.stage import plain
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
-from smalti.catalog.tags import tag_bytes, tag_key, version_of_tag
+from smalti.catalog.tags import Tag, read_tag, tag_bytes, tag_key, version_of_tag
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
 
 CHECKED = "checked"
 """The tag of the newest version whose blocking checks passed."""
+
+PROMOTED = "promoted"
+"""The tag of the version whose model is in use."""
 
 BASE = "compared with version"
 """In the metadata of checks that compare a version with the one before: the number that `checked` named, 0 for none."""
@@ -45,6 +50,18 @@ def checked_version(store: Store) -> Header | None:
     except (StoreNotFound, VersionNotFound):
         return None
     return read_header(store, number)
+
+
+def promoted_model(store: Store) -> Tag | None:
+    """Return the tag of the promoted model; None if none was promoted."""
+    return _tag_of(store, PROMOTED)
+
+
+def _tag_of(store: Store, name: str) -> Tag | None:
+    try:
+        return read_tag(store, name)
+    except (StoreNotFound, VersionNotFound):
+        return None
 
 
 def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
@@ -118,52 +135,64 @@ def advance(store: Store, version: int, *, bases: Collection[int] = ()) -> int:
         CommitConflict: others move the tag all the time.
     """
     for _ in range(_MOVES):
-        checked = checked_version(store)
+        checked = _tag_of(store, CHECKED)
         named = checked.version if checked is not None else 0
         if named >= version or any(base != named for base in bases):
             return named
         try:
-            return tag(store, CHECKED, version, move=True, replaces=named)
+            return move_tag(store, CHECKED, version, move=checked or Tag(CHECKED, 0))
         except CommitConflict:
             continue
-        except StoreError as error:
-            if not error.facts.get("is_unsupported"):
-                raise
-        # The store cannot replace an object conditionally. Of two that move the tag at once, the last one wins.
-        store.put(tag_key(CHECKED), tag_bytes(CHECKED, version))
-        return version
     raise CommitConflict(f"{store.url}: others moved the tag {CHECKED!r} {_MOVES} times: execute the check again")
+
+
+def move_tag(
+    store: Store, name: str, version: int, *, move: bool | Tag = True, metadata: Mapping[str, Any] | None = None
+) -> int:
+    """Move a tag as `smalti.catalog.tag` does, also in a store that cannot replace an object conditionally.
+
+    There, of two processes that move the tag at once, the last one wins.
+    """
+    try:
+        return tag(store, name, version, move=move, metadata=metadata)
+    except StoreError as error:
+        if not error.facts.get("is_unsupported"):
+            raise
+    store.put(tag_key(name), tag_bytes(name, version, metadata))
+    return version
 
 
 @contextmanager
 def kept_for_training(context: dg.AssetExecutionContext, store: Store, version: int) -> Iterator[None]:
-    """Keep a version from every vacuum while the block runs, and release those of trainings that have ended.
+    """Keep a version from every vacuum while the block runs, and release those of trainings that are over.
+
+    If the block raises, the version stays protected: the run may be retried.
 
     Raises:
         VersionNotFound: a vacuum has removed it.
     """
-    name = f"{_TRAINING}{context.run.run_id}"
+    name, release = f"{_TRAINING}{context.run.run_id}", release_ended_trainings
     tag(store, name, version, move=True)
-    release_ended_trainings(context, store)
+    release(context, store)
+    yield
     try:
-        yield
-    finally:
-        try:
-            untag(store, name)
-        except SmaltiError as error:  # the training's own outcome counts; a later run removes the tag
-            context.log.warning("the tag %s was not removed: %s", name, error)
+        untag(store, name)
+    except SmaltiError as error:  # the training's own outcome counts; a later run removes the tag
+        context.log.warning("the tag %s was not removed: %s", name, error)
+    release(context, store, besides=context.run.run_id)
 
 
-def release_ended_trainings(context: dg.AssetExecutionContext, store: Store) -> None:
-    """Remove the tags of trainings that have ended without doing so; those of runs that are not known here stay.
+def release_ended_trainings(context: dg.AssetExecutionContext, store: Store, *, besides: str = "") -> None:
+    """Remove the tags of trainings that are over; those of runs that are not known here stay.
 
-    Best effort: a failure is logged, and a later run tries again.
+    A run is over if neither itself nor one that executes it again has to end yet, or is about to be retried. `besides`
+    is a run that does not count as going on. Best effort: a failure is logged, and a later run tries again.
     """
     try:
         for name in tags(store):
             run_id = name.removeprefix(_TRAINING)
             run = context.instance.get_run_by_id(run_id) if run_id != name else None
-            if run is not None and run.is_finished and not run.is_complete_and_waiting_to_retry:
+            if run is not None and not is_going_on(context.instance, run, besides=besides):
                 untag(store, name)
                 context.log.info("removed the tag %s: that run ended as %s", name, run.status.value)
     except SmaltiError as error:

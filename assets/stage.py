@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from assets.declaration import Declaration, Stage
+from assets.faults import retrying
 
 Facts = Mapping[str, Any]
 """Metadata of a materialisation as plain values, under the names they were written with."""
@@ -105,7 +106,7 @@ def stage_op(
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone.
 
-    A backfill of many partitions is one run.
+    A backfill of many partitions is one run. A transient fault of the storage makes Dagster execute the step again.
     """
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
@@ -118,7 +119,7 @@ def stage_op(
             pool=pool,
             partitions_def=partitions,
             backfill_policy=dg.BackfillPolicy.single_run() if partitions is not None else None,
-        )(function)
+        )(retrying(function))
         return made
 
     return decorate

@@ -6,6 +6,8 @@ from assets.checks.storage import build_storage_check
 from assets.data import build_data
 from assets.declaration import Declaration
 from assets.model import build_model
+from assets.promotion import build_promotion
+from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor, is_watchable
@@ -39,9 +41,11 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
     if automation.watch is not None and is_watchable(declared):
         sensors.append(build_watch_sensor(declared, automation.watch))
     if declared.train is not None:
-        assets.append(build_model(declared, declared.train))
+        assets += [build_model(declared, declared.train), build_promotion(declared)]
         if automation.train_on_new_version:
             sensors.append(build_train_sensor(declared))
+    if automation.notify is not None:
+        sensors.append(build_failure_sensor(f"{declared.name}_failure_sensor", declared=declared, is_on=True))
     schedules = []
     if automation.reshard and is_schedulable(declared):
         schedules.append(build_reshard_schedule(declared, automation.reshard))

@@ -7,8 +7,9 @@ import dagster as dg
 from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
+from assets.promotion import promoted_key
 
-JobKind = Literal["reshard", "train", "everything"]
+JobKind = Literal["reshard", "train", "everything", "promote"]
 
 
 def job_name(declared: Declaration, kind: JobKind) -> str:
@@ -17,7 +18,7 @@ def job_name(declared: Declaration, kind: JobKind) -> str:
 
 
 def build_jobs(declared: Declaration) -> list[Any]:
-    """Return the jobs of a data set: re-sharding, and where a model is trained, training and everything."""
+    """Return the jobs of a data set: re-sharding, and where a model is trained, training, everything and promotion."""
     name = declared.name
     jobs = [
         _job(
@@ -31,6 +32,16 @@ def build_jobs(declared: Declaration) -> list[Any]:
         text = f"Trains a model from the newest version of {name}, or from the one that is pinned."
         jobs.append(_job(declared, "train", ("model",), text))
         jobs.append(_job(declared, "everything", declared.stages, f"From the source of {name} to a trained model."))
+        jobs.append(
+            dg.define_asset_job(
+                job_name(declared, "promote"),
+                selection=dg.AssetSelection.assets(promoted_key(declared)),
+                description=f"Promotes a model of {name}, and the version that it was trained on: the newest whose "
+                "checks passed, that of a run, or the one before.",
+                tags=run_tags(declared),
+                executor_def=dg.in_process_executor,
+            )
+        )
     return jobs
 
 

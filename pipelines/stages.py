@@ -16,6 +16,7 @@ from typing import Any
 
 import dagster as dg
 
+from resources.notifications import NotificationsResource
 from resources.spark import SparkResource
 from resources.storage import (
     AzureConnectionString,
@@ -122,7 +123,37 @@ def detect_resources(environ: Environment | None = None) -> dict[str, Any]:
             launcher=stage.launcher,
             num_processes=stage.num_processes,
         ),
+        "notifications": _notifications(environ),
     }
+
+
+def has_channels(environ: Environment | None = None) -> bool:
+    """Return whether the environment names a channel for notifications."""
+    environ = os.environ if environ is None else environ
+    return any(environ.get(f"SMALTI_NOTIFY_{name}") for name in ("WEBHOOK", "SLACK", "EMAIL"))
+
+
+def _notifications(environ: Environment) -> NotificationsResource:
+    """Return the channels of the deployment; the addresses of webhooks are secret.
+
+    Raises:
+        ValueError: the port is no number.
+    """
+    port = environ.get("SMALTI_SMTP_PORT") or "0"
+    if not port.isdigit():
+        raise ValueError(f"SMALTI_SMTP_PORT must be a number, found {port!r}")
+    return NotificationsResource(
+        webhook=_reference(environ, "SMALTI_NOTIFY_WEBHOOK") or "",
+        slack=_reference(environ, "SMALTI_NOTIFY_SLACK") or "",
+        email=environ.get("SMALTI_NOTIFY_EMAIL", ""),
+        sender=environ.get("SMALTI_NOTIFY_FROM", ""),
+        smtp_host=environ.get("SMALTI_SMTP_HOST", ""),
+        smtp_port=int(port),
+        smtp_security=environ.get("SMALTI_SMTP_SECURITY") or "starttls",  # type: ignore[arg-type]  # it is validated
+        smtp_user=environ.get("SMALTI_SMTP_USER", ""),
+        smtp_password=_reference(environ, "SMALTI_SMTP_PASSWORD") or "",
+        ui_url=environ.get("SMALTI_UI_URL", ""),
+    )
 
 
 def _storage(name: str, stage: Stage, environ: Environment) -> StorageResource:

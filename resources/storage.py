@@ -29,6 +29,11 @@ class StorageResource(RunBoundResource, ABC):
 
     root: str = Field(description="Address of the folder that holds everything.")
     stage: str = Field(default="local", description="Recorded in the tags of every run.")
+    retry_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="Before a step is executed again after an outage; four times as long thereafter.",
+    )
 
     def url(self, *parts: str) -> str:
         """Return the address of a place below the root, for `open_store` and everything else in the library."""

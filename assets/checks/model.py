@@ -1,9 +1,18 @@
-"""The check of a trained model: its accuracy on rows that were held out."""
+"""The checks of a trained model: its accuracy on rows that were held out, alone and beside the promoted model's."""
+
+from typing import Any
 
 import dagster as dg
 
 from assets.checks.check import Check, CheckInput
 from assets.declaration import Declaration
+from assets.places import shards_of
+from assets.shard_tags import promoted_model
+from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.tags import Tag
+from smalti.errors import SmaltiError
+
+_SPLIT = "validation"
 
 
 def build_model_checks(declared: Declaration) -> list[Check]:
@@ -12,7 +21,12 @@ def build_model_checks(declared: Declaration) -> list[Check]:
     name = "accuracy_is_above_chance" if least is None else "accuracy_is_high_enough"
     expected = "above chance by more than luck explains" if least is None else f"at least {least:.2%}"
     spec = dg.AssetCheckSpec(name, asset=declared.key("model"), description=f"Held-out accuracy is {expected}.")
-    return [Check(spec, _accuracy_is_high_enough)]
+    checks = [Check(spec, _accuracy_is_high_enough)]
+    if (most := declared.checks.max_accuracy_drop) is not None:
+        text = f"Held-out accuracy is at most {most:.2%} below the promoted model's, on the same images."
+        spec = dg.AssetCheckSpec("accuracy_has_not_dropped", asset=declared.key("model"), description=text)
+        checks.append(Check(spec, _accuracy_has_not_dropped))
+    return checks
 
 
 def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
@@ -27,5 +41,74 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
             "chance": chance,
             "needed": round(chance + luck if least is None else least, 4),
             "held-out images": images,
+            **_about(step),
         },
     )
+
+
+def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
+    """Compare the accuracy with that of the promoted model, on the validation images of this model's version.
+
+    The promoted model is evaluated on them, unless its own validation images were the very same. A comparison that is
+    not possible is a warning.
+    """
+    facts, most = step.facts, step.declared.checks.max_accuracy_drop or 0.0
+    promoted = promoted_model(shards_of(step.declared, step.storage).store())
+    if promoted is None or promoted.metadata.get("run") == facts.get("run"):
+        text = "No other model is promoted: there is nothing to compare with."
+        return dg.AssetCheckResult(passed=True, description=text, metadata=_about(step))
+    metadata = {"promoted model of run": str(promoted.metadata["run"]), **_about(step)}
+    try:
+        before, how = _accuracy_of(promoted, step)
+    except (SmaltiError, ValueError, RuntimeError) as error:  # RuntimeError: torch's, of weights that do not fit
+        return dg.AssetCheckResult(
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"The promoted model cannot be compared: {error}",
+            metadata=metadata,
+        )
+    accuracy = float(facts["accuracy"])
+    drop = round(before - accuracy, 4)
+    return dg.AssetCheckResult(
+        passed=drop <= most,
+        metadata={
+            "accuracy": accuracy,
+            "accuracy of the promoted model": round(before, 4),
+            "drop": drop,
+            "most": most,
+            "validation images": f"those of version {facts['shards_version']}; {how}",
+            **metadata,
+        },
+    )
+
+
+def _about(step: CheckInput) -> dict[str, Any]:
+    """Return which model a result is about: that of the newest run need not be the one that is promoted."""
+    return {"model run": dg.MetadataValue.dagster_run(str(step.facts["run"]))} if "run" in step.facts else {}
+
+
+def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
+    """Return the accuracy of the promoted model on the validation images of a version, and how it is known."""
+    place, facts = shards_of(step.declared, step.storage), step.facts
+    now = load_manifest(place.store(), version=int(facts["shards_version"]))
+    if _validation(now) == _validation(load_manifest(place.store(), version=promoted.version)):
+        return float(promoted.metadata["accuracy"]), f"version {promoted.version} has the very same"
+    from smalti.torch.train import measure_saved_model
+
+    model = str(promoted.metadata["model"])
+    accuracy = measure_saved_model(
+        model,
+        place.url,
+        version=now.version,
+        class_names=now.metadata["classes"],
+        split=_SPLIT,
+        model_options=step.storage.options_for(model),
+        data_options=place.storage_options,
+    )
+    return accuracy, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
+
+
+def _validation(manifest: Manifest) -> tuple[list[str], list[str]]:
+    """Return the classes and the shards of the validation images: equal for the very same images."""
+    shards = [shard.stored.basename for shard in manifest.shards if shard.partition == _SPLIT]
+    return list(manifest.metadata["classes"]), shards

@@ -2,21 +2,62 @@
 
 It is no `asset_sensor`: that kind moves its cursor on even when it skips, so it cannot wait for the checks of the run
 that wrote a version.
+
+1. What it trains on is the version with the tag `checked`, whose blocking checks passed; of several that are new, the
+   newest. Version and digest are pinned in the run.
+2. Nothing is requested while a training of this data set is going on, or the pool of trainings is full.
+3. A training that failed is requested again, `MAX_TRIES` times in all. One that was cancelled is not: a run ends so
+   only if somebody asked for it. Switching the sensor off and on forgets both.
+4. The cursor keeps the runs that were seen, so that a run that is deleted later still counts.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
 from assets.declaration import Declaration
 from assets.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, latest, made_in, run_tags
+from assets.model import TRAINING_POOL
 from assets.places import shards_of
+from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, checked_version
 from assets.sources.images import images_config
 from pipelines.automation.debounce import MAX_TRIES
+from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import job_name
 from resources.storage import StorageResource
 from smalti.catalog.header import Header
+
+GOING_ON, TRAINED, FAILED, CANCELLED, NOTHING = "going on", "trained", "failed", "cancelled", "trained nothing"
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The runs that were seen to train on one content, oldest first."""
+
+    digest: str = ""
+    runs: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Run id to what became of it, and when it was created."""
+
+    def to_cursor(self) -> str:
+        """The text that Dagster keeps for the sensor."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_cursor(cls, text: str | None, digest: str) -> "Attempts":
+        """Return what `to_cursor` wrote about a content; none for another content, or a text that a person edited."""
+        try:
+            found = cls(**json.loads(text or "{}"))
+            runs = {str(run): (str(outcome), float(created)) for run, (outcome, created) in found.runs.items()}
+        except (ValueError, TypeError, AttributeError):
+            return cls(digest)
+        return cls(digest, runs) if found.digest == digest else cls(digest)
+
+    def ended(self, outcome: str, since: float = 0.0) -> list[str]:
+        """Return the runs with an outcome that were created after a time, oldest first."""
+        return [run for run, (each, created) in self.runs.items() if each == outcome and created > since]
 
 
 def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
@@ -29,27 +70,29 @@ def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
-        f"checks passed: once for every digest, and again if that failed, at most {MAX_TRIES} times.",
+        f"checks passed: once for every digest, and again if that failed, at most {MAX_TRIES} times. A training that "
+        "was cancelled is not requested again until this sensor is switched off and on.",
     )
-    def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.RunRequest | dg.SkipReason:
+    def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
         """Request a run for a digest that was not trained on yet, pinned to that version."""
         header = checked_version(shards_of(declared, storage).store())
         waiting = _unchecked(context.instance, declared, header)
         if header is None:
-            return dg.SkipReason(f"no version of {declared.name} has passed its blocking checks yet{waiting}")
+            none = f"no version of {declared.name} has passed its blocking checks yet{waiting}"
+            return dg.SensorResult(skip_reason=none, cursor=context.cursor)
         name = f"version {header.version} ({header.digest[:12]})"
         # Empty for a version that something else than the pipeline made.
         source, wanted = str(header.lineage.get("source", "")), images_config(declared)().described
         if source and source != wanted:
-            return dg.SkipReason(
-                f"{name} was made from {source}, and the declaration says {wanted}: launch {job} by hand, or "
-                f"change the declaration"
-            )
-        wanted_tags = {TRAINS_TAG: header.digest, DATA_SET_TAG: declared.name}
-        runs = context.instance.get_runs(dg.RunsFilter(tags=wanted_tags))
-        if reason := _why_not_again(context.instance, declared, runs):
-            return dg.SkipReason(f"{name} {reason}{waiting}")
-        return _request(declared, header, runs)
+            other = f"{name} was made from {source}, and the declaration says {wanted}"
+            todo = f"launch {job} by hand, or change the declaration"
+            return dg.SensorResult(skip_reason=f"{other}: {todo}", cursor=context.cursor)
+        seen = _look(context.instance, declared, Attempts.from_cursor(context.cursor, header.digest))
+        started = context.last_sensor_start_time or 0.0
+        reason = _why_not_again(seen, started, job) or _why_not_now(context.instance, declared)
+        if reason:
+            return dg.SensorResult(skip_reason=f"{name} {reason}{waiting}", cursor=seen.to_cursor())
+        return dg.SensorResult(run_requests=[_request(declared, header, seen)], cursor=seen.to_cursor())
 
     return sensor
 
@@ -63,33 +106,92 @@ def _unchecked(instance: dg.DagsterInstance, declared: Declaration, checked: Hea
     return f"; the blocking checks of version {newest} have not all passed: see run {event.run_id if event else ''}"
 
 
-def _why_not_again(instance: dg.DagsterInstance, declared: Declaration, runs: Sequence[dg.DagsterRun]) -> str:
-    """Return why no training is requested, given those of the version, newest first; empty if one is due.
+def _look(instance: dg.DagsterInstance, declared: Declaration, before: Attempts) -> Attempts:
+    """Return the trainings on a content as they are now; one that was deleted before it had ended has failed."""
+    tags = {TRAINS_TAG: before.digest, DATA_SET_TAG: declared.name}
+    records = instance.get_run_records(dg.RunsFilter(tags=tags), ascending=True)
+    now = {each.dagster_run.run_id: each for each in records}
+    runs = {
+        run: (FAILED if outcome == GOING_ON else outcome, created)
+        for run, (outcome, created) in before.runs.items()
+        if run not in now
+    }
+    for run, record in now.items():
+        known = before.runs.get(run, ("", 0.0))[0]
+        outcome = known if known in (TRAINED, NOTHING) else _outcome(instance, declared, record.dagster_run)
+        runs[run] = (outcome, record.create_timestamp.timestamp())
+    return Attempts(before.digest, runs)
 
-    A run that re-executed other steps only has the tags of the run whose training failed, and was not one.
+
+def _outcome(instance: dg.DagsterInstance, declared: Declaration, run: dg.DagsterRun) -> str:
+    """Return what became of a run.
+
+    A run that re-executed other steps only has the tags of the run whose training failed, and trained nothing.
     """
-    failed = []
-    for run in runs:
-        if not run.is_success:
-            failed.append(run)
-        if (
-            not run.is_finished
-            or run.is_complete_and_waiting_to_retry
-            or (run.is_success and made_in(instance, declared.key("model"), run.run_id) is not None)
-        ):
-            return f"has been given to run {run.run_id}: {run.status.value}"
+    if not run.is_finished or awaits_retry(instance, run):
+        return GOING_ON
+    if run.is_success:
+        return TRAINED if made_in(instance, declared.key("model"), run.run_id) is not None else NOTHING
+    return CANCELLED if run.status is dg.DagsterRunStatus.CANCELED else FAILED
+
+
+def _why_not_again(seen: Attempts, started: float, job: str) -> str:
+    """Return why a content is not trained on once more; empty if it may be.
+
+    Args:
+        seen: The trainings on it.
+        started: When the sensor was switched on; what ended badly before that does not count.
+        job: Name of the job that trains.
+    """
+    for outcome in (TRAINED, GOING_ON):
+        if runs := seen.ended(outcome):
+            return f"has been given to run {runs[-1]}: {outcome}"
+    if runs := seen.ended(CANCELLED, started):
+        return (
+            f"was given to run {runs[-1]}, which was cancelled, and is not requested again. Re-execute that run, which "
+            f"goes on from its newest checkpoint, launch {job}, or switch this sensor off and on"
+        )
+    failed = seen.ended(FAILED, started)
     if len(failed) < MAX_TRIES:
         return ""
     return (
-        f"was given to {len(failed)} runs, and none of them succeeded; the last is {failed[0].run_id}: "
-        f"{failed[0].status.value}. Look at its log and mend the cause, then re-execute it, which goes on from its "
-        "newest checkpoint"
+        f"was given to {len(failed)} runs, and none of them succeeded; the last is {failed[-1]}. Look at its log and "
+        "mend the cause, then re-execute it, which goes on from its newest checkpoint, or switch this sensor off and "
+        "on for new tries"
     )
 
 
-def _request(declared: Declaration, header: Header, runs: Sequence[dg.DagsterRun]) -> dg.RunRequest:
+def _why_not_now(instance: dg.DagsterInstance, declared: Declaration) -> str:
+    """Return which training has to end first; empty if none."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)):
+        if _trains(declared, run):
+            return f"waits for run {run.run_id} ({run.status.value}), which trains on another version"
+    retried = {DATA_SET_TAG: declared.name, "dagster/will_retry": "true"}
+    for run in instance.get_runs(dg.RunsFilter(tags=retried, statuses=[dg.DagsterRunStatus.FAILURE])):
+        if _trains(declared, run) and awaits_retry(instance, run):
+            return f"waits for the retry of run {run.run_id}, which trains on another version"
+    storage = instance.event_log_storage
+    if storage.supports_global_concurrency_limits:
+        pool = storage.get_concurrency_info(TRAINING_POOL)
+        taken = pool.active_run_ids | pool.pending_run_ids
+        if pool.limit is not None and len(taken) >= pool.limit:
+            others = ", ".join(sorted(taken))
+            return f"waits for a slot of the pool {TRAINING_POOL!r}, which has {pool.limit}: run {others}"
+    return ""
+
+
+def _trains(declared: Declaration, run: dg.DagsterRun) -> bool:
+    """Return whether a run trains on the data set, or will; a run that a person launched has no tags at first."""
+    if run.tags.get(DATA_SET_TAG) == declared.name and TRAINS_TAG in run.tags:
+        return True
+    if run.asset_selection:
+        return declared.key("model") in run.asset_selection
+    return run.job_name in {job_name(declared, "train"), job_name(declared, "everything")}
+
+
+def _request(declared: Declaration, header: Header, seen: Attempts) -> dg.RunRequest:
     pinned = {"version": header.version, "digest": header.digest}
-    after = f":after:{runs[0].run_id}" if runs else ""  # a run key is used up for ever
+    after = f":after:{list(seen.runs)[-1]}" if seen.runs else ""  # a run key is used up for ever
     return dg.RunRequest(
         run_key=f"{declared.name}:train:{header.digest}{after}",
         run_config={"ops": {declared.model_op: {"config": pinned}}},

@@ -5,7 +5,7 @@ import pytest
 from smalti.catalog import diff, publish, verify
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.reading import find_newest
-from smalti.catalog.tags import tag, tags, untag, version_of_tag
+from smalti.catalog.tags import read_tags, tag, tags, untag, version_of_tag
 from smalti.errors import (
     CatalogError,
     CommitConflict,
@@ -228,11 +228,18 @@ def test_a_new_tag_is_removed_if_its_version_expires(make_draft):
     assert tags(store) == {}
 
 
-def test_a_tag_is_moved_only_from_the_version_that_it_is_expected_at(three_versions):
-    tag(three_versions, "best", 1)
-    assert tag(three_versions, "best", 2, move=True, replaces=1) == 2
-    for expected in (0, 1):
-        with pytest.raises(CommitConflict, match="found that of version 2"):
-            tag(three_versions, "best", 3, move=True, replaces=expected)
-    assert tags(three_versions) == {"best": 2}
-    assert tag(three_versions, "new", 3, move=True, replaces=0) == 3
+def test_metadata_moves_with_its_tag_and_a_tag_that_was_read_is_moved_only_if_it_is_still_the_same(three_versions):
+    store = three_versions
+    tag(store, "best", 1, metadata={"model": "a"})
+    read = read_tags(store)["best"]
+    assert (read.version, read.metadata) == (1, {"model": "a"})
+    tag(store, "best", 1)  # says nothing about metadata
+    assert read_tags(store)["best"] == read
+    with pytest.raises(CatalogError, match="say `move`"):
+        tag(store, "best", 1, metadata={"model": "b"})
+    tag(store, "best", 2, move=read, metadata={"model": "b"})
+    with pytest.raises(CommitConflict):
+        tag(store, "best", 3, move=read)
+    assert tags(store) == {"best": 2}
+    with pytest.raises(CatalogError, match="at most 65536 fit"):
+        tag(store, "large", 1, metadata={"model": "x" * 70_000})

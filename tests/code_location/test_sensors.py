@@ -1,5 +1,6 @@
 """The sensors and the schedule, evaluated against a real Dagster instance."""
 
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -52,8 +53,17 @@ def publish_checked(
     return made
 
 
-def training_tick(instance: dg.DagsterInstance, storage: StorageResource) -> dg.SensorResult:
-    with dg.build_sensor_context(instance=instance, definitions=defs, resources={"storage": storage}) as context:
+def training_tick(
+    instance: dg.DagsterInstance, storage: StorageResource, *, cursor: str | None = None, started: float | None = None
+) -> dg.SensorResult:
+    """A tick of the sensor, which was switched on at a time."""
+    with dg.build_sensor_context(
+        instance=instance,
+        definitions=defs,
+        resources={"storage": storage},
+        cursor=cursor,
+        last_sensor_start_time=started,
+    ) as context:
         return build_train_sensor(FLOWERS).evaluate_tick(context)
 
 
@@ -105,7 +115,7 @@ def test_a_checked_version_asks_for_one_run_that_is_pinned_to_it(
 def test_a_tick_that_is_evaluated_twice_asks_under_the_same_run_key(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    """Racing ticks (fault J1): Dagster starts one run for a run key."""
+    """Racing ticks (fault J1): Dagster starts one run for a run key, and none for one that was used (fault J10)."""
     made = publish_checked(instance, storage, 1)
     keys = [request.run_key for _ in range(2) for request in training_tick(instance, storage).run_requests]
     assert keys == [f"flowers:train:{made.digest}"] * 2
@@ -115,19 +125,19 @@ def test_a_tick_that_is_evaluated_twice_asks_under_the_same_run_key(
     assert keys == [f"flowers:train:{made.digest}:after:{failed.run_id}"] * 2
 
 
-def test_a_training_that_failed_or_was_cancelled_is_requested_three_times_and_then_a_person_is_told_what_to_do(
+def test_a_training_that_failed_is_requested_three_times_and_then_a_person_is_told_what_to_do(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
     publish_checked(instance, storage, 1)
     keys = []
-    for outcome in (FAILURE, CANCELED, FAILURE):
+    for _ in range(3):
         [request] = training_tick(instance, storage).run_requests
         keys.append(request.run_key)
         run = launch(instance, request)
         tick = training_tick(instance, storage)
         assert not tick.run_requests
         assert run.run_id in str(tick.skip_message)
-        end(instance, run, outcome)
+        end(instance, run, FAILURE)
     assert len(set(keys)) == 3
     tick = training_tick(instance, storage)
     assert not tick.run_requests
@@ -136,7 +146,7 @@ def test_a_training_that_failed_or_was_cancelled_is_requested_three_times_and_th
     assert "re-execute it" in str(tick.skip_message)
     again = new_run(instance, "train", parent=run, tags=request.tags)
     end_trained(instance, again)
-    assert f"has been given to run {again.run_id}: SUCCESS" in str(training_tick(instance, storage).skip_message)
+    assert f"has been given to run {again.run_id}: trained" in str(training_tick(instance, storage).skip_message)
 
 
 def test_a_run_that_inherited_the_tag_of_a_training_and_trained_nothing_is_not_taken_for_one(
@@ -161,6 +171,96 @@ def test_a_training_that_dagster_will_retry_by_itself_is_not_requested_beside_th
     assert not training_tick(instance, storage).run_requests
 
 
+def test_a_training_that_was_cancelled_is_not_requested_again_until_the_sensor_is_switched_off_and_on(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    """Dagster cancels a run only if somebody asks for it: a run worker that gets SIGTERM unasked has failed."""
+    publish_checked(instance, storage, 1)
+    [request] = training_tick(instance, storage).run_requests
+    run = launch(instance, request)
+    end(instance, run, CANCELED)
+    tick = training_tick(instance, storage)
+    assert not tick.run_requests
+    assert f"run {run.run_id}, which was cancelled, and is not requested again. Re-execute" in str(tick.skip_message)
+    [again] = training_tick(instance, storage, started=time.time() + 1).run_requests
+    assert again.run_key != request.run_key
+    publish_checked(instance, storage, 2)
+    assert len(training_tick(instance, storage).run_requests) == 1
+
+
+def test_of_two_newer_versions_in_one_tick_the_newest_is_trained_on(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    publish_checked(instance, storage, 1)
+    newest = publish_checked(instance, storage, 2)
+    [request] = training_tick(instance, storage).run_requests
+    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 2, "digest": newest.digest}}}}
+
+
+def test_a_newer_version_waits_for_the_training_that_is_going_on_and_for_its_retry(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    publish_checked(instance, storage, 1)
+    run = launch(instance, training_tick(instance, storage).run_requests[0])
+    publish_checked(instance, storage, 2)
+    assert f"waits for run {run.run_id} (STARTED)" in str(training_tick(instance, storage).skip_message)
+    instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
+    end(instance, run, FAILURE)
+    assert f"waits for the retry of run {run.run_id}" in str(training_tick(instance, storage).skip_message)
+    instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "another"})
+    assert len(training_tick(instance, storage).run_requests) == 1
+
+
+@pytest.mark.parametrize("job", ["train", "everything"])
+def test_a_training_that_a_person_launched_is_waited_for_although_it_has_no_tags_yet(
+    instance: dg.DagsterInstance, storage: StorageResource, job: str
+) -> None:
+    publish_checked(instance, storage, 1)
+    run = new_run(instance, job, status=dg.DagsterRunStatus.NOT_STARTED)
+    assert f"waits for run {run.run_id} (NOT_STARTED)" in str(training_tick(instance, storage).skip_message)
+
+
+def test_a_full_pool_of_trainings_is_waited_for(storage: StorageResource) -> None:
+    with dg.instance_for_test(overrides={"concurrency": {"pools": {"default_limit": 1}}}) as instance:
+        publish_checked(instance, storage, 1)
+        instance.event_log_storage.initialize_concurrency_limit_to_default("training")
+        other = new_run(instance, "reshard", tags={DATA_SET_TAG: "trees"})
+        assert instance.event_log_storage.claim_concurrency_slot("training", other.run_id, "trees__model").is_claimed
+        message = str(training_tick(instance, storage).skip_message)
+        assert f"waits for a slot of the pool 'training', which has 1: run {other.run_id}" in message
+        instance.event_log_storage.free_concurrency_slots_for_run(other.run_id)
+        assert len(training_tick(instance, storage).run_requests) == 1
+
+
+def test_a_training_whose_run_was_deleted_is_not_forgotten(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    publish_checked(instance, storage, 1)
+    run = launch(instance, training_tick(instance, storage).run_requests[0])
+    end_trained(instance, run)
+    cursor = training_tick(instance, storage).cursor
+    instance.delete_run(run.run_id)
+    tick = training_tick(instance, storage, cursor=cursor)
+    assert f"has been given to run {run.run_id}: trained" in str(tick.skip_message)
+    assert len(training_tick(instance, storage, cursor="edited by a person").run_requests) == 1
+
+
+def test_a_run_that_was_deleted_before_it_had_ended_counts_as_one_that_failed(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    publish_checked(instance, storage, 1)
+    cursor, keys = None, []
+    for _ in range(3):
+        tick = training_tick(instance, storage, cursor=cursor)
+        [request] = tick.run_requests
+        keys.append(request.run_key)
+        run = launch(instance, request)
+        cursor = training_tick(instance, storage, cursor=tick.cursor).cursor
+        instance.delete_run(run.run_id)
+    assert len(set(keys)) == 3
+    assert "was given to 3 runs" in str(training_tick(instance, storage, cursor=cursor).skip_message)
+
+
 def test_the_same_content_under_a_new_number_is_not_trained_on_again(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
@@ -175,7 +275,7 @@ def test_the_same_content_under_a_new_number_is_not_trained_on_again(
 def test_it_trains_as_is_declared_and_not_as_a_person_last_chose(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    materialise(instance, "model", {}, new_run(instance, "train", config={"model": {"epochs": 3}}))
+    end_trained(instance, new_run(instance, "train", config={"model": {"epochs": 3}}))
     made = publish_checked(instance, storage, 2)
     [request] = training_tick(instance, storage).run_requests
     assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 1, "digest": made.digest}}}}

@@ -11,7 +11,8 @@ from assets.checks.shards import build_shard_checks
 from assets.checks.sums import find_losses
 from assets.declaration import Checks, Source
 from assets.model import build_model
-from assets.shard_tags import CHECKED, advance, kept_for_training
+from assets.runs import awaits_retry
+from assets.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
@@ -348,7 +349,7 @@ _seen: list[dict[str, int]] = []
 
 @pytest.mark.torch
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_training_keeps_its_version_by_a_tag_until_it_ends(
+def test_a_training_keeps_its_version_by_a_tag_until_it_succeeds(
     instance: dg.DagsterInstance, storage: StorageResource, fails: bool
 ) -> None:
     make_version(instance, storage, {"train": rows_of(2, 2)})
@@ -359,7 +360,7 @@ def test_a_training_keeps_its_version_by_a_tag_until_it_ends(
     )
     assert done.success is not fails
     assert _seen == [{f"training-{done.run_id}": 1}]
-    assert tags(shards(storage)) == {}
+    assert tags(shards(storage)) == ({f"training-{done.run_id}": 1} if fails else {})  # it may be retried
 
 
 def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(instance: dg.DagsterInstance) -> None:
@@ -373,6 +374,44 @@ def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(
     with kept_for_training(context, store, 1):
         assert set(tags(store)) == {*kept, f"training-{ours.run_id}"}
     assert set(tags(store)) == kept
+
+
+def test_the_version_of_a_killed_training_stays_protected_until_the_last_of_its_retries_is_over() -> None:
+    with dg.instance_for_test(overrides={"run_retries": {"enabled": True, "max_retries": 1}}) as instance:
+        store, killed, others = versions(1), new_run(instance, "train"), new_run(instance, "train")
+        tag(store, f"training-{killed.run_id}", 1)
+        context: Any = SimpleNamespace(instance=instance, run=others, log=dg.get_dagster_logger())
+
+        def is_protected() -> bool:
+            release_ended_trainings(context, store)
+            return f"training-{killed.run_id}" in tags(store)
+
+        end(instance, killed, dg.DagsterRunStatus.FAILURE)
+        assert instance.get_run_by_id(killed.run_id).tags["dagster/will_retry"] == "true"
+        assert is_protected()  # it is complete, and waits
+        tags_of_retry = {"dagster/root_run_id": killed.run_id, "dagster/parent_run_id": killed.run_id}
+        queued = dg.DagsterRunStatus.NOT_STARTED
+        retry = new_run(instance, "train", parent=killed, status=queued, tags=tags_of_retry)
+        instance.add_run_tags(killed.run_id, {"dagster/auto_retry_run_id": retry.run_id})
+        assert is_protected()  # its retry is queued
+        end(instance, retry, dg.DagsterRunStatus.FAILURE)
+        assert not is_protected()
+
+
+def test_a_retry_is_awaited_from_the_very_failure_and_no_longer_when_dagster_has_not_started_one() -> None:
+    """Dagster writes the tag that says so after the event, and leaves it if the job of the run is gone."""
+    with dg.instance_for_test(overrides={"run_retries": {"enabled": True, "max_retries": 1}}) as instance:
+        run = new_run(instance, "train")
+        end(instance, run, dg.DagsterRunStatus.FAILURE)
+        [failed] = instance.get_runs()
+        untagged = failed.with_tags({name: value for name, value in failed.tags.items() if "retry" not in name})
+        assert awaits_retry(instance, failed)
+        assert awaits_retry(instance, untagged)
+        name = "EVENT_LOG_CONSUMER_CURSOR-PIPELINE_FAILURE"
+        instance.daemon_cursor_storage.set_cursor_values({name: "0"})
+        assert awaits_retry(instance, failed)
+        instance.daemon_cursor_storage.set_cursor_values({name: "1000000"})
+        assert not awaits_retry(instance, failed)
 
 
 @pytest.mark.parametrize("kind", ["images", "rows"])

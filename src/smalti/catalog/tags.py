@@ -1,12 +1,16 @@
 """Tags: names for versions, such as `best` or `2026-06`. A tagged version is never removed by a vacuum.
 
 A tag is a small object below `_versions/tags/`, created by put-if-absent. It is moved only on request, by a conditional
-put, so that of two concurrent moves one fails.
+put, so that of two concurrent moves one fails. It may carry metadata, such as the model that was trained on the
+version: both are one object, and move together.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import check_created
@@ -30,37 +34,54 @@ _SUFFIX = ".json"
 _MAX_BYTES = 1 << 16
 
 
-def tag(place: Place, name: str, version: int | None = None, *, move: bool = False, replaces: int | None = None) -> int:
+@dataclass(frozen=True)
+class Tag:
+    """A tag as it was read."""
+
+    name: str
+    version: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tag(
+    place: Place,
+    name: str,
+    version: int | None = None,
+    *,
+    move: bool | Tag = False,
+    metadata: Mapping[str, Any] | None = None,
+) -> int:
     """Tag a version, the newest by default, and return its number. Idempotent.
 
     A name has 1 to 128 letters, digits and . _ -, not digits alone. With `move`, which needs a store with conditional
-    puts, the tag is moved if another version has it. With `replaces` as well, it is moved only if that is the version
-    that has it; 0 stands for none.
+    puts, the tag is moved if another version has it; a `Tag` that was read is moved only if it still is what was read.
+    `metadata` are values that JSON holds, at most 64 kB; without it, a tag that is not moved keeps its own.
 
     Raises:
-        CatalogError: the name is invalid, or another version has it and `move` is not given.
+        CatalogError: the name is invalid, or another version has it (or other metadata) and `move` is not given.
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
         CommitConflict: another process moved the tag during the call, or it is not the tag of the version to replace.
     """
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, whole_or_none("version", version))
-    data = tag_bytes(name, number)
+    data = tag_bytes(name, number, metadata)
     is_ours = True
     try:
         store.put_if_absent(key, data)
         check_created(store, key, data)
     except StoreExists:
-        found = version_of_tag(store, name)
-        if found != number and not move:
+        found = read_tag(store, name)
+        is_ours = found.version != number or (metadata is not None and found.metadata != metadata)
+        if is_ours and not move:
             raise CatalogError(
-                f"{store.url}: tag {name!r} is that of version {found}; say `move` to give it to version {number}",
+                f"{store.url}: tag {name!r} is that of version {found.version}; say `move` to give it to version "
+                f"{number}",
                 tag=name,
-                version=found,
+                version=found.version,
             ) from None
-        is_ours = found != number
         if is_ours:
-            _replace(store, key, data, replaces)
+            _replace(store, key, data, expected=move if isinstance(move, Tag) else None)
     # A vacuum first publishes what it will remove, and then reads the tags: so at least one of the two sees the other.
     if _is_expired(store, number):
         if is_ours:  # an older tag was confirmed to its creator, and the vacuum has seen it
@@ -87,6 +108,15 @@ def tags(place: Place) -> dict[str, int]:
     Raises:
         IndexFileError: a tag cannot be read.
     """
+    return {name: each.version for name, each in read_tags(place).items()}
+
+
+def read_tags(place: Place) -> dict[str, Tag]:
+    """Return all tags with their metadata, sorted by name.
+
+    Raises:
+        IndexFileError: a tag cannot be read.
+    """
     store = open_store(place)
     found = {}
     for info in store.list(TAGS):
@@ -103,6 +133,15 @@ def version_of_tag(store: Store, name: str) -> int:
     """Return the number of the version that has this tag.
 
     Raises:
+        StoreNotFound, VersionNotFound, IndexFileError: as for `read_tag`.
+    """
+    return read_tag(store, name).version
+
+
+def read_tag(store: Store, name: str) -> Tag:
+    """Return a tag with its metadata.
+
+    Raises:
         StoreNotFound: there is no set.
         VersionNotFound: there is no such tag; the message lists the tags.
         IndexFileError: the tag cannot be read.
@@ -117,16 +156,20 @@ def version_of_tag(store: Store, name: str) -> int:
         raise VersionNotFound(f"{store.url} has no tag {name!r}{_list_for_message(store)}", tag=name) from error
 
 
-def _read(store: Store, name: str) -> int:
+def _read(store: Store, name: str) -> Tag:
     key = tag_key(name)
-    return _version_in(store.get_range(key, 0, _MAX_BYTES), store.locate(key))
+    return _parse(store, name, store.get_range(key, 0, _MAX_BYTES))
 
 
-def _version_in(data: bytes, where: str) -> int:
-    version = parse_json(data, where=where).get("version")
+def _parse(store: Store, name: str, data: bytes) -> Tag:
+    key = tag_key(name)
+    found = parse_json(data, where=store.locate(key))
+    version, metadata = found.get("version"), found.get("metadata", {})
     if type(version) is not int or version < 1:
-        raise IndexFileError(f"{where}: expected a version from 1 on, found {version!r:.60}")
-    return version
+        raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
+    if not isinstance(metadata, dict):
+        raise IndexFileError(f"{store.locate(key)}: expected metadata by name, found {metadata!r:.60}", key=key)
+    return Tag(name, version, metadata)
 
 
 def _list_for_message(store: Store) -> str:
@@ -164,9 +207,17 @@ def tag_key(name: str) -> str:
     return f"{TAGS}/{name}{_SUFFIX}"
 
 
-def tag_bytes(name: str, version: int) -> bytes:
-    """Return the content of a tag."""
-    return json.dumps({"smalti": 1, "tag": name, "version": version}).encode()
+def tag_bytes(name: str, version: int, metadata: Mapping[str, Any] | None = None) -> bytes:
+    """Return the content of a tag.
+
+    Raises:
+        CatalogError: the metadata is larger than a tag may be.
+    """
+    content = {"smalti": 1, "tag": name, "version": version}
+    data = json.dumps({**content, "metadata": metadata} if metadata else content).encode()
+    if len(data) >= _MAX_BYTES:
+        raise CatalogError(f"tag {name!r} would have {len(data)} bytes with its metadata, at most {_MAX_BYTES} fit")
+    return data
 
 
 def _is_name(name: str) -> bool:
@@ -202,15 +253,13 @@ def _vacuumed(store: Store, version: int) -> VersionNotFound:
     return VersionNotFound(f"{store.url}: version {version} was removed by a vacuum", version=version)
 
 
-def _replace(store: Store, key: str, data: bytes, replaces: int | None) -> None:
-    tagged = store.get_tagged(key)
-    found = _version_in(tagged.data, store.locate(key))
-    if replaces is not None and found != replaces:
-        raise CommitConflict(
-            f"{store.locate(key)}: expected the tag of version {replaces or 'none'}, found that of version {found}"
-        )
+def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None) -> None:
+    found = store.get_tagged(key)
+    moved = f"{store.locate(key)}: another process moved this tag; look at it again"
+    if expected is not None and _parse(store, expected.name, found.data) != expected:
+        raise CommitConflict(moved)
     try:
-        store.put_if_match(key, data, tagged.etag)
+        store.put_if_match(key, data, found.etag)
     except StoreConflict as error:
         if store.get(key) != data:  # equal data: our own put took effect, but its reply was lost
-            raise CommitConflict(f"{store.locate(key)}: another process moved this tag; look at it again") from error
+            raise CommitConflict(moved) from error

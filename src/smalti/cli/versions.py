@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from smalti.catalog import diff, history, load_manifest, rollback, tag, tags, untag, vacuum, verify
-from smalti.catalog.tags import chosen_version
+from smalti.catalog.tags import chosen_version, read_tags
 from smalti.cli.version_choice import add_version_choice
 from smalti.storage import UnfinishedUpload, open_store
 from smalti.writer import compact
@@ -158,11 +158,13 @@ def _tag(chosen: argparse.Namespace) -> int:
 
 
 def _tags(chosen: argparse.Namespace) -> int:
-    found = tags(chosen.url)
+    found = read_tags(chosen.url)
     if chosen.json:
-        return _print_json(found)
-    for name, version in found.items():
-        print(f"{name}: version {version}")
+        return _print_json({name: each.version for name, each in found.items()})
+    for name, each in found.items():
+        print(f"{name}: version {each.version}")
+        for key, value in each.metadata.items():
+            print(f"    {key}: {value if isinstance(value, str) else json.dumps(value)}")
     return 0
 
 

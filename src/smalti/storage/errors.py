@@ -173,7 +173,13 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
         )
     if any(_code_of(link) == "NotImplemented" for link in _chain(error)):
         return StoreError(f"{what}: {detail}; this store cannot do that", is_unsupported=True, **facts)
-    return StoreError(f"{what}: {detail}", **facts)
+    return StoreError(f"{what}: {detail}", **({"is_transient": True} if kind is Kind.TRANSIENT else {}), **facts)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether a fault of a store is likely to pass: no answer in time, or one of its client's kinds. Pure."""
+    faults = [link for link in _chain(error) if isinstance(link, StoreError)]
+    return any(isinstance(link, StoreTimeout) or link.facts.get("is_transient") for link in faults)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

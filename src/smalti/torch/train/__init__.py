@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
     from smalti.torch.train.context import Checkpoint, Context
+    from smalti.torch.train.evaluation import measure_saved_model
     from smalti.torch.train.events import EventTail
     from smalti.torch.train.models import build_model
     from smalti.torch.train.program import launch, train
@@ -29,6 +30,7 @@ _HOMES = {
     "TrainResult": "config",
     "build_model": "models",
     "launch": "program",
+    "measure_saved_model": "evaluation",
     "read_sample_order": "run_folder",
     "train": "program",
 }
@@ -44,6 +46,7 @@ __all__ = [
     "TrainResult",
     "build_model",
     "launch",
+    "measure_saved_model",
     "read_sample_order",
     "train",
 ]

@@ -1,15 +1,17 @@
 """Models by name: building them, reading class scores from their output, and saving them."""
 
+import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.checkpoint import write_json, write_tensors
+from smalti.torch.train.checkpoint import read_json, write_json, write_tensors
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.data import MEAN, STD
 
@@ -78,8 +80,30 @@ def save_model(model: nn.Module, config: TrainConfig, folder: Path) -> None:
             "mean": list(MEAN),
             "std": list(STD),
             "scale": "pixels in [0, 1], RGB",
+            "train": config.public_json(),
         },
     )
+
+
+def load_model(folder: Path) -> tuple[nn.Module, TrainConfig]:
+    """Return the model that `save_model` wrote into a local folder, and the configuration that it was trained with.
+
+    Raises:
+        TrainingError: the folder holds no such model, or one that was saved before the configuration was.
+    """
+    settings, architecture = read_json(folder / "smalti.json"), read_json(folder / "config.json")
+    if "train" not in settings:
+        raise TrainingError(f"{folder} does not say how its model was made: an older version of Smalti has saved it")
+    config = TrainConfig.from_json(settings["train"])
+    if "architectures" in architecture:
+        transformers = _import("transformers", "smalti[torch]")
+        found: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
+            str(folder), local_files_only=True
+        )
+        return found, config
+    model = build_model(dataclasses.replace(config, weights=None))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model, config
 
 
 def _mobilenet_v2(config: TrainConfig) -> nn.Module:
