@@ -8,6 +8,7 @@ from assets.configuration import overrides
 from assets.declaration import Declaration
 from assets.reports.shown import show_images, shown_again
 from assets.reports.tables import table
+from assets.source import WATCHED, file_mark, watched_address, watched_fact
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
@@ -40,7 +41,8 @@ def raw_spec(declared: Declaration) -> dg.AssetSpec:
     text = _IMAGES if is_images else _ROWS
     description = f"{declared.description}\n\n{text}" if declared.description else text
     kinds = {"jpeg"} if is_images else {"pyspark"}
-    return stage_spec(declared, "raw", code=_CODE_VERSION, kinds=kinds, description=description)
+    deps = [declared.source_key]
+    return stage_spec(declared, "raw", code=_CODE_VERSION, kinds=kinds, deps=deps, description=description)
 
 
 def raw_config(declared: Declaration) -> type[dg.Config]:
@@ -59,6 +61,8 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     declared, last = step.declared, step.last
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
+    address = watched_address(config, {})
+    mark = file_mark(declared, address, storage) if address is not None else None  # before the images are listed
     partitions: dict[str, str] = {}
     place = inventories_of(declared, storage)
     if step.partitions is None:
@@ -85,6 +89,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
             "folder": folder.source,
             "source": config.described,
             "digest": folder.digest,
+            **watched_fact(declared, folder, mark),
             "inventory": key,
             "dagster/size_bytes": folder.num_bytes,
             **partitions,
@@ -115,7 +120,7 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             "reads": config.source,
             "digest": found.digest,
             "how the source is identified": found.how,
-            **({"watched": watched} if watched is not None else {}),
+            **({WATCHED: watched} if watched is not None else {}),
             **({"facts of the source": dg.MetadataValue.json(found.facts)} if found.facts else {}),
             **({"dagster/row_count": found.rows} if found.rows is not None else {}),
             "dagster/column_schema": schema,

@@ -125,7 +125,7 @@ def split_at_partition(source: str, key: str) -> tuple[str, str]:
 
 def _images_in(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     """Return the objects below class folders, by name."""
-    found = [item for item in objects if "/" in item.key and not _is_hidden(item.key)]
+    found = [item for item in objects if is_image(item.key)]
     return sorted(found, key=lambda item: item.key)
 
 
@@ -165,6 +165,11 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     files = tuple(sorted(moved, key=lambda file: file.path))
     options = next(iter(folders.values())).storage_options
     return ImageFolder(source, files, classes, _digest(files), options)
+
+
+def is_image(key: str) -> bool:
+    """Return whether an object of a folder of images counts: it is below a class folder, and not hidden."""
+    return "/" in key and not _is_hidden(key)
 
 
 def _is_hidden(key: str) -> bool:
