@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.declaration import Declaration
 from assets.lineage import DATA_SET_TAG
-from pipelines.jobs import job_name
+from pipelines.jobs import JobKind, job_name
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -15,8 +15,15 @@ UNFINISHED = [
 ]
 
 
+_READERS: tuple[JobKind, ...] = ("reshard", "everything")
+_OTHERS: tuple[JobKind, ...] = ("train", "observe")
+
+
 def unfinished_reader(instance: dg.DagsterInstance, declared: Declaration) -> dg.DagsterRun | None:
     """Return a run of a data set that reads, or will read, its source and has not ended yet; None if there is none."""
-    wanted = dg.RunsFilter(tags={DATA_SET_TAG: declared.name}, statuses=UNFINISHED)
-    others = {job_name(declared, "train"), job_name(declared, "observe")}
-    return next((run for run in instance.get_runs(wanted) if run.job_name not in others), None)
+    readers, others = ({job_name(declared, kind) for kind in kinds} for kinds in (_READERS, _OTHERS))
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)):
+        is_of_set = run.tags.get(DATA_SET_TAG) == declared.name and run.job_name not in others
+        if is_of_set or run.job_name in readers:
+            return run
+    return None

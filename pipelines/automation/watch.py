@@ -10,13 +10,13 @@ Exactly one run for each change, whatever the daemon does between two steps of a
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import dagster as dg
 
 from assets.declaration import Declaration, Watch
-from assets.lineage import DATA_SET_TAG, facts_of, made_in
+from assets.lineage import facts_of, made_in
 from assets.places import expand
 from assets.source import WATCHED, Versions, last_read, look, new_observations, source_config, watched_address
 from assets.sources.images import ImagesConfig
@@ -135,10 +135,13 @@ class _Tick:
 
     def _request(self, digest: str) -> dg.RunRequest:
         """Return a request whose key is not used up: it follows the last run that was requested for this content."""
-        name = self.declared.name
-        wanted = dg.RunsFilter(tags={SEEN_TAG: digest, DATA_SET_TAG: name})
-        after = "".join(f":after:{run.run_id}" for run in self.instance.get_runs(wanted, limit=1))
-        return dg.RunRequest(run_key=f"{name}:reshard:{digest}{after}", tags={SEEN_TAG: digest})
+        after = "".join(f":after:{run.run_id}" for run in self._requested(digest)[:1])
+        return dg.RunRequest(run_key=f"{self.declared.name}:reshard:{digest}{after}", tags={SEEN_TAG: digest})
+
+    def _requested(self, digest: str) -> Sequence[dg.DagsterRun]:
+        """Return the runs that were requested for a content, newest first."""
+        job = job_name(self.declared, "reshard")
+        return self.instance.get_runs(dg.RunsFilter(job_name=job, tags={SEEN_TAG: digest}))
 
     def _look(self, state: WatchState, event: dg.EventLogEntry | None) -> _Sight | dg.SensorResult:
         facts = facts_of(event) if event is not None else {}
@@ -198,8 +201,8 @@ class _Tick:
 
     def _was_read(self, messages: str) -> bool:
         """Return whether a run that was requested for messages has read the source."""
-        runs = self.instance.get_runs(dg.RunsFilter(tags={SEEN_TAG: messages, DATA_SET_TAG: self.declared.name}))
-        return any(made_in(self.instance, self.declared.key("raw"), run.run_id) is not None for run in runs)
+        raw = self.declared.key("raw")
+        return any(made_in(self.instance, raw, run.run_id) is not None for run in self._requested(messages))
 
     def _unread(self, state: WatchState) -> dg.SensorResult:
         raw, job = self.declared.key("raw").to_user_string(), job_name(self.declared, "reshard")

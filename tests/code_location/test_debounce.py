@@ -3,7 +3,6 @@
 from pipelines.automation.debounce import Verdict, WatchState, judge
 from smalti.sources.paged_listing import Listing
 
-
 RUN = "6f1c"
 
 

@@ -241,7 +241,9 @@ def test_a_run_that_read_another_source_does_not_change_what_is_watched(watcher:
 
 
 def test_requests_carry_no_configuration_so_that_the_declaration_counts(watcher: Watcher) -> None:
-    materialise(watcher.instance, "raw", {}, new_run(watcher.instance, config={"prepared": {"image_size": 32}}))
+    materialise(
+        watcher.instance, "raw", {}, new_run(watcher.instance, config={"prepared": {"image_size": 32}}, status=SUCCESS)
+    )
     watcher.add("roses/2.jpg", b"two")
     watcher.tick()
     [request] = watcher.tick(after=60).run_requests

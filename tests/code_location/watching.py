@@ -28,7 +28,7 @@ class Clock:
 
 
 class Watcher:
-    """A folder, the sensor that looks at it, and what the daemon keeps: cursor, observations, and runs by their keys."""
+    """A folder, the sensor that looks at it, and what the daemon keeps: cursor, observations, runs by key."""
 
     def __init__(
         self, instance: dg.DagsterInstance, storage: StorageResource, folder: Path, address: str = "", **watch: Any

@@ -133,5 +133,3 @@ def test_the_facts_of_one_object_are_those_of_the_listing(kind, tmp_path, s3_buc
     for missing in ("day/other", "day"):
         with pytest.raises(StoreError):
             store.info(missing)
-
-
