@@ -16,8 +16,9 @@ def condition_of(declared: Declaration, stage: Stage) -> dg.AutomationCondition[
     if automation.condition is None or (stage == "model" and not automation.train_on_new_version):
         return None
     condition = _declared(declared, stage)
-    if stage == "model":
+    if stage == "model":  # not in the run that makes the shards, whose checks are not known yet
         condition &= dg.AutomationCondition.all_deps_blocking_checks_passed()
+        condition &= ~dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
     return condition
 
 

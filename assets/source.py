@@ -7,8 +7,10 @@ before the step began.
 """
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -38,10 +40,10 @@ _EMPTY = "empty"  # version of a partition that has nothing
 _EVENTS_AT_ONCE = 1000  # observations of partitions; each is written by itself
 
 
-def source_spec(declared: Declaration) -> dg.AssetSpec:
-    """Return the specification of the external asset."""
+def build_source(declared: Declaration) -> dg.AssetSpec | dg.SourceAsset:
+    """Return the external asset, which can be observed by itself if that needs no Spark."""
     source = declared.source
-    return dg.AssetSpec(
+    spec = dg.AssetSpec(
         key=declared.source_key,
         description=f"The source of {declared.name}, which is not made here: {redact(source.text) or 'generated'}.",
         group_name=declared.group or declared.name,
@@ -50,6 +52,47 @@ def source_spec(declared: Declaration) -> dg.AssetSpec:
         kinds={source.form},
         partitions_def=declared.partitions_definition,
     )
+    if not is_watchable(declared):
+        return spec
+    with warnings.catch_warnings():
+        # In beta, and the only kind of asset whose observations automation conditions and staleness go by.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+
+        @dg.observable_source_asset(
+            key=spec.key,
+            description=spec.description,
+            group_name=spec.group_name,
+            tags=spec.tags,
+            partitions_def=spec.partitions_def,
+        )
+        def source_asset(context: dg.OpExecutionContext, storage: StorageResource) -> Any:
+            return observe(context.instance, declared, storage)
+
+    made: dg.SourceAsset = source_asset
+    return made
+
+
+def observe(
+    instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource
+) -> dg.DataVersion | dg.DataVersionsByPartition:
+    """Return the data version of the source as it is now; of partitions, of those that have changed.
+
+    Raises:
+        StoreNotFound: the source is gone.
+        dg.Failure: there is nothing to look at before a run has made it.
+    """
+    event = last_read(instance, declared)
+    versions = versions_now(declared, storage, facts_of(event) if event is not None else {})
+    if versions is None:
+        raise dg.Failure(
+            f"{declared.key('raw').to_user_string()} has not read {source_config(declared).described} yet: launch "
+            f"{declared.name}_reshard_job once",
+            allow_retries=False,
+        )
+    if declared.partitions is None:
+        return dg.DataVersion(versions[None])
+    changed = new_observations(instance, declared, versions)
+    return dg.DataVersionsByPartition({str(each.partition): each.tags[_VERSION] for each in changed})
 
 
 def source_config(declared: Declaration) -> ImagesConfig | RowsConfig:

@@ -9,7 +9,7 @@ from assets.data import build_data
 from assets.declaration import Declaration
 from assets.lineage import run_tags
 from assets.model import build_model
-from assets.source import is_watchable, source_spec
+from assets.source import build_source, is_watchable
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
 from pipelines.automation.watch import build_watch_sensor
@@ -41,7 +41,7 @@ class DataSet(dg.Component, Declaration):
 def build_definitions(declared: Declaration) -> dg.Definitions:
     """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
     automation = declared.automation
-    assets: list[Any] = [source_spec(declared), build_data(declared)]
+    assets: list[Any] = [build_source(declared), build_data(declared)]
     sensors: list[dg.SensorDefinition] = []
     if automation.watch is not None and is_watchable(declared):
         sensors.append(build_watch_sensor(declared, automation.watch))

@@ -6,9 +6,8 @@ import dagster as dg
 
 from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
-from assets.lineage import facts_of, run_tags
-from assets.source import is_watchable, last_read, new_observations, versions_now
-from resources.storage import StorageResource
+from assets.lineage import run_tags
+from assets.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "observe"]
 
@@ -30,36 +29,20 @@ def build_jobs(declared: Declaration) -> list[Any]:
         )
     ]
     if is_watchable(declared):
-        jobs.append(build_observe_job(declared))
+        jobs.append(
+            dg.define_asset_job(
+                job_name(declared, "observe"),
+                selection=dg.AssetSelection.assets(declared.source_key),
+                description=f"Looks at the source of {name}, and records its data version; makes nothing.",
+                tags=run_tags(declared),
+                executor_def=dg.in_process_executor,
+            )
+        )
     if declared.train is not None:
         text = f"Trains a model from the newest version of {name}, or from the one that is pinned."
         jobs.append(_job(declared, "train", ("model",), text))
         jobs.append(_job(declared, "everything", declared.stages, f"From the source of {name} to a trained model."))
     return jobs
-
-
-def build_observe_job(declared: Declaration) -> dg.JobDefinition:
-    """Return the job that looks at the source of a data set, and records its data version if it is a new one."""
-
-    @dg.op(name=f"{declared.name}__observe")
-    def observe(context: dg.OpExecutionContext, storage: StorageResource) -> None:
-        event = last_read(context.instance, declared)
-        versions = versions_now(declared, storage, facts_of(event) if event is not None else {})
-        found = new_observations(context.instance, declared, versions or {})
-        for each in found:
-            context.log_event(each)
-        context.log.info("%d new data versions of %s", len(found), declared.source_key.to_user_string())
-
-    @dg.job(
-        name=job_name(declared, "observe"),
-        description=f"Looks at the source of {declared.name}, and records its data version; reads and makes nothing.",
-        executor_def=dg.in_process_executor,
-        tags=run_tags(declared),
-    )
-    def job() -> None:
-        observe()
-
-    return job
 
 
 def build_storage_job(loaded: dg.Definitions) -> Any:

@@ -51,11 +51,12 @@ class Conditions:
     def tick(self, *, minutes: float = 1, passed: bool = True) -> set[str]:
         """One tick of the conditions: the assets that are requested, which are then materialised and checked."""
         self.now += timedelta(minutes=minutes)
+        selection = dg.AssetSelection.groups("flowers")  # without one, Dagster uses a parameter that is in beta
         found = dg.evaluate_automation_conditions(
-            self.defs, self.instance, cursor=self.cursor, evaluation_time=self.now
+            self.defs, self.instance, selection, evaluation_time=self.now, cursor=self.cursor
         )
         self.cursor = found.cursor
-        keys = [self.declared.key(stage) for stage in self.declared.stages]
+        keys = list(map(self.declared.key, self.declared.stages))
         requested = [key for key in keys if found.get_num_requested(key)]
         graph = self.defs.resolve_asset_graph()
         for key in requested:

@@ -27,7 +27,7 @@ class Flow:
         assert job.execute_in_process(instance=self.instance, **options).success
 
     def observe(self) -> int:
-        """Run the observe job; how many versions it has recorded."""
+        """Run the observe job; how many observations it has made."""
         done = self.defs.resolve_job_def("flowers_observe_job").execute_in_process(instance=self.instance)
         return sum(event.event_type_value == "ASSET_OBSERVATION" for event in done.all_events)
 
@@ -68,18 +68,18 @@ def test_raw_is_up_to_date_after_a_run_and_out_of_date_when_a_change_was_observe
     assert flow.status() == "MISSING"
     flow.read()
     assert flow.status() == "FRESH"
-    assert (flow.observe(), flow.observed) == (0, 1)
+    assert (flow.observe(), flow.status()) == (1, "FRESH")
 
     put(photos, "roses/2.jpg", "_SUCCESS")
     assert flow.status() == "FRESH"  # nobody has looked
-    assert (flow.observe(), flow.observe(), flow.observed) == (1, 0, 2)
+    assert (flow.observe(), flow.observed) == (1, 3)
     assert flow.status() == CHANGED
-    flow.read()  # of a version that was recorded before the step began
-    assert (flow.status(), flow.observed) == ("FRESH", 2)
+    flow.read()  # of a version that was recorded before the step began, and is not recorded again
+    assert (flow.status(), flow.observed) == ("FRESH", 3)
 
     put(photos, "roses/3.jpg", "_SUCCESS")
     flow.read()  # of a version that the step itself records
-    assert (flow.status(), flow.observe()) == ("FRESH", 0)
+    assert (flow.status(), flow.observed) == ("FRESH", 4)
     (photos / "roses" / "3.jpg").unlink()
     put(photos, "_SUCCESS")
     assert flow.observe() == 1
@@ -94,7 +94,7 @@ def test_each_partition_is_out_of_date_by_itself(
     source = Source(folder=f"{photos}/day={{partition}}")
     flow = Flow(instance, storage, declare(source=source, partitions=Partitions(by="key"), train=None))
     instance.add_dynamic_partitions("flowers_partitions", ["a", "b"])
-    assert flow.observe() == 2
+    assert (flow.observe(), flow.observe()) == (2, 0)
     flow.read(tags={"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"})
     assert [flow.status(key) for key in "ab"] == ["FRESH", "FRESH"]
     put(photos, "day=b/roses/2.jpg")
@@ -116,10 +116,11 @@ def test_a_run_of_another_source_records_no_version_of_the_declared_one(
     assert flow.observed == 0
 
 
-def test_the_observe_job_of_a_set_that_is_drawn_records_nothing_before_a_run_has_drawn_it(
+def test_the_observe_job_of_a_set_that_is_drawn_says_that_a_run_has_to_draw_it_first(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    assert Flow(instance, storage, declare()).observe() == 0
+    with pytest.raises(dg.Failure, match="launch flowers_reshard_job once"):
+        Flow(instance, storage, declare()).observe()
 
 
 def test_a_source_that_is_gone_fails_the_observe_job(

@@ -18,6 +18,7 @@ from pipelines.automation import watch
 from pipelines.automation.watch import SEEN_TAG
 from resources.storage import S3Storage, StorageResource
 from smalti.errors import StoreError
+from smalti.sources import message_queue
 from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
 from tests.code_location.events import end, new_run
@@ -244,6 +245,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(aws: str, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setattr(message_queue, "_WAIT_SECONDS", 0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["aws_access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["aws_secret_access_key"])
     made = Bucket(aws, instance, tmp_path)

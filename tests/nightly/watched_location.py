@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.data import build_data
 from assets.declaration import Automation, Declaration, Source, Watch
-from assets.source import source_spec
+from assets.source import build_source
 from pipelines.automation.watch import build_watch_sensor
 from resources.spark import SparkResource
 from resources.storage import LocalStorage
@@ -17,7 +17,7 @@ DECLARED = Declaration(
 )
 
 defs = dg.Definitions(
-    assets=[source_spec(DECLARED), build_data(DECLARED)],
+    assets=[build_source(DECLARED), build_data(DECLARED)],
     jobs=[dg.define_asset_job("watched_reshard_job", selection=dg.AssetSelection.assets(DECLARED.key("raw")))],
     sensors=[build_watch_sensor(DECLARED, WATCH)],
     resources={"storage": LocalStorage(root=os.environ["SMALTI_ROOT"]), "spark": SparkResource()},

@@ -5,6 +5,7 @@ import secrets
 import pytest
 
 from smalti.errors import StoreError
+from smalti.sources import message_queue
 from smalti.sources.message_queue import MessageQueue
 from tests.storage.conftest import ACCESS, clean_environment, s3_server
 
@@ -21,6 +22,7 @@ def sqs(s3_server, clean_environment):
     client = boto3.client("sqs", endpoint_url=s3_server, region_name="us-east-1")
     name = f"q-{secrets.token_hex(6)}"
     client.create_queue(QueueName=name)
+    clean_environment.setattr(message_queue, "_WAIT_SECONDS", 0)
     return client, f"{s3_server}/123456789012/{name}"
 
 

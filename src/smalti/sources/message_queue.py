@@ -20,6 +20,7 @@ from smalti.storage.schemes import load_extra
 _BATCH = 10  # SQS's own limit
 _READ_SECONDS = 10
 _ATTEMPTS = 2
+_WAIT_SECONDS = 1  # for a message; with 0 SQS would ask a few of the queue's servers only
 _IN_FLIGHT_SECONDS = 60  # until a message that was received, and not deleted, is delivered again
 _HOST = re.compile(r"sqs[.-](?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
@@ -77,7 +78,7 @@ class MessageQueue:
             "receive_message",
             MaxNumberOfMessages=_BATCH,
             VisibilityTimeout=visible_after,
-            WaitTimeSeconds=1,  # asks all servers of the queue
+            WaitTimeSeconds=_WAIT_SECONDS,
         )
         return list(reply.get("Messages", ()))
 
