@@ -8,7 +8,7 @@ before the step began.
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ _EMPTY = "empty"  # version of a partition that has nothing
 _EVENTS_AT_ONCE = 1000  # observations of partitions; each is written by itself
 
 
-def build_source(declared: Declaration) -> dg.AssetSpec | dg.SourceAsset:
+def build_source(declared: Declaration) -> dg.AssetSpec | dg.AssetsDefinition:
     """Return the external asset, which can be observed by itself if that needs no Spark."""
     source = declared.source
     spec = dg.AssetSpec(
@@ -51,6 +51,7 @@ def build_source(declared: Declaration) -> dg.AssetSpec | dg.SourceAsset:
         tags={"data_set": declared.name, **declared.tags},
         kinds={source.form},
         partitions_def=declared.partitions_definition,
+        skippable=True,  # an observation is made of a new version alone
     )
     if not is_watchable(declared):
         return spec
@@ -58,24 +59,20 @@ def build_source(declared: Declaration) -> dg.AssetSpec | dg.SourceAsset:
         # In beta, and the only kind of asset whose observations automation conditions and staleness go by.
         warnings.simplefilter("ignore", dg.BetaWarning)
 
-        @dg.observable_source_asset(
-            key=spec.key,
-            description=spec.description,
-            group_name=spec.group_name,
-            tags=spec.tags,
-            partitions_def=spec.partitions_def,
-        )
-        def source_asset(context: dg.OpExecutionContext, storage: StorageResource) -> Any:
-            return observe(context.instance, declared, storage)
+        @dg.multi_observable_source_asset(specs=[spec], name=f"{declared.name}__source")
+        def source_asset(context: dg.AssetExecutionContext, storage: StorageResource) -> Iterator[Any]:
+            for each in observe(context.instance, declared, storage):
+                context.log_event(each)
+            yield from ()  # what is logged has partitions, which a result cannot have
 
-    made: dg.SourceAsset = source_asset
+    made: dg.AssetsDefinition = source_asset
     return made
 
 
 def observe(
     instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource
-) -> dg.DataVersion | dg.DataVersionsByPartition:
-    """Return the data version of the source as it is now; of partitions, of those that have changed.
+) -> Sequence[dg.AssetObservation]:
+    """Return observations of the source as it is now, of versions that are not those recorded last.
 
     Raises:
         StoreNotFound: the source is gone.
@@ -89,10 +86,7 @@ def observe(
             f"{declared.name}_reshard_job once",
             allow_retries=False,
         )
-    if declared.partitions is None:
-        return dg.DataVersion(versions[None])
-    changed = new_observations(instance, declared, versions)
-    return dg.DataVersionsByPartition({str(each.partition): each.tags[_VERSION] for each in changed})
+    return new_observations(instance, declared, versions)
 
 
 def source_config(declared: Declaration) -> ImagesConfig | RowsConfig:

@@ -9,8 +9,9 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from assets.declaration import Automation, Declaration, Partitions, Source, Watch
-from assets.source import recorded_versions
+from assets.source import observe, recorded_versions
 from resources.storage import StorageResource
+from smalti.errors import StoreNotFound
 from tests.code_location.declared import declare, define
 
 
@@ -68,18 +69,18 @@ def test_raw_is_up_to_date_after_a_run_and_out_of_date_when_a_change_was_observe
     assert flow.status() == "MISSING"
     flow.read()
     assert flow.status() == "FRESH"
-    assert (flow.observe(), flow.status()) == (1, "FRESH")
+    assert (flow.observe(), flow.status()) == (0, "FRESH")
 
     put(photos, "roses/2.jpg", "_SUCCESS")
     assert flow.status() == "FRESH"  # nobody has looked
-    assert (flow.observe(), flow.observed) == (1, 3)
+    assert (flow.observe(), flow.observe(), flow.observed) == (1, 0, 2)
     assert flow.status() == CHANGED
     flow.read()  # of a version that was recorded before the step began, and is not recorded again
-    assert (flow.status(), flow.observed) == ("FRESH", 3)
+    assert (flow.status(), flow.observed) == ("FRESH", 2)
 
     put(photos, "roses/3.jpg", "_SUCCESS")
     flow.read()  # of a version that the step itself records
-    assert (flow.status(), flow.observed) == ("FRESH", 4)
+    assert (flow.status(), flow.observed) == ("FRESH", 3)
     (photos / "roses" / "3.jpg").unlink()
     put(photos, "_SUCCESS")
     assert flow.observe() == 1
@@ -130,5 +131,6 @@ def test_a_source_that_is_gone_fails_the_observe_job(
     with pytest.raises(Exception, match="there is no such folder"):
         flow.observe()
     table = Source(table=str(tmp_path / "table"), format="delta")
-    with pytest.raises(Exception, match="there is no file of a table"):
-        Flow(instance, storage, declare(source=table, train=None)).observe()
+    declared = declare(source=table, train=None)
+    with pytest.raises(StoreNotFound, match="there is no file of a table"):
+        observe(instance, declared, storage)
