@@ -334,7 +334,7 @@ class Declaration(dg.Model, dg.Resolvable):
         else:
             _refuse_for_rows(self)
         _refuse_partitions(self)
-        _refuse_watch(self)
+        _refuse_automation(self)
         return self
 
     @property
@@ -442,8 +442,10 @@ def _refuse_partitions(declared: Declaration) -> None:
         raise ValueError("`partitions.column` needs a source of rows")
 
 
-def _refuse_watch(declared: Declaration) -> None:
+def _refuse_automation(declared: Declaration) -> None:
     watch, source = declared.automation.watch, declared.source
+    if declared.automation.condition == "on_missing" and declared.partitions is None:
+        raise ValueError("`automation.condition: on_missing` needs `partitions`: each new one is made once")
     if watch is None or watch.is_full:
         return
     if source.kind != "images" or declared.partitions is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.declaration import Automation, Declaration, Source, Watch
+from assets.declaration import Automation, Declaration, Partitions, Source, Watch
 from pipelines.automation.watch import build_watch_sensor
 from pipelines.data_set import DataSet, build_definitions
 from resources.storage import StorageResource
@@ -92,20 +92,26 @@ def test_j1_eager_requests_the_data_once_for_a_change_and_the_model_when_the_che
     assert [found.tick() for _ in range(3)] == [set()] * 3
 
 
-def test_on_missing_requests_what_was_never_made_and_nothing_after_it(
-    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
-) -> None:
-    found = Conditions(instance, storage, tmp_path / "photos", "on_missing")
-    found.watch()
-    found.now += timedelta(minutes=1)
-    assert found.watch() == 1
-    requested = [found.tick() for _ in range(3)]
-    assert DATA in requested
-    found.put("2.jpg")
-    found.watch()
-    found.now += timedelta(minutes=1)
-    assert found.watch() == 1
-    assert not DATA & found.tick()
+def test_on_missing_requests_the_data_of_each_new_partition_once(instance: dg.DagsterInstance) -> None:
+    declared = declare(
+        source=Source(folder="/photos/{partition}"),
+        partitions=Partitions(by="key"),
+        automation=Automation(condition="on_missing"),
+        train=None,
+    )
+    defs, selection = define(declared), dg.AssetSelection.groups("flowers")
+    found, requested = None, []
+    for new in ([], ["a"], [], ["b", "c"]):
+        instance.add_dynamic_partitions("flowers_partitions", new)
+        cursor = found.cursor if found is not None else None
+        found = dg.evaluate_automation_conditions(defs, instance, selection, cursor=cursor)
+        stages = [found.get_requested_partitions(declared.key(stage)) for stage in declared.stages]
+        assert stages == [stages[0]] * 3
+        requested.append(stages[0])
+        for stage in declared.stages:
+            for key in stages[0]:
+                instance.report_runless_asset_event(dg.AssetMaterialization(declared.key(stage), partition=key))
+    assert requested == [set(), {"a"}, set(), {"b", "c"}]
 
 
 def test_j2_on_cron_requests_the_data_once_at_each_time_of_the_schedule(
@@ -142,6 +148,7 @@ IMAGES = "name: a\nsource: {folder: x}\n"
     [
         (f"{IMAGES}automation: {{condition: on_cron, reshard: null}}", "needs `reshard`, the cron expression"),
         (f"{IMAGES}automation: {{condition: sometimes}}", "eager"),
+        (f"{IMAGES}automation: {{condition: on_missing}}", "needs `partitions`"),
         (f"{IMAGES}automation: {{watch: {{file: a, queue: 'https://q/b'}}}}", "give one of .* found file and queue"),
         (f"{IMAGES}automation: {{reshard: null, watch: {{queue: 'https://q/b'}}}}", "needs the schedule `reshard`"),
         ("name: a\nsource: {manifest: a.csv}\nautomation: {watch: {listing: paged}}", "give `watch.file`"),
