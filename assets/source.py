@@ -59,7 +59,7 @@ def build_source(declared: Declaration) -> dg.AssetSpec | dg.AssetsDefinition:
         # In beta, and the only kind of asset whose observations automation conditions and staleness go by.
         warnings.simplefilter("ignore", dg.BetaWarning)
 
-        @dg.multi_observable_source_asset(specs=[spec], name=f"{declared.name}__source")
+        @dg.multi_observable_source_asset(specs=[spec], name=f"{declared.name}__source")  # type: ignore[untyped-decorator]
         def source_asset(context: dg.AssetExecutionContext, storage: StorageResource) -> Iterator[Any]:
             for each in observe(context.instance, declared, storage):
                 context.log_event(each)
@@ -229,7 +229,8 @@ def record_read(
     if declared.partitions is None:
         versions: Versions = {None: str(facts.get(WATCHED, facts["digest"]))}
     else:
-        versions = dict(ReadPartitions.load(inventories_of(declared, storage), str(facts[PARTITIONS])).own)
+        read = ReadPartitions.load(inventories_of(declared, storage), str(facts[PARTITIONS])).own
+        versions = {key: read[key] for key in read}
     for each in new_observations(context.instance, declared, versions):
         context.log_event(each)
     records, name = context.instance.fetch_observations(declared.source_key, limit=1).records, declared.source_key

@@ -32,8 +32,8 @@ class Look:
     @property
     def versions(self) -> dict[str | None, str]:
         """Data version of each partition: name of its inventory, empty without images."""
-        gone = dict.fromkeys(self.changed, "")
-        return {**gone, **{key: inventory_key(folder) for key, folder in self.found.items()}}
+        keys = {*self.changed, *self.found}
+        return {key: inventory_key(self.found[key]) if key in self.found else "" for key in keys}
 
 
 def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource) -> Look:
