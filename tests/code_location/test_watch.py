@@ -14,13 +14,16 @@ import dagster as dg
 import moto.server
 import pytest
 
+from assets.declaration import Partitions, Source
 from pipelines.automation import watch
+from pipelines.automation.partitions import request_partitions
 from pipelines.automation.watch import SEEN_TAG
 from resources.storage import S3Storage, StorageResource
 from smalti.errors import StoreError
 from smalti.sources import message_queue
 from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
+from tests.code_location.declared import declare
 from tests.code_location.events import end, new_run
 from tests.code_location.watching import SUCCESS, Watcher
 
@@ -86,6 +89,19 @@ def test_j2_a_training_is_not_waited_for(watcher: Watcher) -> None:
     new_run(watcher.instance, "train")
     watcher.add("roses/2.jpg", b"two")
     assert watcher.follow(5) == 1
+
+
+def test_j8_partitions_that_changed_are_read_by_one_run_and_not_by_several_at_once(
+    instance: dg.DagsterInstance,
+) -> None:
+    """Runs beside each other would each publish the other's partitions as they were before."""
+    declared = declare(source=Source(folder="/photos/{partition}"), partitions=Partitions(by="key"), train=None)
+    instance.add_dynamic_partitions("flowers_partitions", ["a", "b", "c"])
+    asked = dg.RunRequest(run_key="one", tags={SEEN_TAG: "digest"})
+    [request], [added] = request_partitions(instance, declared, ["a", "c", "d"], asked)
+    span = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "d"}
+    assert (request.run_key, dict(request.tags)) == ("one", {SEEN_TAG: "digest", **span})
+    assert list(added.partition_keys) == ["d"]
 
 
 def test_j10_a_reset_cursor_does_not_bring_a_run_key_that_is_used_up(watcher: Watcher) -> None:
