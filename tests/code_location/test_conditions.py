@@ -103,6 +103,8 @@ def test_on_missing_requests_the_data_of_each_new_partition_once(instance: dg.Da
     found, requested = None, []
     for new in ([], ["a"], [], ["b", "c"]):
         instance.add_dynamic_partitions("flowers_partitions", new)
+        for key in new:  # as the watch sensor does
+            instance.report_runless_asset_event(dg.AssetObservation(declared.source_key, partition=key))
         cursor = found.cursor if found is not None else None
         found = dg.evaluate_automation_conditions(defs, instance, selection, cursor=cursor)
         stages = [found.get_requested_partitions(declared.key(stage)) for stage in declared.stages]

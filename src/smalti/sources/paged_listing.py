@@ -31,7 +31,7 @@ class Listing:
     """The part of a folder that was listed so far, in the order of keys."""
 
     after: str = ""
-    """Position from which to go on: objects with greater keys are still missing."""
+    """Position from which to continue: objects with greater keys are still missing."""
     digest: str = ""
     """Digest of the names, sizes and modification marks of the images so far; empty before the first one."""
     count: int = 0
@@ -43,7 +43,7 @@ class Listing:
 def list_further(
     store: Store, listing: Listing, *, seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> Listing:
-    """Go on with a listing until its end, but begin no further page after `seconds`; at least one page is listed.
+    """Continue a listing until its end, but begin no further page after `seconds`; at least one page is listed.
 
     Objects that are added or removed behind the position meanwhile are not noticed: compare two complete listings.
 

@@ -85,7 +85,7 @@ class ListingPage:
     """Consecutive objects of a listing, sorted by key."""
 
     objects: Sequence[ObjectInfo]
-    """Empty if every object of the page was a marker of a folder; the listing may go on all the same."""
+    """Empty if every object of the page was a marker of a folder; the listing may continue all the same."""
     after: str
     """Position at which the next page begins: objects with greater keys."""
     is_last: bool
