@@ -21,6 +21,7 @@ from assets.prepared import prepared_config, prepared_spec, prepared_stage
 from assets.raw import raw_config, raw_spec, raw_stage
 from assets.shard_tags import release_ended_trainings
 from assets.shards import shards_config, shards_spec, shards_stage
+from assets.source import record_read
 from assets.sources.partitions import read_before
 from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
@@ -130,7 +131,9 @@ def _make(
         shown = {name: metadata.pop(name) for name in _long(metadata)}
         if shown:
             context.log_event(dg.AssetObservation(key, metadata=shown))
-    yield dg.MaterializeResult(asset_key=key, data_version=dg.DataVersion(result.data_version), metadata=metadata)
+    version = dg.DataVersion(result.data_version)
+    tags = record_read(context, declared, result.facts, storage) if stage == "raw" else None
+    yield dg.MaterializeResult(asset_key=key, data_version=version, metadata=metadata, tags=tags)
 
 
 def _facts_before(run: _Run, last: dg.EventLogEntry | None) -> Facts:

@@ -246,6 +246,33 @@ class Watch(dg.Model, dg.Resolvable):
 
     quiet_seconds: int = Field(default=60, ge=0, description="The source must not have changed for so long.")
     interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
+    listing: Literal["full", "paged"] = Field(
+        default="full",
+        description="paged: each look lists a part of a folder on S3; needed from some 100,000 files on.",
+    )
+    file: str | None = Field(
+        default=None,
+        description="Name below the folder, or beside the manifest, of a file that is looked at in place of a listing: "
+        "_SUCCESS, or the manifest itself.",
+    )
+    queue: str | None = Field(
+        default=None, description="Address of an SQS queue with the bucket's events, in place of a listing."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> "Watch":
+        given = ["listing: paged"] if self.listing == "paged" else []
+        given += [name for name in ("file", "queue") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(
+                f"give one of `listing: paged`, `file` and `queue` in `watch`, found {' and '.join(given)}"
+            )
+        return self
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each look lists the whole source."""
+        return self.listing == "full" and not self.file and not self.queue
 
 
 class Notify(dg.Model, dg.Resolvable):
@@ -273,6 +300,23 @@ class Automation(dg.Model, dg.Resolvable):
     )
     train_on_new_version: bool = True
     notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
+    condition: Literal["eager", "on_missing", "on_cron"] | None = Field(
+        default=None,
+        description="Dagster's declarative automation in place of schedule and requests of sensors; on_cron at the "
+        "times of `reshard`.",
+    )
+
+    @model_validator(mode="after")
+    def _has_times(self) -> "Automation":
+        if self.condition == "on_cron" and self.reshard is None:
+            raise ValueError("`condition: on_cron` needs `reshard`, the cron expression")
+        if (
+            self.watch is not None
+            and self.watch.queue
+            and (self.reshard is None or self.condition not in {None, "on_cron"})
+        ):
+            raise ValueError("`watch.queue` needs the schedule `reshard`: it finds changes whose message was lost")
+        return self
 
 
 class Checks(dg.Model, dg.Resolvable):
@@ -316,7 +360,8 @@ class Checks(dg.Model, dg.Resolvable):
 class Declaration(dg.Model, dg.Resolvable):
     """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
 
-    Asset keys are `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of the same name.
+    Asset keys are `<name>/source`, `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of
+    the same name.
     """
 
     name: str = Field(description="Prefix of all keys, jobs and sensors: lower case letters, digits and _.")
@@ -354,6 +399,7 @@ class Declaration(dg.Model, dg.Resolvable):
             _refuse_for_rows(self)
         _refuse_partitions(self)
         refuse_of_other_kind(self.source.kind, self.checks.severity)
+        _refuse_automation(self)
         return self
 
     @property
@@ -393,6 +439,11 @@ class Declaration(dg.Model, dg.Resolvable):
     def key(self, stage: Stage) -> dg.AssetKey:
         """Return the key of an asset."""
         return dg.AssetKey([self.name, stage])
+
+    @property
+    def source_key(self) -> dg.AssetKey:
+        """The key of the external asset that stands for the source."""
+        return dg.AssetKey([self.name, "source"])
 
     @property
     def data_op(self) -> str:
@@ -461,6 +512,18 @@ def _refuse_partitions(declared: Declaration) -> None:
         )
     if source.kind == "images" and partitions.column is not None:
         raise ValueError("`partitions.column` needs a source of rows")
+
+
+def _refuse_automation(declared: Declaration) -> None:
+    watch, source = declared.automation.watch, declared.source
+    if declared.automation.condition == "on_missing" and declared.partitions is None:
+        raise ValueError("`automation.condition: on_missing` needs `partitions`: each new one is made once")
+    if watch is None or watch.is_full:
+        return
+    if source.kind != "images" or declared.partitions is not None:
+        raise ValueError("`watch` with `listing: paged`, `file` or `queue` needs a source of images without partitions")
+    if watch.listing == "paged" and source.form == "manifest":
+        raise ValueError("`watch.listing: paged` needs `source.folder`: of a manifest, give `watch.file`, its name")
 
 
 def _require_import_path(name: str, text: str) -> None:

@@ -10,6 +10,7 @@ from assets.configuration import overrides
 from assets.declaration import Declaration
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import ROWS, show_classes, show_images, show_rows, shown_again, throughput
+from assets.source import WATCHED, file_mark, watched_address, watched_fact
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
@@ -39,7 +40,8 @@ def raw_spec(declared: Declaration) -> dg.AssetSpec:
     text = _IMAGES if is_images else _ROWS
     description = f"{declared.description}\n\n{text}" if declared.description else text
     kinds = {"jpeg"} if is_images else {"pyspark"}
-    return stage_spec(declared, "raw", code=_CODE_VERSION, kinds=kinds, description=description)
+    deps = [declared.source_key]
+    return stage_spec(declared, "raw", code=_CODE_VERSION, kinds=kinds, deps=deps, description=description)
 
 
 def raw_config(declared: Declaration) -> type[dg.Config]:
@@ -58,6 +60,8 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     declared, last, begin = step.declared, step.last, time.monotonic()
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
+    address = watched_address(config, {})
+    mark = file_mark(declared, address, storage) if address is not None else None  # before the images are listed
     partitions: dict[str, str] = {}
     place = inventories_of(declared, storage)
     if step.partitions is None:
@@ -86,6 +90,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
             "folder": folder.source,
             "source": config.described,
             "digest": folder.digest,
+            **watched_fact(declared, folder, mark),
             "inventory": key,
             "dagster/size_bytes": folder.num_bytes,
             **partitions,
@@ -115,7 +120,7 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
             "form": config.form,
             "reads": config.source,
             "what_was_done": news,
-            **({"watched": state.digest} if state is not None else {}),
+            **({WATCHED: state.digest} if state is not None else {}),
             **found,
             **overrides(config),
         },

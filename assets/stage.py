@@ -11,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.conditions import condition_of
 from assets.declaration import Declaration, Stage
 from assets.faults import retrying
 
@@ -91,6 +92,7 @@ def stage_spec(
         tags={"data_set": declared.name, **declared.tags},
         kinds=kinds,
         code_version=declared.code_version(stage, code),
+        automation_condition=condition_of(declared, stage),
         skippable=True,  # a re-execution after failure takes it from the run that failed
     )
 

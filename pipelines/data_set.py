@@ -1,16 +1,20 @@
 """DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
 
+from typing import Any
+
 import dagster as dg
 
 from assets.checks.storage import build_storage_check
 from assets.data import build_data
 from assets.declaration import Declaration
+from assets.lineage import run_tags
 from assets.model import build_model
 from assets.promotion import build_promotion
+from assets.source import build_source, is_watchable
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
-from pipelines.automation.watch import build_watch_sensor, is_watchable
+from pipelines.automation.watch import build_watch_sensor
 from pipelines.jobs import build_jobs
 
 
@@ -27,7 +31,8 @@ class DataSetScaffolder(dg.Scaffolder):
 class DataSet(dg.Component, Declaration):
     """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
 
-    Asset keys are `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of the same name.
+    Asset keys are `<name>/source`, `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of
+    the same name.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002  Dagster's signature
@@ -37,17 +42,21 @@ class DataSet(dg.Component, Declaration):
 
 def build_definitions(declared: Declaration) -> dg.Definitions:
     """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
-    assets, sensors, automation = [build_data(declared)], [], declared.automation
+    automation = declared.automation
+    assets: list[Any] = [build_source(declared), build_data(declared)]
+    sensors: list[dg.SensorDefinition] = []
     if automation.watch is not None and is_watchable(declared):
         sensors.append(build_watch_sensor(declared, automation.watch))
     if declared.train is not None:
         assets += [build_model(declared, declared.train), build_promotion(declared)]
-        if automation.train_on_new_version:
+        if automation.train_on_new_version and automation.condition is None:
             sensors.append(build_train_sensor(declared))
     if automation.notify is not None:
         sensors.append(build_failure_sensor(f"{declared.name}_failure_sensor", declared=declared, is_on=True))
     schedules = []
-    if automation.reshard and is_schedulable(declared):
+    if automation.condition is not None:
+        sensors.append(build_automation_sensor(declared))
+    elif automation.reshard and is_schedulable(declared):
         schedules.append(build_reshard_schedule(declared, automation.reshard))
     return dg.Definitions(
         assets=assets,
@@ -55,4 +64,15 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
         jobs=build_jobs(declared),
         schedules=schedules,
         sensors=sensors,
+    )
+
+
+def build_automation_sensor(declared: Declaration) -> dg.AutomationConditionSensorDefinition:
+    """Return the sensor that requests assets by their automation conditions."""
+    return dg.AutomationConditionSensorDefinition(
+        f"{declared.name}_automation_sensor",
+        target=dg.AssetSelection.assets(*map(declared.key, declared.stages)),
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        run_tags=run_tags(declared),
+        description=f"Requests the assets of {declared.name} by their conditions ({declared.automation.condition}).",
     )

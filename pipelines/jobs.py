@@ -8,8 +8,9 @@ from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
 from assets.promotion import promoted_key
+from assets.source import is_watchable
 
-JobKind = Literal["reshard", "train", "everything", "promote"]
+JobKind = Literal["reshard", "train", "everything", "promote", "observe"]
 
 
 def job_name(declared: Declaration, kind: JobKind) -> str:
@@ -28,6 +29,16 @@ def build_jobs(declared: Declaration) -> list[Any]:
             f"Reads the source of {name} again, and publishes a new version of the shard set if anything changed.",
         )
     ]
+    if is_watchable(declared):
+        jobs.append(
+            dg.define_asset_job(
+                job_name(declared, "observe"),
+                selection=dg.AssetSelection.assets(declared.source_key),
+                description=f"Looks at the source of {name}, and records its data version; makes nothing.",
+                tags=run_tags(declared),
+                executor_def=dg.in_process_executor,
+            )
+        )
     if declared.train is not None:
         text = f"Trains a model from the newest version of {name}, or from the one that is pinned."
         jobs.append(_job(declared, "train", ("model",), text))

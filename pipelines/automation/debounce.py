@@ -1,7 +1,9 @@
-"""A pure rule for whether a watched folder counts as changed, given earlier observations; without Dagster and clock."""
+"""A pure rule for whether a watched source counts as changed, given earlier observations; without Dagster and clock."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+
+from smalti.sources.paged_listing import Listing
 
 MAX_TRIES = 3
 """How often a run is requested for one content before a person is asked to look."""
@@ -12,15 +14,17 @@ class WatchState:
     """State that a sensor keeps between its ticks."""
 
     requested: str = ""
-    """Digest of the content that a run was last requested for; empty once the folder was seen as it was last read."""
-    requests: int = 0
-    """Runs requested so far; part of each run key, because a folder may go back to an earlier content."""
+    """Digest of the content that a run was last requested for; empty once the source was seen as it was last read."""
     tries: int = 0
     """Runs requested for the content `requested`, one after the other."""
     seen: str = ""
     """Digest of a change that is being waited on."""
     since: float = 0.0
     """When that change was first seen, in seconds."""
+    messages: str = ""
+    """Digest of the messages of a queue that no run has followed yet; empty if there are none."""
+    listing: Listing = field(default_factory=Listing)
+    """The part of a paged listing that is done."""
 
     def to_cursor(self) -> str:
         """The text that Dagster keeps for the sensor."""
@@ -30,8 +34,9 @@ class WatchState:
     def from_cursor(cls, text: str | None) -> "WatchState":
         """Return what `to_cursor` wrote; a fresh start for none, or for one that a person edited."""
         try:
-            return cls(**json.loads(text or "{}"))
-        except (ValueError, TypeError):
+            values = json.loads(text or "{}")
+            return cls(**{**values, "listing": Listing(**values.get("listing", {}))})
+        except (ValueError, TypeError, AttributeError):
             return cls()
 
 
@@ -41,11 +46,11 @@ class Verdict:
 
     watch: WatchState
     reason: str
-    run_key: str | None = None
-    """Set when a run is due."""
+    is_due: bool = False
+    """True if a run is due."""
 
 
-def judge(watch: WatchState, digest: str, *, known: str, running: bool, now: float, quiet_seconds: float) -> Verdict:
+def judge(watch: WatchState, digest: str, *, known: str, running: str, now: float, quiet_seconds: float) -> Verdict:
     """Decide whether the content `digest` needs a run: it was not read yet, no run is about to, and it is quiet.
 
     A content whose run ended without reading it is requested again, `MAX_TRIES` times in all.
@@ -54,17 +59,18 @@ def judge(watch: WatchState, digest: str, *, known: str, running: bool, now: flo
         watch: what was remembered at the last look.
         digest: of the content now.
         known: digest of the content that was last read.
-        running: whether a run that was requested for this content has not ended yet.
+        running: ID of a run that may read the source and has not ended yet; empty if there is none.
         now: the present, in the clock of `watch.since`.
         quiet_seconds: how long a new content must stay the same; an upload in progress changes it all the time.
     """
     short = digest[:12]
     if digest == known:
         # Forget the request: its run may read what is there now, and then a change back is a new one.
-        return Verdict(WatchState(requests=watch.requests), f"nothing changed: the content is still {short}")
+        forgotten = replace(watch, requested="", tries=0, seen="", since=0.0)
+        return Verdict(forgotten, f"nothing changed: the content is still {short}")
     tries = watch.tries if digest == watch.requested else 0
     if tries and running:
-        return Verdict(replace(watch, seen=""), f"content {short} was requested, and its run has not ended yet")
+        return Verdict(replace(watch, seen=""), f"content {short} was requested, and run {running} has not ended yet")
     if tries >= MAX_TRIES:
         return Verdict(
             replace(watch, seen=""),
@@ -78,5 +84,7 @@ def judge(watch: WatchState, digest: str, *, known: str, running: bool, now: flo
         )
     if (quiet := now - watch.since) < quiet_seconds:
         return Verdict(watch, f"content {short} has been quiet for {quiet:.0f} of {quiet_seconds:g} s")
-    launched = WatchState(requested=digest, requests=watch.requests + 1, tries=tries + 1)
-    return Verdict(launched, f"content {short} is new and quiet", run_key=f"reshard:{launched.requests}:{digest}")
+    if running:
+        return Verdict(watch, f"content {short} is new and quiet, but run {running}, which may read it, has not ended")
+    launched = replace(watch, requested=digest, tries=tries + 1, seen="", since=0.0)
+    return Verdict(launched, f"content {short} is new and quiet", is_due=True)

@@ -1,8 +1,7 @@
 """Run requests for the partitions of a source that changed since they were read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 import dagster as dg
 
@@ -11,6 +10,7 @@ from assets.sources.images import images_config
 from assets.sources.inventory import inventory_key
 from assets.sources.partitions import join_partitions, list_all_partitions, read_before
 from resources.storage import StorageResource
+from smalti.errors import StoreNotFound
 from smalti.sources.image_folder import ImageFolder
 
 # Dagster's tags of a run that makes several partitions.
@@ -29,11 +29,20 @@ class Look:
     digest: str
     """Digest of all images together; empty if there are none."""
 
+    @property
+    def versions(self) -> dict[str | None, str]:
+        """Data version of each partition: name of its inventory, empty without images."""
+        keys = {*self.changed, *self.found}
+        return {key: inventory_key(self.found[key]) if key in self.found else "" for key in keys}
+
 
 def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource) -> Look:
     """Return what the declared source of images holds now, and which partitions a run should read.
 
     Folders whose name is no window of time, or is one before the first or in the future, are left out.
+
+    Raises:
+        StoreNotFound: partitions were read before, and none has images any more: a mount may be missing.
     """
     address = images_config(declared)().address
     found = list_all_partitions(address, storage)
@@ -41,6 +50,11 @@ def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, stor
         windows = set(_definition(declared).get_partition_keys(dynamic_partitions_store=instance))
         found = {key: folder for key, folder in found.items() if key in windows}
     before = read_before(instance, declared, storage)
+    if not found and any(before.values()):
+        raise StoreNotFound(
+            f"{images_config(declared)().described}: no partition has images any more, and nothing is requested: check "
+            "the address, the mount and the credentials; if they were removed on purpose, launch the job by hand"
+        )
     now = {key: inventory_key(folder) for key, folder in found.items()}
     changed = [key for key in sorted({*now, *before}) if now.get(key, "") != before.get(key, "")]
     digest = join_partitions(address, found, storage).digest if found else ""
@@ -48,39 +62,31 @@ def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, stor
 
 
 def request_partitions(
-    instance: dg.DagsterInstance,
-    declared: Declaration,
-    keys: Iterable[str],
-    *,
-    run_key: str,
-    tags: Mapping[str, str],
+    instance: dg.DagsterInstance, declared: Declaration, keys: Iterable[str], request: dg.RunRequest
 ) -> tuple[list[dg.RunRequest], list[dg.AddDynamicPartitionsRequest]]:
-    """Return one request for each unbroken range of partitions, and one that adds those that Dagster does not know."""
-    definition, wanted = _definition(declared), set(keys)
-    known = list(definition.get_partition_keys(dynamic_partitions_store=instance))
-    new = sorted(wanted - set(known))
-    added = []
-    if isinstance(definition, dg.DynamicPartitionsDefinition) and new:
-        added = [definition.build_add_request(new)]
-    ranges = _ranges([*known, *new], wanted)
-    requests = [
-        dg.RunRequest(
-            run_key=f"{run_key}:{first}:{last}",
-            tags={**tags, _FIRST_TAG: first, _LAST_TAG: last},
-        )
-        for first, last in ranges
-    ]
-    return requests, added
+    """Return one request that reads all of these partitions, and one that adds those that Dagster does not know.
+
+    One run, because runs of the same data set at the same time would each know the other's partitions as they were
+    before. Partitions between the first and the last one are listed again, which changes nothing.
+    """
+    wanted, added = set(keys), add_partitions(instance, declared, keys)
+    known = _definition(declared).get_partition_keys(dynamic_partitions_store=instance)
+    found = [key for key in (*known, *(key for each in added for key in each.partition_keys)) if key in wanted]
+    if not found:
+        return [], added
+    span = {_FIRST_TAG: found[0], _LAST_TAG: found[-1]}
+    return [dg.RunRequest(run_key=request.run_key, tags={**request.tags, **span})], added
 
 
-def _ranges(ordered: Sequence[str], wanted: set[str]) -> list[tuple[str, str]]:
-    """Return first and last of each unbroken run of wanted keys."""
-    found = []
-    for is_wanted, group in groupby(ordered, key=wanted.__contains__):
-        keys = list(group)
-        if is_wanted:
-            found.append((keys[0], keys[-1]))
-    return found
+def add_partitions(
+    instance: dg.DagsterInstance, declared: Declaration, keys: Iterable[str]
+) -> list[dg.AddDynamicPartitionsRequest]:
+    """Return a request that adds those of these partitions that Dagster does not know."""
+    definition = _definition(declared)
+    if not isinstance(definition, dg.DynamicPartitionsDefinition):
+        return []
+    new = sorted(set(keys) - set(definition.get_partition_keys(dynamic_partitions_store=instance)))
+    return [definition.build_add_request(new)] if new else []
 
 
 def _definition(declared: Declaration) -> dg.PartitionsDefinition[str]:

@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.declaration import Declaration
 from pipelines.automation.partitions import look_at_partitions, request_partitions
-from pipelines.automation.states import UNFINISHED
+from pipelines.automation.states import unfinished_reader
 from pipelines.jobs import job_name
 from resources.storage import StorageResource
 
@@ -27,7 +27,7 @@ def build_reshard_schedule(declared: Declaration, cron: str) -> dg.ScheduleDefin
         @dg.schedule(**options)
         def of_partitions(context: dg.ScheduleEvaluationContext, storage: StorageResource) -> Any:
             """Request runs of the partitions that changed, unless a run has not ended yet."""
-            return _skipped(context, job) or _request_changed(context, declared, storage)
+            return _skipped(context, declared) or _request_changed(context, declared, storage)
 
         return of_partitions
 
@@ -40,15 +40,15 @@ def build_reshard_schedule(declared: Declaration, cron: str) -> dg.ScheduleDefin
             last = declared.partitions.definition(declared.name).get_last_partition_key()
             if last is None:
                 return dg.SkipReason("the first window of time is not over yet")
-        return _skipped(context, job) or dg.RunRequest(run_key=run_key, tags=tags, partition_key=last)
+        return _skipped(context, declared) or dg.RunRequest(run_key=run_key, tags=tags, partition_key=last)
 
     return schedule
 
 
-def _skipped(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipReason | None:
-    """Return why a tick requests nothing: a run has not ended yet."""
-    running = context.instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
-    return dg.SkipReason(f"run {running[0].run_id} of {job} is still going on") if running else None
+def _skipped(context: dg.ScheduleEvaluationContext, declared: Declaration) -> dg.SkipReason | None:
+    """Return why a tick requests nothing: a run that reads the source has not ended yet."""
+    running = unfinished_reader(context.instance, declared)
+    return dg.SkipReason(f"run {running.run_id} of {running.job_name} is still going on") if running else None
 
 
 def _named(context: dg.ScheduleEvaluationContext, declared: Declaration) -> tuple[str, dict[str, str]]:
@@ -64,7 +64,7 @@ def _request_changed(context: dg.ScheduleEvaluationContext, declared: Declaratio
     if not changed:
         return dg.SkipReason(f"no partition of {declared.name} has changed since it was read")
     run_key, tags = _named(context, declared)
-    requests, added = request_partitions(instance, declared, changed, run_key=run_key, tags=tags)
+    requests, added = request_partitions(instance, declared, changed, dg.RunRequest(run_key=run_key, tags=tags))
     for each in added:  # a schedule, unlike a sensor, has no result that could ask for it
         instance.add_dynamic_partitions(each.partitions_def_name, list(each.partition_keys))
     return requests

@@ -25,6 +25,7 @@ from smalti.spark import list_images
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, rows_of, shards
+from tests.code_location.watching import Watcher
 
 DRAWN = "drawn flowers (160 of each class, seed 0)"
 """Description of the declared source."""
@@ -304,52 +305,17 @@ def test_a_training_of_another_data_set_on_the_same_content_does_not_count(
 # ---------------------------------------------------------------- new images
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Watcher:
-    """The sensor on a folder with one image, with the cursor kept as the daemon keeps it."""
-
-    def __init__(self, instance: dg.DagsterInstance, storage: StorageResource, folder: Path) -> None:
-        self.instance, self.storage, self.folder = instance, storage, folder
-        self.clock, self.cursor = Clock(), None
-        self.sensor = build_watch_sensor(declare(source=Source(folder=str(folder))), Watch(), clock=self.clock)
-        self.add("roses/1.jpg", b"one")
-        self.materialize()
-
-    def add(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def materialize(self, run: dg.DagsterRun | None = None) -> None:
-        """Report a materialisation of the raw images, in a run that succeeds unless one is given."""
-        seen = list_images(str(self.folder))
-        made_by = run or new_run(self.instance)
-        facts = {"folder": seen.source, "digest": seen.digest, "source": str(self.folder)}
-        materialise(self.instance, "raw", facts, made_by)
-        if run is None:
-            end(self.instance, made_by, SUCCESS)
-
-    def tick(self, *, after: float = 30.0) -> dg.SensorResult:
-        self.clock.now += after
-        with dg.build_sensor_context(
-            instance=self.instance, definitions=defs, cursor=self.cursor, resources={"storage": self.storage}
-        ) as context:
-            result = self.sensor.evaluate_tick(context)
-        self.cursor = result.cursor
-        return result
+def read_once(instance: dg.DagsterInstance, storage: StorageResource, folder: Path) -> Watcher:
+    """The sensor on a folder with one image, which a run has read."""
+    made = Watcher(instance, storage, folder)
+    made.add("roses/1.jpg", b"one")
+    made.materialize()
+    return made
 
 
 @pytest.fixture
 def watcher(instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path) -> Watcher:
-    return Watcher(instance, storage, tmp_path / "photos")
+    return read_once(instance, storage, tmp_path / "photos")
 
 
 def test_a_set_that_is_drawn_has_no_folder_to_watch_before_the_first_run(
@@ -364,7 +330,7 @@ def test_a_set_that_is_drawn_has_no_folder_to_watch_before_the_first_run(
 def test_a_declared_folder_that_was_never_read_is_requested_when_it_is_quiet(
     instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
 ) -> None:
-    watcher = Watcher(instance, storage, tmp_path / "photos")
+    watcher = read_once(instance, storage, tmp_path / "photos")
     instance.wipe_assets([dg.AssetKey(["flowers", "raw"])])
     assert not watcher.tick().run_requests
     assert len(watcher.tick(after=60).run_requests) == 1
@@ -376,7 +342,9 @@ def test_a_run_that_read_another_source_does_not_change_what_is_watched(watcher:
 
 
 def test_requests_carry_no_configuration_so_that_the_declaration_counts(watcher: Watcher) -> None:
-    materialise(watcher.instance, "raw", {}, new_run(watcher.instance, config={"prepared": {"image_size": 32}}))
+    materialise(
+        watcher.instance, "raw", {}, new_run(watcher.instance, config={"prepared": {"image_size": 32}}, status=SUCCESS)
+    )
     watcher.add("roses/2.jpg", b"two")
     watcher.tick()
     [request] = watcher.tick(after=60).run_requests
@@ -452,6 +420,9 @@ def test_a_source_that_went_away_is_an_error_of_the_tick_and_not_a_change(watche
     watcher.folder.rmdir()
     with pytest.raises(Exception, match="no such folder"):
         watcher.tick()
+    watcher.add("roses/1.jpg", b"one")
+    watcher.add("roses/2.jpg", b"two")
+    assert watcher.follow(9) == 1
 
 
 @pytest.mark.parametrize(("kind", "log"), [("delta", "_delta_log"), ("iceberg", "metadata"), ("parquet", ".")])

@@ -126,7 +126,7 @@ def split_at_partition(source: str, key: str) -> tuple[str, str]:
 
 def _images_in(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     """Return the objects below class folders, by name."""
-    found = [item for item in objects if "/" in item.key and not _is_hidden(item.key)]
+    found = [item for item in objects if is_image(item.key)]
     return sorted(found, key=lambda item: item.key)
 
 
@@ -193,6 +193,11 @@ def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> Image
     classes = tuple(sorted({name for _, name in named}))
     own = tuple(replace(file, label=classes.index(name)) for file, name in named)
     return ImageFolder(f"{joint.source}/{below}", own, classes, _digest(own), joint.storage_options)
+
+
+def is_image(key: str) -> bool:
+    """Return whether an object of a folder of images counts: it is below a class folder, and not hidden."""
+    return "/" in key and not _is_hidden(key)
 
 
 def _is_hidden(key: str) -> bool:

@@ -18,6 +18,7 @@ from functools import cache
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
@@ -225,6 +226,15 @@ class LocalStore(Store):
                 continue  # removed since it was listed, or a dangling link
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=attrgetter("key")))
+
+    def info(self, key: str) -> ObjectInfo:
+        """Return the size and the modification time of one file."""
+        path = self.local_path(key)
+        with self._mapped(key, "look up"):
+            stat = path.stat()
+        if not S_ISREG(stat.st_mode):
+            raise StoreNotFound(f"cannot look up {path}: it is no file", key=key, url=self.url)
+        return ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime)
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the temporary files below the folder, of active and of killed writers."""

@@ -5,7 +5,7 @@ object in one request (`smalti.storage.backends.s3`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_va
 from smalti.storage.retry import Deadline, RetryOptions, most_seconds
 from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
 from smalti.storage.store import (
+    ListingPage,
     ObjectInfo,
     Store,
     Tagged,
@@ -327,6 +328,18 @@ class FsspecStore(Store):
             found = self._call("list", prefix, find, deadline=Deadline(LIST_SECONDS))
         except StoreNotFound:
             return iter(())
+        return iter(self._infos(found, folder))
+
+    def list_page(self, *, after: str = "") -> ListingPage:
+        """List objects whose keys are greater than `after`: of S3 a bounded number, of other stores all."""
+        filesystem = self._connection.get()
+        if not hasattr(filesystem, "_list_page"):
+            return super().list_page(after=after)
+        found, last = self._call("list", after, partial(self._run, "list_page", self.root, after))
+        return ListingPage(self._infos(found, self.root), last or after, is_last=last is None)
+
+    def _infos(self, found: Mapping[str, Mapping[str, Any]], folder: str) -> Sequence[ObjectInfo]:
+        """Return the objects among entries of fsspec that lie below a folder, sorted by key."""
         top, below = (f"{name.strip('/')}/" if name.strip("/") else "" for name in (self.root, folder))
         infos = []
         for name, info in found.items():
@@ -334,7 +347,14 @@ class FsspecStore(Store):
             if full.startswith(below) and info.get("type") != "directory" and not str(name).endswith("/"):
                 key = full.removeprefix(top)
                 infos.append(ObjectInfo(key, int(info["size"]), mark_of(info), time_of(info)))
-        return iter(sorted(infos, key=lambda info: info.key))
+        return sorted(infos, key=lambda info: info.key)
+
+    def info(self, key: str) -> ObjectInfo:
+        """Return the size and the modification mark of one object."""
+        entry = self._call("look up", key, partial(self._run, "info", self._path(key)))
+        if entry.get("type") == "directory":
+            raise StoreNotFound(f"cannot look up {self.locate(key)}: it is a folder", key=key, url=self.url)
+        return ObjectInfo(key, int(entry["size"]), mark_of(entry), time_of(entry))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the uploads below the folder that were not completed; none if the store removes them itself."""

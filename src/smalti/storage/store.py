@@ -7,7 +7,7 @@ Listings of objects omit these files; `Store.unfinished_uploads` lists them, and
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -78,6 +78,18 @@ class ObjectInfo:
     """ETag or modification time as text: changes when the content changes; empty if the store has neither."""
     changed: float | None = None
     """Time of the last put, seconds since 1970 by the store's own clock; None if unknown."""
+
+
+@dataclass(frozen=True)
+class ListingPage:
+    """Consecutive objects of a listing, sorted by key."""
+
+    objects: Sequence[ObjectInfo]
+    """Empty if every object of the page was a marker of a folder; the listing may continue all the same."""
+    after: str
+    """Position at which the next page begins: objects with greater keys."""
+    is_last: bool
+    """True if there are no objects after these."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +262,26 @@ class Store(ABC):
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List all objects below the folder `prefix`, recursively, sorted by key; none if there is no such folder."""
+
+    def list_page(self, *, after: str = "") -> ListingPage:
+        """List objects whose keys are greater than `after`; stores that cannot begin there list all objects.
+
+        Of S3 a page takes a bounded number of requests.
+        """
+        objects = [item for item in self.list() if item.key > after]
+        return ListingPage(objects, objects[-1].key if objects else after, is_last=True)
+
+    def info(self, key: str) -> ObjectInfo:
+        """Return the size and the modification mark of one object.
+
+        Raises:
+            StoreNotFound: no such key.
+        """
+        folder = check_key(key).rpartition("/")[0]
+        found = next((item for item in self.list(folder) if item.key == key), None)
+        if found is None:
+            raise StoreNotFound(f"cannot look up {self.locate(key)}: no such object", key=key, url=self.url)
+        return found
 
     def unfinished_uploads(self, prefix: str = "") -> "Iterator[UnfinishedUpload]":
         """List the uploads below the folder `prefix` that were not completed; none if the store removes them itself.

@@ -37,6 +37,8 @@ REQUESTER_PAYS = "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"
 """Variable with the names of buckets whose reader pays, separated by commas."""
 CHUNK_BYTES = 256 << 10
 """Size of the chunks of a body: fits into a core's cache, and needs few Python calls per megabyte."""
+PAGE_REQUESTS = 10
+"""Requests of one page of a listing; S3 answers each with a thousand objects at most."""
 _OPTIONS = frozenset(
     {
         "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
@@ -136,6 +138,21 @@ def _class() -> Any:
             bucket, key, _ = self.split_path(path)
             reply = await self._call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfMatch=etag)
             return str(reply["ETag"])
+
+        async def _list_page(self, path: str, after: str) -> tuple[dict[str, Any], str | None]:
+            """Return entries by whole path that come after a key below a folder, and the last key; None at the end."""
+            bucket, folder, _ = self.split_path(path)
+            prefix = f"{folder.rstrip('/')}/" if folder else ""
+            found: dict[str, Any] = {}
+            for _ in range(PAGE_REQUESTS):
+                start = {"StartAfter": prefix + after} if after else {}
+                page = await self._call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **start)
+                listed = page.get("Contents", ())
+                found |= {f"{bucket}/{item['Key']}": {**item, "size": item["Size"]} for item in listed}
+                if not page.get("IsTruncated") or not listed:
+                    return found, None
+                after = listed[-1]["Key"].removeprefix(prefix)
+            return found, after
 
         async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
             """Return the multipart uploads below a folder, with whole paths for keys."""

@@ -1,0 +1,136 @@
+"""The external asset of a source: its data versions, who records them, and what the UI then says about `raw`."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+
+from assets.declaration import Automation, Declaration, Partitions, Source, Watch
+from assets.source import observe, recorded_versions
+from resources.storage import StorageResource
+from smalti.errors import StoreNotFound
+from tests.code_location.declared import declare, define
+
+
+class Flow:
+    """A declared data set, of which only the raw data are read: without Spark."""
+
+    def __init__(self, instance: dg.DagsterInstance, storage: StorageResource, declared: Declaration) -> None:
+        self.instance, self.storage, self.declared = instance, storage, declared
+        raw = dg.define_asset_job("raw_job", selection=dg.AssetSelection.assets(declared.key("raw")))
+        self.defs = dg.Definitions.merge(define(declared, storage=storage), dg.Definitions(jobs=[raw]))
+
+    def read(self, **options: Any) -> None:
+        job = self.defs.resolve_job_def("raw_job")
+        assert job.execute_in_process(instance=self.instance, **options).success
+
+    def observe(self) -> int:
+        """Run the observe job; how many observations it has made."""
+        done = self.defs.resolve_job_def("flowers_observe_job").execute_in_process(instance=self.instance)
+        return sum(event.event_type_value == "ASSET_OBSERVATION" for event in done.all_events)
+
+    def status(self, partition: str | None = None) -> str:
+        """What the UI says about `raw`: its status, and the causes if it is out of date."""
+        graph = self.defs.resolve_asset_graph()
+        resolver = CachingStaleStatusResolver(self.instance, graph, LoadingContextForTest(self.instance))
+        key = self.declared.key("raw")
+        if (status := resolver.get_status(key, partition)) is not StaleStatus.STALE:
+            return status.value
+        causes = resolver.get_stale_causes(key, partition)
+        return ", ".join(f"{cause.dependency.asset_key.to_user_string()} {cause.reason}" for cause in causes)
+
+    @property
+    def observed(self) -> int:
+        return len(self.instance.fetch_observations(self.declared.source_key, limit=100).records)
+
+
+CHANGED = "flowers/source has a new dependency data version"
+
+
+def put(photos: Path, *names: str) -> None:
+    for name in names:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).write_bytes(name.encode())
+
+
+@pytest.mark.parametrize(
+    "watch", [{}, {"listing": "paged"}, {"file": "_SUCCESS"}], ids=["full listing", "paged listing", "file"]
+)
+def test_raw_is_up_to_date_after_a_run_and_out_of_date_when_a_change_was_observed(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path, watch: dict[str, Any]
+) -> None:
+    photos = tmp_path / "photos"
+    put(photos, "roses/1.jpg", "daisy/1.jpg", "_SUCCESS")
+    declared = declare(source=Source(folder=str(photos)), automation=Automation(watch=Watch(**watch)))
+    flow = Flow(instance, storage, declared)
+    assert flow.status() == "MISSING"
+    flow.read()
+    assert flow.status() == "FRESH"
+    assert (flow.observe(), flow.status()) == (0, "FRESH")
+
+    put(photos, "roses/2.jpg", "_SUCCESS")
+    assert flow.status() == "FRESH"  # nobody has looked
+    assert (flow.observe(), flow.observe(), flow.observed) == (1, 0, 2)
+    assert flow.status() == CHANGED
+    flow.read()  # of a version that was recorded before the step began, and is not recorded again
+    assert (flow.status(), flow.observed) == ("FRESH", 2)
+
+    put(photos, "roses/3.jpg", "_SUCCESS")
+    flow.read()  # of a version that the step itself records
+    assert (flow.status(), flow.observed) == ("FRESH", 3)
+    (photos / "roses" / "3.jpg").unlink()
+    put(photos, "_SUCCESS")
+    assert flow.observe() == 1
+    assert flow.status() == CHANGED
+
+
+def test_each_partition_is_out_of_date_by_itself(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    photos = tmp_path / "photos"
+    put(photos, "day=a/roses/1.jpg", "day=b/roses/1.jpg")
+    source = Source(folder=f"{photos}/day={{partition}}")
+    flow = Flow(instance, storage, declare(source=source, partitions=Partitions(by="key"), train=None))
+    instance.add_dynamic_partitions("flowers_partitions", ["a", "b"])
+    assert (flow.observe(), flow.observe()) == (2, 0)
+    flow.read(tags={"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"})
+    assert [flow.status(key) for key in "ab"] == ["FRESH", "FRESH"]
+    put(photos, "day=b/roses/2.jpg")
+    assert (flow.observe(), flow.observe()) == (1, 0)
+    assert [flow.status(key) for key in "ab"] == ["FRESH", CHANGED]
+    flow.read(partition_key="b")
+    put(photos, "day=a/roses/2.jpg")
+    flow.read(partition_key="a")  # not observed before
+    assert [flow.status(key) for key in "ab"] == ["FRESH", "FRESH"]
+    assert recorded_versions(instance, flow.declared).keys() == {"a", "b"}
+
+
+def test_a_run_of_another_source_records_no_version_of_the_declared_one(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    put(tmp_path, "photos/roses/1.jpg", "others/roses/1.jpg")
+    flow = Flow(instance, storage, declare(source=Source(folder=str(tmp_path / "photos"))))
+    flow.read(run_config={"ops": {"flowers__data": {"config": {"raw": {"source": str(tmp_path / "others")}}}}})
+    assert flow.observed == 0
+
+
+def test_the_observe_job_of_a_set_that_is_drawn_says_that_a_run_has_to_draw_it_first(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    with pytest.raises(dg.Failure, match="launch flowers_reshard_job once"):
+        Flow(instance, storage, declare()).observe()
+
+
+def test_a_source_that_is_gone_fails_the_observe_job(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    flow = Flow(instance, storage, declare(source=Source(folder=str(tmp_path / "photos"))))
+    with pytest.raises(Exception, match="there is no such folder"):
+        flow.observe()
+    table = Source(table=str(tmp_path / "table"), format="delta")
+    declared = declare(source=table, train=None)
+    with pytest.raises(StoreNotFound, match="there is no file of a table"):
+        observe(instance, declared, storage)
