@@ -4,14 +4,17 @@ A stage takes a `StageInput` and its configuration, makes one library call, and 
 neither the run's instance nor who calls it: input and result are values that JSON holds, but for the log.
 """
 
+import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
 from assets.declaration import Declaration, Stage
+from resources.storage import StorageResource
+from resources.usage import Usage, sampled_usage
 
 Facts = Mapping[str, Any]
 """Metadata of a materialisation as plain values, under the names they were written with."""
@@ -105,11 +108,23 @@ def stage_op(
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone.
 
-    A backfill of many partitions is one run.
+    A backfill of many partitions is one run. Each materialisation gets the time and memory that it took, as metadata.
+    Nothing is recorded once the run is over.
     """
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         function.__annotations__["config"] = config
+
+        @functools.wraps(function)
+        def measured(
+            context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any
+        ) -> Iterator[Any]:
+            with sampled_usage() as usage:
+                for event in function(context, storage=storage, **others):
+                    result = _with_usage(event, usage)
+                    storage.refuse_if_over()
+                    yield result
+
         made: dg.AssetsDefinition = dg.multi_asset(
             name=name,
             specs=list(specs),
@@ -118,7 +133,15 @@ def stage_op(
             pool=pool,
             partitions_def=partitions,
             backfill_policy=dg.BackfillPolicy.single_run() if partitions is not None else None,
-        )(function)
+        )(measured)
         return made
 
     return decorate
+
+
+def _with_usage(event: Any, usage: Usage) -> Any:
+    """Return a materialisation with the time and memory since the event before; its own metadata wins."""
+    figures = usage.take()
+    if isinstance(event, dg.MaterializeResult):
+        return event._replace(metadata={**figures, **(event.metadata or {})})
+    return event

@@ -7,6 +7,7 @@ import dagster as dg
 
 from pipelines.jobs import build_storage_job
 from pipelines.stages import detect_resources
+from resources.run_worker import run_bound_executor
 
 # Dagster's own, about the checks of every component.
 warnings.filterwarnings("ignore", message="Parameter `execution_type` of function `AssetsDefinition.__init__`")
@@ -18,7 +19,7 @@ def deployment() -> dg.Definitions:
         resources=detect_resources(),
         # One step at a time, each in a fresh process: two Spark drivers or trainers at once would fight for the
         # machine.
-        executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
+        executor=run_bound_executor.configured({"max_concurrent": 1}),
     )
 
 

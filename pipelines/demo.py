@@ -107,7 +107,8 @@ def _run(options: argparse.Namespace) -> None:
     import dagster as dg
 
     from pipelines.definitions import defs
-    from pipelines.leftovers import end_leftovers, process_tags
+    from pipelines.leftovers import end_leftovers
+    from resources.run_worker import process_tags
     from pipelines.progress import progress_logger
 
     begin = time.monotonic()

@@ -13,7 +13,7 @@ from pipelines.definitions import defs
 from pipelines.demo import explain, main, parse, run_config
 from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
-from pipelines.leftovers import end_leftovers, process_tags
+from pipelines.leftovers import end_leftovers
 from pipelines.progress import progress_logger
 from smalti.errors import BadImageError, SmaltiError
 

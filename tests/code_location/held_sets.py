@@ -1,0 +1,81 @@
+"""A code location whose steps stop where a test wants them: in the phase that the file `hold` below the root names.
+
+A phase reports that it is reached by a file of its name in `reached`. The data set `held` stops while its source is
+read (raw), previewed (prepared) and written (shards); `squares` has a training that never ends; `waiting` needs
+neither Spark nor torch.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from assets.declaration import Declaration, Drawn, Prepare, Shards, Source, Train
+from pipelines.data_set import build_definitions
+from pipelines.definitions import deployment
+from resources.storage import StorageResource
+
+ROWS = 2_000
+SECONDS = 300.0
+_HERE = "tests.code_location.held_sets"
+
+HELD = Declaration(
+    name="held",
+    source=Source(dataframe=f"{_HERE}:rows"),
+    prepare=Prepare(function=f"{_HERE}:double"),
+    shards=Shards(size_limit="2kb"),
+)
+SQUARES = Declaration(
+    name="squares",
+    source=Source(drawn=Drawn()),
+    train=Train(
+        architecture="tests.torch.train.tiny_models:slow",
+        epochs=100_000,
+        batch_size=8,
+        launcher="processes",
+        num_processes=1,
+    ),
+)
+
+
+def hold(phase: str) -> None:
+    """Report that a phase is reached, and come back when the file `hold` names another one."""
+    root = Path(os.environ["SMALTI_ROOT"])
+    (root / "reached").mkdir(parents=True, exist_ok=True)
+    (root / "reached" / phase).write_text(str(os.getpid()))
+    deadline = time.monotonic() + SECONDS
+    while (root / "hold").read_text() == phase and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def rows(spark: Any) -> Any:
+    """Return numbers, after a job of Spark, so that Java is at work."""
+    spark.range(10).count()
+    hold("raw")
+    return spark.range(0, ROWS, numPartitions=2).selectExpr("id", "concat('row ', id) AS text")
+
+
+def double(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch as it is; the preview calls it in the step's process, writing in a Python worker of Spark."""
+    main = sys.modules["__main__"].__spec__
+    hold("shards" if main is not None and main.name.startswith("pyspark") else "prepared")
+    return batch
+
+
+@dg.asset(pool="spark")
+def waiting(storage: StorageResource) -> None:
+    """Wait, and fail if the run is over then."""
+    hold("waiting")
+    storage.refuse_if_over()
+
+
+defs = dg.Definitions.merge(
+    build_definitions(HELD),
+    build_definitions(SQUARES),
+    dg.Definitions(assets=[waiting], jobs=[dg.define_asset_job("waiting_job", selection=[waiting])]),
+    deployment(),
+)
