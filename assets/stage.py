@@ -116,9 +116,7 @@ def stage_op(
         function.__annotations__["config"] = config
 
         @functools.wraps(function)
-        def measured(
-            context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any
-        ) -> Iterator[Any]:
+        def measured(context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any) -> Iterator[Any]:
             with sampled_usage() as usage:
                 for event in function(context, storage=storage, **others):
                     result = _with_usage(event, usage)

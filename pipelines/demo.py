@@ -108,8 +108,8 @@ def _run(options: argparse.Namespace) -> None:
 
     from pipelines.definitions import defs
     from pipelines.leftovers import end_leftovers
-    from resources.run_worker import process_tags
     from pipelines.progress import progress_logger
+    from resources.run_worker import process_tags
 
     begin = time.monotonic()
     logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))

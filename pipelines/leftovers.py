@@ -8,6 +8,7 @@ A code server that lives reports the death of a run worker, and a run worker tha
 (`resources/run_worker.py`); when both were killed, as with their container or machine, nobody is left who knows.
 """
 
+import logging
 import socket
 
 import dagster as dg
@@ -15,6 +16,8 @@ import dagster as dg
 from pipelines.automation.states import UNFINISHED
 from pipelines.home import detect_home
 from resources.run_worker import HOST_TAG, is_alive
+
+_log = logging.getLogger(__name__)
 
 
 def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
@@ -38,7 +41,7 @@ def main() -> None:
     detect_home()
     with dg.DagsterInstance.get() as instance:
         for run_id in end_leftovers(instance):
-            print(f"run {run_id} was executed by a process that is gone")
+            _log.warning("run %s was executed by a process that is gone", run_id)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The executor of a deployment: Dagster's multiprocess executor, whose run worker ends with its code server and its run.
+"""The executor of a deployment: Dagster's multiprocess executor, in a run worker that ends with code server and run.
 
 Intended behaviour:
 1. When the code server that started a run worker dies, the run worker reports the run as failed and is killed. Nobody

@@ -1,4 +1,4 @@
-"""Time and memory that a part of a step takes: of this process and all that it started, Java and training ranks included.
+"""Time and memory that a part of a step takes, of this process and all that it started: Java, training ranks.
 
 Memory is the sum of the resident sizes, sampled. Pages that processes share are counted in each of them.
 """

@@ -5,7 +5,7 @@ All processes have a mark in their environment, by which what a run leaves behin
 
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import dagster as dg
 import yaml
 
 from pipelines.stages import REPOSITORY
+from resources.run_worker import PROCESS_TAG
 from tests.code_location.held_sets import HELD
 from tests.storage.servers.process import free_port
 from tests.torch.train.conftest import publish_squares
@@ -59,6 +60,13 @@ def _command_of(process: Path, mark: str) -> str | None:
         return None
 
 
+def kill(*processes: int) -> None:
+    """SIGKILL, as the kernel does when memory runs out."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 class LiveDeployment:
     """The processes of a deployment, its folders, and its instance."""
 
@@ -91,7 +99,15 @@ class LiveDeployment:
         """Start a part; it answers a few seconds later."""
         place = ["-h", "127.0.0.1", "-p"]
         commands = {
-            "code server": ["dagster", "api", "grpc", *place, str(self.code_port), "-m", "tests.code_location.held_sets"],
+            "code server": [
+                "dagster",
+                "api",
+                "grpc",
+                *place,
+                str(self.code_port),
+                "-m",
+                "tests.code_location.held_sets",
+            ],
             "daemon": ["dagster-daemon", "run", "-w", str(self.workspace)],
             "webserver": ["dagster-webserver", *place, str(self.web_port), "-w", str(self.workspace)],
         }
@@ -107,7 +123,7 @@ class LiveDeployment:
             )
 
     def kill(self, part: str) -> None:
-        """SIGKILL, as the kernel does when memory runs out."""
+        """SIGKILL."""
         self.parts[part].kill()
         self.parts[part].wait(timeout=10)
 
@@ -168,10 +184,9 @@ class LiveDeployment:
 
     def worker_of(self, run_id: str) -> int:
         """Return the process id of a run's worker."""
-        for entry in self.instance.all_logs(run_id):
-            if found := re.search(r"Started process for run \(pid: (\d+)\)", entry.user_message or ""):
-                return int(found[1])
-        raise AssertionError(f"run {run_id} has no worker")
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        return int(run.tags[PROCESS_TAG].split()[0])
 
     def step_of(self, run_id: str) -> int:
         """Return the process id of the run's newest step."""
@@ -195,8 +210,7 @@ class LiveDeployment:
         self.instance.dispose()
         for part in self.parts.values():
             part.kill()
-        for process in processes_with(self.mark):
-            os.kill(process, 9)
+        kill(*processes_with(self.mark))
         for part in self.parts.values():
             part.wait(timeout=10)
 
@@ -234,11 +248,14 @@ def half_published(root: Path) -> list[str]:
     from smalti.catalog import verify
     from smalti.errors import SmaltiError
 
-    wrong = []
-    for place in (root / HELD.name / "shards", root / "squares" / "shards"):
-        for header in sorted((place / "_versions").glob("*.json")) if (place / "_versions").is_dir() else []:
-            try:
-                wrong += [f"{header}: {problem}" for problem in verify(place, version=int(header.stem)).problems]
-            except (SmaltiError, ValueError) as error:
-                wrong.append(f"{header}: {error}")
-    return wrong
+    places = (root / HELD.name / "shards", root / "squares" / "shards")
+    headers = [header for place in places for header in sorted((place / "_versions").glob("*.json"))]
+
+    def problems_of(header: Path) -> list[str]:
+        try:
+            found = verify(header.parents[1], version=int(header.stem)).problems
+        except (SmaltiError, ValueError) as error:
+            return [f"{header}: {error}"]
+        return [f"{header}: {problem}" for problem in found]
+
+    return [problem for header in headers for problem in problems_of(header)]
