@@ -229,9 +229,11 @@ def shipped_settings() -> dict[str, Any]:
 
 
 @contextmanager
-def deployed(folder: Path, *parts: str, settings: Mapping[str, Any] | None = None) -> Iterator[LiveDeployment]:
+def deployed(
+    folder: Path, *parts: str, settings: Mapping[str, Any] | None = None, **environment: str
+) -> Iterator[LiveDeployment]:
     """A running deployment with a shard set to train on."""
-    made = LiveDeployment(folder, settings or shipped_settings())
+    made = LiveDeployment(folder, settings or shipped_settings(), **environment)
     metadata = {"classes": ["red", "green", "blue"], "counts": {"train": {}}, "image_size": 24}
     publish_squares(made.root / "squares" / "shards", metadata=metadata)
     made.hold("nothing")
