@@ -22,7 +22,6 @@ import yaml
 
 from pipelines.stages import REPOSITORY
 from resources.run_worker import PROCESS_TAG
-from tests.code_location.held_sets import HELD
 from tests.storage.servers.process import free_port
 from tests.torch.train.conftest import publish_squares
 
@@ -250,7 +249,7 @@ def half_published(root: Path) -> list[str]:
     from smalti.catalog import verify
     from smalti.errors import SmaltiError
 
-    places = (root / HELD.name / "shards", root / "squares" / "shards")
+    places = (root / "held" / "shards", root / "squares" / "shards")
     headers = [header for place in places for header in sorted((place / "_versions").glob("*.json"))]
 
     def problems_of(header: Path) -> list[str]:
