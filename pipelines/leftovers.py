@@ -15,24 +15,25 @@ import dagster as dg
 
 from pipelines.automation.states import UNFINISHED
 from pipelines.home import detect_home
-from resources.run_worker import HOST_TAG, is_alive
+from resources.run_worker import HOST_TAG, is_alive, report_lost
 
 _log = logging.getLogger(__name__)
 
 
 def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
-    """End the runs that dead processes of this machine executed, and free their places; return their ids.
+    """End the runs that dead processes of this machine executed; return their ids.
 
-    A run that a daemon can start again has failed. Any other, such as the demo's, is cancelled.
+    One that a daemon can start again has failed, and the daemon frees its places when its training has had time to
+    save. Any other, such as the demo's, is cancelled, and its places are free at once.
     """
     ours = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=UNFINISHED)
     dead = [run for run in instance.get_runs(ours) if not is_alive(run.tags)]
     for run in dead:
         if run.remote_job_origin is not None:
-            instance.report_run_failed(run, message="its process is gone")
+            report_lost(instance, run, "its process is gone")
         else:
             instance.report_run_canceled(run, message="its process is gone")
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in dead]
 
 

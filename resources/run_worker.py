@@ -105,7 +105,9 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
 
     def end() -> None:
         with contextlib.suppress(Exception):  # without the database, the next code server here finds the run
-            _report_lost(instance, run_id)
+            run = instance.get_run_by_id(run_id)
+            if run is not None and not run.is_finished:
+                report_lost(instance, run, "the code server of this run has died: run worker and steps were ended")
         kill_this_process()
 
     def ask() -> bool:
@@ -121,11 +123,12 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
             done.set()
 
 
-def _report_lost(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Report a run as failed whose code server has died; one that is over stays as it is."""
-    run = instance.get_run_by_id(run_id)
-    if run is not None and not run.is_finished:
-        instance.report_run_failed(run, "the code server of this run has died: the run worker and its steps were ended")
+def report_lost(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
+    """Report that a run has lost its process: it has failed, or is cancelled if that was requested before."""
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, message=message)
+    else:
+        instance.report_run_failed(run, message=message)
 
 
 @contextlib.contextmanager
