@@ -4,8 +4,8 @@ Run by itself, before the code server of a machine starts, this fails the runs o
 
     python -m pipelines.leftovers
 
-A code server that lives reports the death of a run worker, and a run worker that of its code server
-(`resources/run_worker.py`); when both were killed, as with their container or machine, nobody is left who knows.
+A code server reports the death of a run worker, and a run worker that of its code server (`resources/run_worker.py`).
+When both were killed, as with their container or machine, the run stays as it was until this is called.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """The executor of a deployment: Dagster's multiprocess executor, in a run worker that ends with code server and run.
 
 Intended behaviour:
-1. When the code server that started a run worker dies, the run worker reports the run as failed and is killed. Nobody
-   else would: Dagster's default launcher asks for a run worker only where it was started.
+1. When the code server that started a run worker dies, the run worker reports the run as failed and is killed. Dagster
+   itself would leave the run as started: its default launcher looks for a run worker only in that code server.
 2. When the run is over although its worker lives (cancelled by force, failed by the daemon, deleted), the run worker is
    killed. SIGKILL, so that it writes nothing more: a failure after a cancellation would be the run's state.
 3. Its steps end with it; see `lifetime`.

@@ -88,6 +88,7 @@ class LiveDeployment:
             "SMALTI_SPARK_MASTER": "local[1]",
             "TMPDIR": str(self.temp),
             "SPARK_LOCAL_DIRS": str(self.temp),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # of all processes, and meant to stay
             "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={self.temp}",
             **environment,
         }

@@ -70,13 +70,13 @@ def check_nothing_is_left(made: LiveDeployment, run_id: str, status: dg.DagsterR
     assert made.after_the_end(run_id) == []
 
 
-def test_a_run_that_is_cancelled_by_force_ends_at_once_and_records_nothing_more(deployment: LiveDeployment) -> None:
+def test_j4_a_run_that_is_cancelled_by_force_ends_at_once_and_records_nothing_more(deployment: LiveDeployment) -> None:
     run_id = begin(deployment)
     deployment.terminate(run_id, by_force=True)
     check_nothing_is_left(deployment, run_id, dg.DagsterRunStatus.CANCELED)
 
 
-def test_runs_of_a_killed_code_server_fail_and_end_without_a_death_signal(deployment: LiveDeployment) -> None:
+def test_j5_runs_of_a_killed_code_server_fail_and_end_without_a_death_signal(deployment: LiveDeployment) -> None:
     run_id = begin(deployment)
     deployment.kill("code server")
     check_nothing_is_left(deployment, run_id, dg.DagsterRunStatus.FAILURE)

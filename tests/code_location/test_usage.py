@@ -37,8 +37,10 @@ def test_memory_is_sampled_while_the_body_runs() -> None:
     assert "peak_java_memory_mb" not in usage.take()
 
 
-class NoOptions(dg.Config):
-    """Nothing to choose."""
+class Options(dg.Config):
+    """A field, because Dagster cannot read a class without any."""
+
+    rows: int = 3
 
 
 def test_each_materialisation_has_its_own_time_and_memory(
@@ -46,8 +48,8 @@ def test_each_materialisation_has_its_own_time_and_memory(
 ) -> None:
     specs = [dg.AssetSpec("first"), dg.AssetSpec("second"), dg.AssetSpec("third")]
 
-    @stage_op("make", specs, [], config=NoOptions, pool="spark")
-    def make(context: dg.AssetExecutionContext, config: NoOptions, storage: StorageResource) -> object:
+    @stage_op("make", specs, [], config=Options, pool="spark")
+    def make(context: dg.AssetExecutionContext, config: Options, storage: StorageResource) -> object:
         time.sleep(0.4)
         yield dg.MaterializeResult(asset_key="first")
         yield dg.MaterializeResult(asset_key="second", metadata={"rows": 3})
@@ -65,8 +67,8 @@ def test_each_materialisation_has_its_own_time_and_memory(
 def test_an_event_of_a_run_that_is_over_is_not_recorded(instance: dg.DagsterInstance, storage: StorageResource) -> None:
     specs = [dg.AssetSpec("first"), dg.AssetSpec("second")]
 
-    @stage_op("make", specs, [], config=NoOptions, pool="spark")
-    def make(context: dg.AssetExecutionContext, config: NoOptions, storage: StorageResource) -> object:
+    @stage_op("make", specs, [], config=Options, pool="spark")
+    def make(context: dg.AssetExecutionContext, config: Options, storage: StorageResource) -> object:
         yield dg.MaterializeResult(asset_key="first")
         context.instance.report_run_canceled(context.run)
         yield dg.MaterializeResult(asset_key="second")
