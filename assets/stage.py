@@ -117,6 +117,7 @@ def stage_op(
 
         @functools.wraps(function)
         def measured(context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any) -> Iterator[Any]:
+            storage.guard(context.log)
             with sampled_usage() as usage:
                 for event in function(context, storage=storage, **others):
                     result = _with_usage(event, usage)

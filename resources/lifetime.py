@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -49,6 +49,21 @@ class RunBoundResource(dg.ConfigurableResource[Any]):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002  Dagster's signature
         """Stop looking whether the run is over."""
         self._done.set()
+
+    def guard(self, log: logging.Logger) -> None:
+        """Write nothing through a step's log once the run is over, lines or events, if this process is the step's own.
+
+        A run may be over for two seconds before this process is killed.
+        """
+        context = self._context
+        if context is not None and owns_process(context):
+
+            def is_written(_: logging.LogRecord) -> bool:
+                if _ask(lambda: is_over(context), self._done):
+                    end_after_worker()
+                return True
+
+            log.addFilter(is_written)
 
     def refuse_if_over(self) -> None:
         """Return if the run is going on; call it after whatever takes long and before its result is reported.
@@ -149,7 +164,7 @@ def _process_of(entry: dg.EventLogEntry) -> str | None:
     return None if pid is None else str(pid.value)
 
 
-def end_after_worker() -> None:
+def end_after_worker() -> NoReturn:
     """Kill this process, a moment later if its run worker lives: that one is about to end, and this process with it."""
     worker = multiprocessing.parent_process()
     if worker is not None:
@@ -157,7 +172,8 @@ def end_after_worker() -> None:
     kill_this_process()
 
 
-def kill_this_process() -> None:
+def kill_this_process() -> NoReturn:
     """End this process by SIGKILL, so that it reports nothing more."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # the signal may arrive a moment later
+    while True:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)  # the signal may arrive a moment later
