@@ -49,22 +49,12 @@ def is_alive(tags: Mapping[str, str]) -> bool:
     process, _, started = tags.get(PROCESS_TAG, "").partition(" ")
     try:
         found = psutil.Process(int(process))
-        return abs(found.create_time() - float(started)) < 2 and found.status() != psutil.STATUS_ZOMBIE
+        is_same = bool(abs(found.create_time() - float(started)) < 2)
+        return is_same and found.status() != psutil.STATUS_ZOMBIE
     except (ValueError, psutil.NoSuchProcess):
         return False
     except psutil.AccessDenied:
         return True
-
-
-@dg.executor(
-    name="multiprocess",
-    config_schema=dg.multiprocess_executor.config_schema,
-    requirements=dg.multiple_process_executor_requirements(),
-)
-def run_bound_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    """Each step in a process of its own, all of which end with the run and with the code server."""
-    create: Any = dg.multiprocess_executor.executor_creation_fn
-    return RunBoundExecutor(create(context))
 
 
 class RunBoundExecutor(dg.Executor):
@@ -87,6 +77,21 @@ class RunBoundExecutor(dg.Executor):
         """Execute the plan, and yield its events."""
         with _bound(plan_context.instance, plan_context.run_id):
             yield from self._inner.execute(plan_context, execution_plan)
+
+
+def _create(context: dg.InitExecutorContext) -> dg.Executor:
+    create: Any = dg.multiprocess_executor.executor_creation_fn
+    return RunBoundExecutor(create(context))
+
+
+_config: Any = dg.multiprocess_executor.config_schema
+run_bound_executor = dg.ExecutorDefinition(
+    name=dg.multiprocess_executor.name,
+    config_schema=_config,
+    requirements=dg.multiple_process_executor_requirements(),
+    executor_creation_fn=_create,
+    description="Each step in a process of its own; all of them end with their run and with the code server.",
+)
 
 
 @contextlib.contextmanager
