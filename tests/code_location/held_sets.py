@@ -8,6 +8,7 @@ neither Spark nor torch.
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import dagster as dg
 import pyarrow as pa
 
 from assets.declaration import Declaration, Drawn, Prepare, Shards, Source, Train
+from assets.stage import stage_op
 from pipelines.data_set import build_definitions
 from pipelines.definitions import deployment
 from resources.storage import StorageResource
@@ -42,13 +44,14 @@ SQUARES = Declaration(
 )
 
 
-def hold(phase: str) -> None:
+def hold(phase: str, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Report that a phase is reached, and come back when the file `hold` names another one."""
     root = Path(os.environ["SMALTI_ROOT"])
     (root / "reached").mkdir(parents=True, exist_ok=True)
     (root / "reached" / phase).write_text(str(os.getpid()))
     deadline = time.monotonic() + SECONDS
     while (root / "hold").read_text() == phase and time.monotonic() < deadline:
+        meanwhile()
         time.sleep(0.05)
 
 
@@ -66,11 +69,17 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-@dg.asset(pool="spark")
-def waiting(storage: StorageResource) -> None:
-    """Wait, and fail if the run is over then."""
-    hold("waiting")
-    storage.refuse_if_over()
+class Waiting(dg.Config):
+    """Configuration of `waiting`."""
+
+    line: str = "still here"
+
+
+@stage_op("waiting", [dg.AssetSpec("waiting")], [], config=Waiting, pool="spark")
+def waiting(context: dg.AssetExecutionContext, config: Waiting, storage: StorageResource) -> Iterator[Any]:
+    """Write a line many times a second."""
+    hold("waiting", lambda: context.log.info(config.line))
+    yield dg.MaterializeResult(asset_key="waiting")
 
 
 defs = dg.Definitions.merge(
