@@ -56,10 +56,10 @@ def hold(phase: str, meanwhile: Callable[[], None] = lambda: None) -> None:
 
 
 def rows(spark: Any) -> Any:
-    """Return numbers, after a job of Spark, so that Java is at work."""
+    """Return numbers, after a job of Spark, so that Java is running; others in each run, so that no stage is skipped."""
     spark.range(10).count()
     hold("raw")
-    return spark.range(0, ROWS, numPartitions=2).selectExpr("id", "concat('row ', id) AS text")
+    return spark.range(0, ROWS, numPartitions=2).selectExpr("id", f"concat('row ', id, ' of {os.getpid()}') AS text")
 
 
 def double(batch: pa.RecordBatch) -> pa.RecordBatch:
