@@ -56,7 +56,7 @@ def hold(phase: str, meanwhile: Callable[[], None] = lambda: None) -> None:
 
 
 def rows(spark: Any) -> Any:
-    """Return numbers, after a job of Spark, so that Java is running; others in each run, so that no stage is skipped."""
+    """Return numbers, after a job of Spark, so that Java runs; others in each run, so that no stage is skipped."""
     spark.range(10).count()
     hold("raw")
     return spark.range(0, ROWS, numPartitions=2).selectExpr("id", f"concat('row ', id, ' of {os.getpid()}') AS text")
