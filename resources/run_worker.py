@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 import psutil
@@ -109,11 +109,13 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
         return bool(wait([server.sentinel], POLL_SECONDS)) or os.getppid() != parent
 
     def end() -> None:
+        # Paused, so that no step writes an event after that of the run's end.
+        steps = _signal_steps(signal.SIGSTOP)
         with contextlib.suppress(Exception):  # without the database, the next code server here finds the run
             run = instance.get_run_by_id(run_id)
             if run is not None and not run.is_finished:
                 report_lost(instance, run, "the code server of this run has died: run worker and steps were ended")
-        kill_this_process()
+        _kill_with(steps)
 
     def ask() -> bool:
         return is_run_over(instance, run_id)
@@ -128,6 +130,23 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
             done.set()
 
 
+def _signal_steps(number: signal.Signals) -> list[psutil.Process]:
+    """Send a signal to all processes that this one has started, and return them."""
+    steps: list[psutil.Process] = psutil.Process().children()
+    for step in steps:
+        with contextlib.suppress(psutil.Error):
+            step.send_signal(number)
+    return steps
+
+
+def _kill_with(steps: list[psutil.Process]) -> NoReturn:
+    """Kill steps and this process at once: it must not report that they died."""
+    for step in steps:
+        with contextlib.suppress(psutil.Error):
+            step.kill()
+    kill_this_process()
+
+
 def report_lost(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
     """Report that a run has lost its process: it has failed, or is cancelled if that was requested before."""
     if run.status is dg.DagsterRunStatus.CANCELING:
@@ -140,16 +159,20 @@ def report_lost(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) 
 def _delayed_interrupts(is_over: Callable[[], bool], done: threading.Event) -> Iterator[None]:
     """While the body runs, hand on SIGINT and SIGTERM after `FORCED_SECONDS`, unless the run is over then.
 
+    Steps are paused meanwhile, so that they write no event if it is.
+
     In a run worker, Dagster's handler sets a flag: any thread may call it.
     """
     before: Any = signal.getsignal(signal.SIGINT)
 
     def decide(number: int, frame: FrameType | None) -> None:
+        steps = _signal_steps(signal.SIGSTOP)
         time.sleep(FORCED_SECONDS)
         if not done.is_set():
             with contextlib.suppress(Exception):
                 if is_over():
-                    kill_this_process()
+                    _kill_with(steps)
+        _signal_steps(signal.SIGCONT)
         before(number, frame)
 
     def interrupt(number: int, frame: FrameType | None) -> None:

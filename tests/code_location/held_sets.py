@@ -44,7 +44,7 @@ SQUARES = Declaration(
 )
 
 
-def hold(phase: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+def hold(phase: str, meanwhile: Callable[[], None] = lambda: None, *, pause: float = 0.05) -> None:
     """Report that a phase is reached, and come back when the file `hold` names another one."""
     root = Path(os.environ["SMALTI_ROOT"])
     (root / "reached").mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def hold(phase: str, meanwhile: Callable[[], None] = lambda: None) -> None:
     deadline = time.monotonic() + SECONDS
     while (root / "hold").read_text() == phase and time.monotonic() < deadline:
         meanwhile()
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def rows(spark: Any) -> Any:
@@ -77,8 +77,8 @@ class Waiting(dg.Config):
 
 @stage_op("waiting", [dg.AssetSpec("waiting")], [], config=Waiting, pool="spark")
 def waiting(context: dg.AssetExecutionContext, config: Waiting, storage: StorageResource) -> Iterator[Any]:
-    """Write a line many times a second."""
-    hold("waiting", lambda: context.log.info(config.line))
+    """Write several lines in the time between the end of a run and the death of its step."""
+    hold("waiting", lambda: context.log.info(config.line), pause=0.3)
     yield dg.MaterializeResult(asset_key="waiting")
 
 
