@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from assets.declaration import Declaration, Stage
-from resources.storage import StorageResource
+from resources.lifetime import RunBoundResource
 from resources.usage import Usage, sampled_usage
 
 Facts = Mapping[str, Any]
@@ -116,12 +116,15 @@ def stage_op(
         function.__annotations__["config"] = config
 
         @functools.wraps(function)
-        def measured(context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any) -> Iterator[Any]:
-            storage.guard(context.log)
+        def measured(context: dg.AssetExecutionContext, **arguments: Any) -> Iterator[Any]:
+            bound = [each for each in arguments.values() if isinstance(each, RunBoundResource)][:1]
+            for resource in bound:
+                resource.guard(context.log)
             with sampled_usage() as usage:
-                for event in function(context, storage=storage, **others):
+                for event in function(context, **arguments):
                     result = _with_usage(event, usage)
-                    storage.refuse_if_over()
+                    for resource in bound:
+                        resource.refuse_if_over()
                     yield result
 
         made: dg.AssetsDefinition = dg.multi_asset(
