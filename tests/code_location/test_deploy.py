@@ -37,6 +37,18 @@ def test_shipped_settings_pass_dagster_s_schema(kind: str) -> None:
     assert custom is None
 
 
+def test_an_instance_for_one_machine_has_the_limits_and_waits_for_a_code_server_that_starts_again(
+    tmp_path: Path,
+) -> None:
+    prepare_home(tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        limits = instance.get_concurrency_config()
+        queue = limits.run_queue_config
+        assert queue is not None
+        assert (queue.max_concurrent_runs, limits.pool_config.default_pool_limit) == (4, 1)
+        assert queue.max_user_code_failure_retries * queue.user_code_failure_retry_delay == 60
+
+
 def test_a_misspelt_setting_would_not_pass(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({**settings("postgres"), "run_retry": {}}))
     with pytest.raises(dg.DagsterInvalidConfigError, match="run_retry"):
@@ -49,7 +61,7 @@ def test_the_place_and_login_of_postgresql_are_given_by_variables() -> None:
 
 def test_runs_are_limited_monitored_and_retried_alike_on_both() -> None:
     one, other = settings("sqlite"), settings("postgres")
-    for section in ("concurrency", "run_monitoring", "run_retries"):
+    for section in ("concurrency", "run_queue", "run_monitoring", "run_retries"):
         assert one[section] == other[section]
 
 

@@ -40,7 +40,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeploym
     (folder / "without" / "sitecustomize.py").write_text(NO_DEATH_SIGNAL)
     settings = shipped_settings()
     settings["run_coordinator"] = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
-    del settings["concurrency"]["runs"]
+    del settings["concurrency"]["runs"], settings["run_queue"]
     settings["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
     with deployed(folder, "code server", "webserver", settings=settings, PYTHONPATH=str(folder / "without")) as made:
         yield made
