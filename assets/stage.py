@@ -4,8 +4,9 @@ A stage takes a `StageInput` and its configuration, makes one library call, and 
 neither the run's instance nor who calls it: input and result are values that JSON holds, but for the log.
 """
 
+import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ import dagster as dg
 from assets.conditions import condition_of
 from assets.declaration import Declaration, Stage
 from assets.faults import retrying
+from resources.lifetime import RunBoundResource
+from resources.usage import Usage, sampled_usage
 
 Facts = Mapping[str, Any]
 """Metadata of a materialisation as plain values, under the names they were written with."""
@@ -109,10 +112,24 @@ def stage_op(
     """Return a decorator that makes a function the op of some assets and their checks, each of which may run alone.
 
     A backfill of many partitions is one run. A transient fault of the storage makes Dagster execute the step again.
+    Each materialisation gets the time and memory that it took, as metadata. Nothing is recorded once the run is over.
     """
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         function.__annotations__["config"] = config
+
+        @functools.wraps(function)
+        def measured(context: dg.AssetExecutionContext, **arguments: Any) -> Iterator[Any]:
+            bound = [each for each in arguments.values() if isinstance(each, RunBoundResource)][:1]
+            for resource in bound:
+                resource.guard(context.log)
+            with sampled_usage() as usage:
+                for event in function(context, **arguments):
+                    result = _with_usage(event, usage)
+                    for resource in bound:
+                        resource.refuse_if_over()
+                    yield result
+
         made: dg.AssetsDefinition = dg.multi_asset(
             name=name,
             specs=list(specs),
@@ -121,7 +138,15 @@ def stage_op(
             pool=pool,
             partitions_def=partitions,
             backfill_policy=dg.BackfillPolicy.single_run() if partitions is not None else None,
-        )(retrying(function))
+        )(retrying(measured))
         return made
 
     return decorate
+
+
+def _with_usage(event: Any, usage: Usage) -> Any:
+    """Return a materialisation with the time and memory since the event before; its own metadata wins."""
+    figures = usage.take()
+    if isinstance(event, dg.MaterializeResult):
+        return event._replace(metadata={**figures, **(event.metadata or {})})
+    return event

@@ -8,6 +8,7 @@ import dagster as dg
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.jobs import build_storage_job
 from pipelines.stages import detect_resources, has_channels
+from resources.run_worker import run_bound_executor
 
 # Dagster's own, about the checks of every component.
 warnings.filterwarnings("ignore", message="Parameter `execution_type` of function `AssetsDefinition.__init__`")
@@ -20,7 +21,7 @@ def deployment() -> dg.Definitions:
         sensors=[build_failure_sensor(is_on=has_channels())],
         # One step at a time, each in a fresh process: two Spark drivers or trainers at once would fight for the
         # machine.
-        executor=dg.multiprocess_executor.configured({"max_concurrent": 1}),
+        executor=run_bound_executor.configured({"max_concurrent": 1}),
     )
 
 

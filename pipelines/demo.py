@@ -111,8 +111,9 @@ def _run(options: argparse.Namespace) -> None:
     import dagster as dg
 
     from pipelines.definitions import defs
-    from pipelines.leftovers import end_leftovers, process_tags
+    from pipelines.leftovers import end_leftovers
     from pipelines.progress import progress_logger
+    from resources.run_worker import process_tags
 
     begin = time.monotonic()
     logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))

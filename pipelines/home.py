@@ -24,7 +24,3 @@ def prepare_home(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
         shutil.copyfile(SETTINGS, home / "dagster.yaml")
-
-
-if __name__ == "__main__":
-    detect_home()

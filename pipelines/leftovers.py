@@ -1,41 +1,49 @@
 """Runs whose process was killed: Dagster continues to call them started, and keeps their places in the pools.
 
-A daemon finds them by run monitoring; a demo has no daemon, and would wait for a place for ever.
+Run by itself, before the code server of a machine starts, this fails the runs of code servers before it:
+
+    python -m pipelines.leftovers
+
+A code server reports the death of a run worker, and a run worker that of its code server (`resources/run_worker.py`).
+When both were killed, as with their container or machine, the run stays as it was until this is called.
 """
 
-import os
+import logging
 import socket
 
 import dagster as dg
 
 from pipelines.automation.states import UNFINISHED
+from pipelines.home import detect_home
+from resources.run_worker import HOST_TAG, is_alive, report_lost
 
-HOST_TAG = "smalti/host"
-PROCESS_TAG = "smalti/process"
-
-
-def process_tags() -> dict[str, str]:
-    """Tags for a run that this very process executes."""
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: str(os.getpid())}
+_log = logging.getLogger(__name__)
 
 
 def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
-    """Marks runs with `process_tags` of a dead process here as cancelled, and frees their places; returns their ids."""
+    """End the runs that dead processes of this machine executed; return their ids.
+
+    One that a daemon can start again has failed, and the daemon frees its places when its training has had time to
+    save. Any other, such as the demo's, is cancelled, and its places are free at once.
+    """
     ours = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=UNFINISHED)
-    dead = [run for run in instance.get_runs(ours) if not _is_alive(int(run.tags.get(PROCESS_TAG, 0)))]
+    dead = [run for run in instance.get_runs(ours) if not is_alive(run.tags)]
     for run in dead:
-        instance.report_run_canceled(run, message="its process is gone")
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        if run.remote_job_origin is not None:
+            report_lost(instance, run, "its process is gone")
+        else:
+            instance.report_run_canceled(run, message="its process is gone")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in dead]
 
 
-def _is_alive(process: int) -> bool:
-    if process <= 0:
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def main() -> None:
+    """End what is left on this machine in the instance that `DAGSTER_HOME` names."""
+    detect_home()
+    with dg.DagsterInstance.get() as instance:
+        for run_id in end_leftovers(instance):
+            _log.warning("run %s was executed by a process that is gone", run_id)
+
+
+if __name__ == "__main__":
+    main()

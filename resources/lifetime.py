@@ -5,8 +5,9 @@ Intended behaviour:
    elsewhere by a thread that waits for it. SIGKILL, so that the step writes no event about a run that has failed.
 2. What the step started ends by itself then: ranks of a training get SIGTERM, save and end; Spark's JVM ends when its
    standard input is closed, and its Python workers with it.
-3. The same thread looks whether the run is over although the run worker lives (failed by the daemon, cancelled by
-   force, deleted), and kills the step if it is.
+3. When the run is over although the run worker lives (failed by the daemon, cancelled by force, deleted), the run
+   worker ends first (`run_worker`), because it would report a step that dies before it. The same thread kills the step
+   if no run worker does so.
 4. A step in a process that is not its own (`execute_in_process`, an in-process executor) is never killed. It fails
    before it reports what a long operation did.
 """
@@ -16,16 +17,19 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 from pydantic import PrivateAttr
 
 from smalti.process import request_death_signal
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 2.0
+"""Between two questions whether the run is over."""
+_WORKER_SECONDS = 4.0  # that the run worker has to end the step, when the run is over
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +50,21 @@ class RunBoundResource(dg.ConfigurableResource[Any]):
         """Stop looking whether the run is over."""
         self._done.set()
 
+    def guard(self, log: logging.Logger) -> None:
+        """Write nothing through a step's log once the run is over, lines or events, if this process is the step's own.
+
+        A run may be over for two seconds before this process is killed.
+        """
+        context = self._context
+        if context is not None and owns_process(context):
+
+            def is_written(_: logging.LogRecord) -> bool:
+                if _ask(lambda: is_over(context), self._done):
+                    end_after_worker()
+                return True
+
+            log.addFilter(is_written)
+
     def refuse_if_over(self) -> None:
         """Return if the run is going on; call it after whatever takes long and before its result is reported.
 
@@ -56,7 +75,7 @@ class RunBoundResource(dg.ConfigurableResource[Any]):
         if context is None or context.run is None or not is_over(context):
             return
         if owns_process(context):
-            _kill_this_process()
+            end_after_worker()
         raise dg.Failure(
             f"run {context.run.run_id} was ended while this step was going on: the step's result is not recorded; "
             "execute the run again",
@@ -65,10 +84,15 @@ class RunBoundResource(dg.ConfigurableResource[Any]):
 
 
 def is_over(context: dg.InitResourceContext) -> bool:
-    """Return whether the run of a step has succeeded, failed or been cancelled, or is deleted."""
+    """Return whether the run of a step is over."""
     if context.run is None or context.instance is None:
         return False
-    run = context.instance.get_run_by_id(context.run.run_id)
+    return is_run_over(context.instance, context.run.run_id)
+
+
+def is_run_over(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Return whether a run has succeeded, failed or been cancelled, or is deleted."""
+    run = instance.get_run_by_id(run_id)
     return run is None or run.is_finished
 
 
@@ -96,28 +120,28 @@ def bind_process(run_is_over: Callable[[], bool], done: threading.Event) -> None
     threading.Thread(
         target=watch_run,
         args=(wait_for_worker, run_is_over, done),
-        kwargs={"end": _kill_this_process},
+        kwargs={"end": end_after_worker},
         name="smalti-run-watch",
         daemon=True,
     ).start()
 
 
 def watch_run(
-    wait_for_worker: Callable[[], bool],
+    wait_for_parent: Callable[[], bool],
     run_is_over: Callable[[], bool],
     done: threading.Event,
     *,
     end: Callable[[], None],
 ) -> None:
-    """Call `end` when the run worker has died or the run is over; return without it when `done` is set.
+    """Call `end` when the parent process has died or the run is over; return without it when `done` is set.
 
     Args:
-        wait_for_worker: waits a few seconds, and returns whether the run worker died.
+        wait_for_parent: waits a few seconds, and returns whether the parent died.
         run_is_over: asks the instance. What it raises is logged, and it is asked again.
         done: set when the step has ended.
         end: ends the process.
     """
-    while not _ask(run_is_over, done) and not wait_for_worker():
+    while not _ask(run_is_over, done) and not wait_for_parent():
         if done.is_set():
             return
     if not done.is_set():
@@ -140,5 +164,16 @@ def _process_of(entry: dg.EventLogEntry) -> str | None:
     return None if pid is None else str(pid.value)
 
 
-def _kill_this_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def end_after_worker() -> NoReturn:
+    """Kill this process, a moment later if its run worker lives: that one is about to end, and this process with it."""
+    worker = multiprocessing.parent_process()
+    if worker is not None:
+        wait([worker.sentinel], _WORKER_SECONDS)
+    kill_this_process()
+
+
+def kill_this_process() -> NoReturn:
+    """End this process by SIGKILL, so that it reports nothing more."""
+    while True:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)  # the signal may arrive a moment later

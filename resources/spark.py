@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from resources.lifetime import RunBoundResource
-from resources.signals import held_signals
+from resources.signals import held_signals, stopped_by_signals
 from resources.spark_progress import watch_stages
 
 
@@ -48,7 +48,7 @@ class SparkResource(RunBoundResource):
                 self._session = build_session(options)
                 self._tag_operations()
         try:
-            with watch_stages(self._session, report):
+            with self._stopped_by_signals(), watch_stages(self._session, report):
                 yield self._session
         except BaseException:
             self._interrupt()
@@ -65,6 +65,17 @@ class SparkResource(RunBoundResource):
         with contextlib.ExitStack() as stack:
             yield functools.cache(lambda: stack.enter_context(self.session(report)))
         self.refuse_if_over()
+
+    def _stopped_by_signals(self) -> contextlib.AbstractContextManager[None]:
+        """Cancel Spark's jobs when the run is cancelled, and end Java if that does not help; of our own session."""
+        if not self._is_ours or self._is_connect():
+            return contextlib.nullcontext()
+        context = self._session.sparkContext
+
+        def end_java() -> None:
+            context._gateway.proc.kill()  # PySpark's only reference to it
+
+        return stopped_by_signals(context.cancelAllJobs, end_java)
 
     def _tag_operations(self) -> None:
         context = self._context

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipelines.leftovers import process_tags
+from resources.run_worker import process_tags
 from smalti.catalog.header import header_key
 from smalti.storage import LocalStore
 from tests.code_location.graph import Graph

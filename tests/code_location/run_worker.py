@@ -8,6 +8,7 @@ import dagster as dg
 
 from assets.model import build_model
 from pipelines.stages import detect_resources
+from resources.run_worker import run_bound_executor
 from resources.spark import SparkResource
 from tests.code_location.declared import FLOWERS
 
@@ -38,7 +39,7 @@ def endless_job() -> dg.JobDefinition:
         assets=[build_model(FLOWERS, FLOWERS.train), endless_rows],
         jobs=[dg.define_asset_job("endless_job")],
         resources=detect_resources(),
-        executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
+        executor=run_bound_executor.configured({"max_concurrent": 2}),
     ).resolve_job_def("endless_job")
 
 

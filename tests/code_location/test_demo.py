@@ -13,8 +13,9 @@ from pipelines.definitions import defs
 from pipelines.demo import explain, main, parse, run_config
 from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
-from pipelines.leftovers import end_leftovers, process_tags
+from pipelines.leftovers import end_leftovers
 from pipelines.progress import progress_logger
+from resources.run_worker import process_tags
 from smalti.errors import BadImageError, SmaltiError
 
 
@@ -138,13 +139,14 @@ def started_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.Dagste
 @pytest.mark.slow
 def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> None:
     """Else the next demo would wait for the place for ever."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait(timeout=60)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    tags = process_tags(child.pid)
+    child.communicate(b"\n", timeout=60)
     prepare_home(tmp_path)
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        dead = started_run(instance, {**process_tags(), "smalti/process": str(child.pid)})
+        dead = started_run(instance, tags)
         alive = started_run(instance, process_tags())
-        other_host = started_run(instance, {"smalti/host": "elsewhere", "smalti/process": str(child.pid)})
+        other_host = started_run(instance, {**tags, "smalti/host": "elsewhere"})
         instance.event_log_storage.initialize_concurrency_limit_to_default("spark")
         claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "flowers__data")
         assert claim.is_claimed

@@ -5,9 +5,8 @@ import logging
 import os
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ import yaml
 from dagster._daemon.monitoring.concurrency import execute_concurrency_slots_iteration
 
 from pipelines.stages import REPOSITORY
+from tests.code_location.live_deployment import processes_with, wait_until
 from tests.torch.train.conftest import publish_squares
 
 pytestmark = [
@@ -49,34 +49,10 @@ class Killed:
     """Of these, those that it held when the time was over."""
 
 
-def processes_with(mark: str) -> dict[int, str]:
-    """The processes whose environment holds the mark, by id, with their command lines."""
-    found = {int(entry.name): command_of(entry, mark) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    return {process: command for process, command in found.items() if command is not None}
-
-
-def command_of(process: Path, mark: str) -> str | None:
-    try:
-        if mark.encode() not in (process / "environ").read_bytes():
-            return None
-        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:  # it ended meanwhile, or belongs to somebody else
-        return None
-
-
 def slots(instance: dg.DagsterInstance) -> dict[str, int]:
     """Return the number of claimed slots of each pool."""
     storage = instance.event_log_storage
     return {pool: storage.get_concurrency_info(pool).active_slot_count for pool in ("spark", "training")}
-
-
-def wait_until(check: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def has_trained(root: Path) -> bool:

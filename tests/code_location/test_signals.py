@@ -2,11 +2,12 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from resources.signals import held_signals
+from resources.signals import held_signals, stopped_by_signals
 
 
 class Cancelled(BaseException):
@@ -60,3 +61,58 @@ def test_in_another_thread_it_does_nothing() -> None:
     thread.start()
     thread.join(timeout=10)
     assert not faults
+
+
+class Elsewhere:
+    """A call that another process computes: it comes back when that one was stopped, or killed, or is done."""
+
+    def __init__(self, *, stops: bool = True) -> None:
+        self.answered = threading.Event()
+        self.calls: list[str] = []
+        self.stops = stops
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+        if self.stops:
+            self.answered.set()
+
+    def kill(self) -> None:
+        self.calls.append("kill")
+        self.answered.set()
+
+
+def test_what_computes_elsewhere_is_stopped_and_its_call_comes_back_whole() -> None:
+    other, whole = Elsewhere(), []
+    with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=10):  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        whole.append(other.answered.wait(5))
+    assert whole == [True]
+    assert other.calls == ["stop"]
+
+
+def test_a_body_that_goes_on_is_interrupted_after_some_seconds() -> None:
+    other = Elsewhere(stops=False)
+    begin = time.monotonic()
+    with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=0.2):  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(10)
+    assert 0.2 <= time.monotonic() - begin < 5
+    assert other.calls == ["stop"]
+
+
+def test_what_cannot_be_stopped_is_killed() -> None:
+    other = Elsewhere(stops=False)
+    with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=0.2):  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            time.sleep(10)
+        finally:
+            other.answered.wait(10)  # a clean-up that asks the other process, which does not answer
+    assert other.calls == ["stop", "kill"]
+
+
+def test_without_a_signal_nothing_is_stopped() -> None:
+    other = Elsewhere()
+    with stopped_by_signals(other.stop, other.kill, seconds=0.1):
+        time.sleep(0.3)
+    assert other.calls == []

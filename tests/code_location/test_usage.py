@@ -1,0 +1,76 @@
+"""Time and memory of the stages, as metadata of their materialisations."""
+
+import subprocess
+import sys
+import time
+
+import dagster as dg
+
+from assets.stage import stage_op
+from resources.storage import StorageResource
+from resources.usage import Usage, sampled_usage
+
+MB_OF_CHILD = 60
+CHILD = f"x = bytearray({MB_OF_CHILD} << 20); print(flush=True); input()"
+
+
+def test_memory_counts_processes_that_were_started_and_their_peak_stays() -> None:
+    usage = Usage()
+    before = usage.take()["peak_memory_mb"]
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        usage.sample()
+        child.communicate(b"\n", timeout=60)
+    assert MB_OF_CHILD <= usage.take()["peak_memory_mb"] - before < MB_OF_CHILD + 50
+    assert usage.take()["peak_memory_mb"] - before < MB_OF_CHILD
+
+
+def test_memory_is_sampled_while_the_body_runs() -> None:
+    with sampled_usage(0.05) as usage:
+        with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(0.5)
+            child.communicate(b"\n", timeout=60)
+        assert usage.take()["peak_memory_mb"] > MB_OF_CHILD
+
+
+class Options(dg.Config):
+    """A field, because Dagster cannot read a class without any."""
+
+    rows: int = 3
+
+
+def test_each_materialisation_has_its_own_time_and_memory(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    specs = [dg.AssetSpec("first"), dg.AssetSpec("second"), dg.AssetSpec("third")]
+
+    @stage_op("make", specs, [], config=Options, pool="spark")
+    def make(context: dg.AssetExecutionContext, config: Options, storage: StorageResource) -> object:
+        time.sleep(0.4)
+        yield dg.MaterializeResult(asset_key="first")
+        yield dg.MaterializeResult(asset_key="second", metadata={"rows": 3})
+        yield dg.MaterializeResult(asset_key="third", metadata={"seconds": 77.0})
+
+    done = dg.materialize([make], instance=instance, resources={"storage": storage})
+    said = [event.materialization.metadata for event in done.get_asset_materialization_events()]
+    assert 0.4 <= said[0]["seconds"].value < 5
+    assert said[1]["seconds"].value < 0.4
+    assert said[1]["rows"].value == 3
+    assert said[2]["seconds"].value == 77.0
+    assert all(10 < each["peak_memory_mb"].value < 100_000 for each in said)
+
+
+def test_an_event_of_a_run_that_is_over_is_not_recorded(instance: dg.DagsterInstance, storage: StorageResource) -> None:
+    specs = [dg.AssetSpec("first"), dg.AssetSpec("second")]
+
+    @stage_op("make", specs, [], config=Options, pool="spark")
+    def make(context: dg.AssetExecutionContext, config: Options, storage: StorageResource) -> object:
+        yield dg.MaterializeResult(asset_key="first")
+        context.instance.report_run_canceled(context.run)
+        yield dg.MaterializeResult(asset_key="second")
+
+    done = dg.materialize([make], instance=instance, resources={"storage": storage}, raise_on_error=False)
+    assert [event.asset_key.to_user_string() for event in done.get_asset_materialization_events()] == ["first"]
