@@ -139,10 +139,12 @@ def _is_whole(chunk: str) -> bool:
     return True
 
 
-def outcome_of(messages: Any) -> dict[str, Any] | None:
-    """Return the last message that holds a result or an error; None if neither arrived."""
-    found = [each for each in messages if isinstance(each, dict) and each.keys() & {"result", "error"}]
-    return found[-1] if found else None
+def outcome_of(messages: Any, call: int) -> dict[str, Any] | None:
+    """Return the message that holds the result or error of a call; None if it has not arrived.
+
+    An error that is of no call, because the program could not begin, is that of any.
+    """
+    return next((each for each in messages if isinstance(each, dict) and each.get("call") in {call, 0}), None)
 
 
 def metadata_of(outcome: dict[str, Any]) -> dict[str, Any]:

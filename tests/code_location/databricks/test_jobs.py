@@ -12,8 +12,10 @@ import dagster as dg
 import pytest
 
 from resources.databricks.code import build_wheel
-from resources.databricks.compute import PAGE, DatabricksResource, cluster_environment, read_cluster
-from resources.databricks.entry import Lease, call, resolve_secrets
+from resources.databricks.compute import DatabricksResource
+from resources.databricks.entry import Lease, prepare, resolve_secrets
+from resources.databricks.open_job import PAGE
+from resources.databricks.settings import cluster_environment
 from tests.code_location.databricks.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -188,7 +190,7 @@ def test_references_are_resolved_on_compute_that_takes_no_variables() -> None:
 
 def test_another_version_of_the_code_on_the_cluster_is_refused() -> None:
     with pytest.raises(RuntimeError, match="restart the cluster"):
-        call({"code": "0.1.0+other", "environment": {}}, print)
+        prepare({"code": "0.1.0+other", "environment": {}})
 
 
 def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
@@ -198,12 +200,8 @@ def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
     assert ended == [True]
 
 
-def test_equal_code_gives_an_equal_wheel_and_clusters_are_read_from_json(tmp_path: Path) -> None:
+def test_equal_code_gives_an_equal_wheel() -> None:
     assert build_wheel(["resources"]) == build_wheel(["resources"])
     assert build_wheel(["resources"]).version != build_wheel(["resources", "pipelines"]).version
     with pytest.raises(ValueError, match="there is no package"):
         build_wheel(["no_such_package"])
-    (tmp_path / "cluster.json").write_text('{"num_workers": 2}')
-    assert read_cluster(str(tmp_path / "cluster.json")) == read_cluster('{"num_workers": 2}') == {"num_workers": 2}
-    with pytest.raises(ValueError, match="must be JSON"):
-        read_cluster("nothing")
