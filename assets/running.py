@@ -9,9 +9,11 @@ Intended behaviour, for a deployment with a `DatabricksResource`:
 4. A stage that would see other data there, or could not be imported, is refused before a cluster is asked for.
 """
 
+import contextlib
 import json
 import logging
 import os
+import platform
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -33,7 +35,7 @@ from resources.databricks.compute import DatabricksResource
 from resources.environment import differing_fields, storage_at
 from resources.spark import ComputeResource, SparkResource
 from resources.storage import StorageResource
-from smalti.errors import StoreNotFound
+from smalti.errors import SmaltiError, StoreNotFound
 from smalti.storage import Store
 
 CONFIGS: Mapping[Stage, Callable[[Declaration], type[dg.Config] | None]] = {
@@ -101,7 +103,8 @@ def run_stage(
     try:
         made, shown = spark.run(context, f"{__name__}:run_on_cluster", {**arguments, "probe": probe}, is_last=is_last)
     finally:
-        place.delete(probe)
+        with contextlib.suppress(OSError, SmaltiError):  # it is empty, and what the stage has made counts
+            place.delete(probe)
     metadata = dg.deserialize_value(made.pop("metadata"), dict)
     return StageResult(metadata={**metadata, **shown}, **made)
 
@@ -131,6 +134,7 @@ def run_on_cluster(
     _require_same(opened, inventories_of(found, opened).store(), probe)
     spark = SparkResource()
     with spark.session() as session:
+        step.log.info("on the cluster: Spark %s, Python %s", session.version, platform.python_version())
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
         result = _STAGES[stage](step, typed, opened, spark)

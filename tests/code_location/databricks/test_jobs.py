@@ -86,6 +86,22 @@ def test_a_function_runs_on_the_cluster_with_this_code_and_its_lines_and_result_
     assert list(Path(workspace.volume, "sessions").iterdir()) == []
 
 
+def test_functions_of_a_step_share_one_job_which_ends_with_the_step(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    @dg.asset
+    def made(context: dg.AssetExecutionContext, spark: DatabricksResource) -> dg.MaterializeResult[Any]:
+        one, _ = spark.run(context, f"{STAGES}:add", {"one": 1, "two": 2}, is_last=False)
+        two, _ = spark.run(context, f"{STAGES}:add", {"one": one["sum"], "two": 4}, is_last=False)
+        return dg.MaterializeResult(metadata={"sum": two["sum"]})
+
+    done = dg.materialize([made], resources={"spark": compute(workspace)}, instance=instance)
+    assert done.asset_materializations_for_node("made")[0].metadata["sum"].value == 7
+    assert len(workspace.submitted) == 1
+    assert workspace.look(100)["state"]["result_state"] == "SUCCESS"
+    assert list(Path(workspace.volume, "sessions").iterdir()) == []
+
+
 def test_throttled_requests_are_repeated_and_start_one_run(workspace: Workspace, instance: dg.DagsterInstance) -> None:
     workspace.fail_with = [429, 503]
     assert materialise(compute(workspace), "add", instance, one=1, two=2).success

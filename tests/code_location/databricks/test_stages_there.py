@@ -141,14 +141,14 @@ def test_partitions_of_rows_and_functions_of_the_user_reach_the_cluster(
 # ---------------------------------------------------------------- ends
 
 
-def rows_job(declared: Declaration, **resources: Any) -> dg.JobDefinition:
+def job_of(declared: Declaration, **resources: Any) -> dg.JobDefinition:
     defs = dg.Definitions.merge(define(declared, **resources), dg.Definitions(executor=dg.in_process_executor))
     return defs.resolve_job_def(f"{declared.name}_reshard_job")
 
 
-def failed_with(job: dg.JobDefinition, instance: dg.DagsterInstance) -> str:
+def failed_with(job: dg.JobDefinition, instance: dg.DagsterInstance, **tags: str) -> str:
     """Run a job that fails, and return the error of its step."""
-    done = job.execute_in_process(instance=instance, raise_on_error=False)
+    done = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
     [failure] = [each for each in done.all_events if each.event_type is dg.DagsterEventType.STEP_FAILURE]
     said = failure.step_failure_data
     return f"{said.error.to_string()} {said.user_failure_data.description if said.user_failure_data else ''}"
@@ -157,11 +157,17 @@ def failed_with(job: dg.JobDefinition, instance: dg.DagsterInstance) -> str:
 def test_a_storage_that_the_cluster_does_not_see_fails_the_step_with_the_error_from_there(
     workspace: Workspace, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
+    """A job that an earlier attempt has left, as the run's tag says, is cancelled first."""
+    workspace.plan = "pending"
+    left = workspace.submit({"idempotency_token": "left", "tasks": [{}]})
+    workspace.plan = ""
     draw_all(tmp_path, per_class=4)
     declared = declare(source=Source(folder=str(tmp_path)), train=None)
     storage = FsspecStorage(root="memory://lake")
-    said = failed_with(rows_job(declared, storage=storage, spark=compute(workspace)), instance)
+    job = job_of(declared, storage=storage, spark=compute(workspace))
+    said = failed_with(job, instance, **{"smalti/flowers__data.job": str(left)})
     assert "failed on Databricks: Failure: the cluster does not see in memory://lake" in said
+    assert workspace.look(left)["state"]["result_state"] == "CANCELED"
 
 
 def test_an_interrupted_op_cancels_its_job_and_leaves_nothing(
@@ -178,16 +184,12 @@ def test_an_interrupted_op_cancels_its_job_and_leaves_nothing(
 
     threading.Thread(target=interrupt, daemon=True).start()
     storage = LocalStorage(root=str(tmp_path / "data"))
-    declared = replace_partitions(by_day())
-    said = failed_with(rows_job(declared, storage=storage, spark=compute(workspace)), instance)
+    declared = by_day().model_copy(update={"partitions": None})
+    said = failed_with(job_of(declared, storage=storage, spark=compute(workspace)), instance)
     assert "DagsterExecutionInterruptedError" in said
     [number] = list(workspace.runs)[before:]
     assert workspace.look(number)["state"]["result_state"] == "CANCELED"
     assert list(Path(workspace.volume, "sessions").iterdir()) == []
-
-
-def replace_partitions(declared: Declaration) -> Declaration:
-    return declared.model_copy(update={"partitions": None})
 
 
 # ---------------------------------------------------------------- refused before a job
@@ -214,14 +216,14 @@ def test_what_the_cluster_would_miss_is_refused_without_a_job(
     monkeypatch.setenv("LAKE_KEY", "0")
     before = len(workspace.submitted)
     spark = compute(workspace, packages=["smalti", "assets", "resources", "pipelines"])
-    job = rows_job(declare(train=None, **declared), storage=LocalStorage(root=str(tmp_path)), spark=spark)
+    job = job_of(declare(train=None, **declared), storage=LocalStorage(root=str(tmp_path)), spark=spark)
     assert said in failed_with(job, instance)
     assert len(workspace.submitted) == before
 
 
 def test_another_endpoint_on_the_cluster_is_refused(workspace: Workspace, instance: dg.DagsterInstance) -> None:
     storage = S3Storage(root="s3://lake", endpoint_url="http://127.0.0.1:1")
-    job = rows_job(
+    job = job_of(
         declare(train=None, source=Source(sql="select 1")), storage=storage, spark=compute(workspace, environment={})
     )
     assert "would open s3://lake with another endpoint_url" in failed_with(job, instance)
