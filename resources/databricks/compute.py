@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from resources.databricks.code import DISTRIBUTION, ENTRY_POINT, CodeWheel, build_wheel
 from resources.databricks.jobs import Jobs, clean
-from resources.databricks.messages import SessionFolder
+from resources.databricks.messages import SessionFolder, remove_left
 from resources.databricks.open_job import Limits, OpenJob, end_earlier
 from resources.spark import ComputeResource
 from smalti.storage.databricks.api import FilesApi
@@ -91,12 +91,14 @@ class DatabricksResource(ComputeResource):
         workspace = Workspace({name: value for name, value in given if value is not None})
         files, jobs = FilesApi(workspace), Jobs(workspace)
         end_earlier(context, jobs, self.poll_seconds)
+        sessions = f"{self.volume.rstrip('/')}/sessions"
+        remove_left(files, sessions, context.instance)
         code = self._send_code(context, files)
         name = f"{context.run.run_id}-{secrets.token_hex(4)}"
         job = OpenJob(
             context,
             jobs,
-            SessionFolder(files, f"{self.volume.rstrip('/')}/sessions/{name}"),
+            SessionFolder(files, f"{sessions}/{name}"),
             Limits(self.start_seconds, self.lease_seconds, self.poll_seconds),
             {"environment": {} if self.cluster else self.environment, "code": code.version},
         )

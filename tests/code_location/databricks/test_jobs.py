@@ -14,8 +14,11 @@ import pytest
 from resources.databricks.code import build_wheel
 from resources.databricks.compute import DatabricksResource
 from resources.databricks.entry import Lease, prepare, resolve_secrets
+from resources.databricks.messages import remove_left
 from resources.databricks.open_job import PAGE
 from resources.databricks.settings import cluster_environment
+from smalti.storage.databricks.api import FilesApi
+from smalti.storage.databricks.workspace import Workspace as Open
 from tests.code_location.databricks.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -100,6 +103,18 @@ def test_functions_of_a_step_share_one_job_which_ends_with_the_step(
     assert len(workspace.submitted) == 1
     assert workspace.look(100)["state"]["result_state"] == "SUCCESS"
     assert list(Path(workspace.volume, "sessions").iterdir()) == []
+
+
+def test_sessions_of_runs_that_are_over_are_removed_and_those_of_others_are_not(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    over = dg.materialize([dg.asset(name="any")(lambda: None)], instance=instance).run_id
+    sessions = Path(workspace.volume, "sessions")
+    for name in (f"{over}-0a1b2c3d", "00000000-0000-4000-8000-000000000000-0a1b2c3d"):
+        (sessions / name).mkdir(parents=True)
+        (sessions / name / "context.json").write_text("{}")
+    remove_left(FilesApi(Open({"host": workspace.url, "token": workspace.token})), str(sessions), instance)
+    assert [each.name for each in sessions.iterdir()] == ["00000000-0000-4000-8000-000000000000-0a1b2c3d"]
 
 
 def test_throttled_requests_are_repeated_and_start_one_run(workspace: Workspace, instance: dg.DagsterInstance) -> None:
