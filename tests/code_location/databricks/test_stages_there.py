@@ -11,22 +11,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Declaration, Partitions, Prepare, Shards, Source
+from assets.declaration import Declaration, Prepare, Source
 from pipelines.stages import detect_resources
 from resources.databricks.compute import DatabricksResource
 from resources.databricks.open_job import PAGE
 from resources.databricks.settings import read_databricks
 from resources.storage import FsspecStorage, LocalStorage, S3Storage
-from smalti.catalog import load_manifest
-from smalti.storage import open_store
+from tests.code_location.databricks.there import NOTES, compute, content
 from tests.code_location.databricks.workspace import Workspace
 from tests.code_location.declared import declare, define
 from tests.code_location.graph import Graph, draw_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
-
-ROWS = 0
-"""Blocks of 128 tokens of the documents of both days."""
 
 CANARY = "canary-0123456789"
 
@@ -38,19 +34,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         yield made
 
 
-def compute(workspace: Workspace, **settings: Any) -> DatabricksResource:
-    given: dict[str, Any] = {
-        "volume": workspace.volume,
-        "host": workspace.url,
-        "token": workspace.token,
-        "cluster": {"spark_version": "17.3.x-scala2.13", "num_workers": 1},
-        "packages": ["smalti", "assets", "resources", "pipelines", "tests.code_location.databricks"],
-        "environment": {"AWS_SECRET_ACCESS_KEY": "{{secrets/keys/AWS_SECRET_ACCESS_KEY}}"},
-        "poll_seconds": 0.2,
-    }
-    return DatabricksResource(**{**given, **settings})
-
-
 def lines_of(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     return [entry.user_message for entry in instance.all_logs(run_id)]
 
@@ -59,12 +42,6 @@ def stored(instance: dg.DagsterInstance, run_id: str) -> str:
     """All that Dagster keeps of a run."""
     run = instance.get_run_by_id(run_id)
     return dg.serialize_value(run) + "".join(map(dg.serialize_value, instance.all_logs(run_id)))
-
-
-def content(place: Path) -> list[Any]:
-    """The shards of the newest version, with their hashes; their names, and so the digest, are of one write alone."""
-    found = load_manifest(open_store(place / "shards")).shards
-    return [(each.partition, each.samples, each.stored.num_bytes, dict(each.stored.hashes)) for each in found]
 
 
 # ---------------------------------------------------------------- equal to a local run
@@ -104,38 +81,6 @@ def test_images_on_the_cluster_give_the_shard_set_of_a_local_run_by_one_job_and_
         assert (again.success, len(workspace.submitted)) == (True, jobs)
         assert list(Path(workspace.volume, "sessions").iterdir()) == []
         assert not list((tmp_path / "remote").rglob("probe-*"))
-
-
-def by_day(**attributes: Any) -> Declaration:
-    """Documents of days, packed by the shipped tokenizer."""
-    return declare(
-        name="notes",
-        train=None,
-        source=Source(dataframe="tests.code_location.databricks.stages:documents_by_day"),
-        partitions=Partitions(by="key", column="day"),
-        prepare=Prepare(function="pipelines.defs.tokens.text:tokenize"),
-        shards=Shards(columns={"tokens": "ndarray:int32:128"}),
-        **attributes,
-    )
-
-
-@pytest.mark.spark
-def test_partitions_of_rows_and_functions_of_the_user_reach_the_cluster(
-    workspace: Workspace, session: Any, tmp_path: Path
-) -> None:
-    declared, contents = by_day(), []
-    for name, spark in (("local", {}), ("remote", {"spark": compute(workspace)})):
-        with dg.DagsterInstance.ephemeral() as instance:
-            instance.add_dynamic_partitions("notes_partitions", ["mon", "tue"])
-            defs = define(declared, storage=LocalStorage(root=str(tmp_path / name)), **spark)
-            job = defs.resolve_job_def("notes_reshard_job")
-            tags = {"dagster/asset_partition_range_start": "mon", "dagster/asset_partition_range_end": "tue"}
-            done = job.execute_in_process(instance=instance, tags=tags)
-            made = [each for each in done.get_asset_materialization_events() if each.asset_key.path[-1] == "shards"]
-            assert {each.partition for each in made} == {"mon", "tue"}
-        contents.append(content(tmp_path / name / "notes"))
-    assert sum(samples for _, samples, _, _ in contents[0]) == ROWS
-    assert contents[0] == contents[1]
 
 
 # ---------------------------------------------------------------- ends
@@ -184,7 +129,7 @@ def test_an_interrupted_op_cancels_its_job_and_leaves_nothing(
 
     threading.Thread(target=interrupt, daemon=True).start()
     storage = LocalStorage(root=str(tmp_path / "data"))
-    declared = by_day().model_copy(update={"partitions": None})
+    declared = NOTES.model_copy(update={"partitions": None})
     said = failed_with(job_of(declared, storage=storage, spark=compute(workspace)), instance)
     assert "DagsterExecutionInterruptedError" in said
     [number] = list(workspace.runs)[before:]
