@@ -63,13 +63,15 @@ class DatabricksResource(ComputeResource):
         Raises:
             dg.Failure: the run was refused, got no cluster, failed, was cancelled there or sent no result.
         """
-        job = self._job if self._job is not None and self._job.is_of(context) else self._start(context)
+        if self._job is None or not self._job.is_of(context):
+            self._job = self._start(context)
         try:
-            result = job.call(function, arguments, is_last=is_last)
+            result = self._job.call(function, arguments, is_last=is_last)
         except BaseException:
-            self._job = None
+            self._job = None  # it is cancelled
             raise
-        self._job = None if is_last else job
+        if is_last:
+            self._job = None
         self.refuse_if_over()
         return result
 

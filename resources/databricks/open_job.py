@@ -254,9 +254,9 @@ def cancel(jobs: Jobs, run: JobRun, pause: float) -> JobRun:
 
 def end_earlier(context: dg.AssetExecutionContext, jobs: Jobs, pause: float) -> None:
     """Cancel what an earlier attempt of this step has left on the cluster: its process was killed, or lost touch."""
-    ids = (context.run.run_id, context.run.parent_run_id or "")
-    runs = [run for run in map(context.instance.get_run_by_id, ids) if run is not None]
-    numbers = {run.tags[_tag(context)] for run in runs if _tag(context) in run.tags}
+    own, parent = map(context.instance.get_run_by_id, (context.run.run_id, context.run.parent_run_id or ""))
+    runs = [own, parent if parent is not None and parent.is_finished else None]
+    numbers = {run.tags[_tag(context)] for run in runs if run is not None and _tag(context) in run.tags}
     for number in sorted(map(int, numbers)):
         _end_left(context, jobs, number, pause)
 
