@@ -81,7 +81,25 @@ def _install_torch(python: Path, log: Path) -> bool:
 
 
 def _install_project(python: Path, extras: str, log: Path) -> bool:
-    return _pip(python, ["-e", f"{ROOT}[{extras}]", "-c", str(CONSTRAINTS)], log, f"smalti[{extras}]")
+    """Installs with uv, which takes a part of pip's time, or with pip if uv cannot be had or fails."""
+    arguments, what = ["-e", f"{ROOT}[{extras}]", "-c", str(CONSTRAINTS)], f"smalti[{extras}]"
+    if _pip(python, [_pin("uv")], log, "uv"):
+        # pip takes the best version of all indexes; uv by default stops at the first index that has any.
+        options = ["--python", str(python), "--index-strategy", "unsafe-best-match", *_sources_of_pip(python)]
+        if _run([str(python.parent / "uv"), "pip", "install", *options, *arguments], log, what):
+            return True
+        print("==> note: uv failed (see install.log); pip tries the same")
+    return _pip(python, arguments, log, what)
+
+
+def _sources_of_pip(python: Path) -> "list[str]":
+    """Returns where pip is configured to look for packages, as options of uv, which does not read pip's files."""
+    command = [str(python), "-m", "pip", "config", "list"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    found = [re.fullmatch(r".*\.([a-z-]+)='(.*)'", line) for line in lines]
+    settings = {match[1]: match[2] for match in found if match is not None}
+    names = ("find-links", "extra-index-url", "index-url")
+    return [part for name in names for each in settings.get(name, "").split() for part in (f"--{name}", each)]
 
 
 def _install_peer(python: Path, folder: Path, log: Path) -> None:

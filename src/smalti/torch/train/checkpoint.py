@@ -37,6 +37,8 @@ from smalti.storage.local import sync_path
 from smalti.torch.train.config import TrainConfig
 
 PathOrText = TypeVar("PathOrText", Path, str)
+CheckState = Callable[[Mapping[str, Any]], None]
+"""Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
 
 _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -88,8 +90,16 @@ class Loaded:
     skipped: tuple[Skipped, ...] = ()
     """Newer checkpoints that did not verify, newest first."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the checkpoint's address and step, and the skipped ones, as JSON values."""
+        return {
+            "checkpoint": str(self.path),
+            "step": self.snapshot.step,
+            "skipped": [{"path": str(skip.path), "reason": skip.reason} for skip in self.skipped],
+        }
 
-def _ignore(_: object) -> None:
+
+def ignore(_: object) -> None:
     """Do nothing."""
 
 
@@ -105,8 +115,8 @@ class CheckpointFolder:
 
     root: Path
     keep: int = 2
-    on_durable: Callable[[Path], None] = field(default=_ignore)
-    check_state: Callable[[Mapping[str, Any]], None] = field(default=_ignore)
+    on_durable: Callable[[Path], None] = field(default=ignore)
+    check_state: CheckState = field(default=ignore)
     _verified: set[str] = field(default_factory=set, init=False)
 
     def save(self, snapshot: Snapshot) -> Path:
@@ -216,7 +226,7 @@ def _verify_checkpoint(path: Path) -> None:
 def newest_verified(
     newest_first: Iterable[PathOrText],
     load: Callable[[PathOrText], Snapshot],
-    check_state: Callable[[Mapping[str, Any]], None],
+    check_state: CheckState,
     *,
     where: str,
 ) -> Loaded | None:

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import SchemaError, WorldMismatch
 from smalti.storage.databricks.mount import is_databricks
 from smalti.storage.opening import check_address, service_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Launcher:
     """A way to start the ranks of a run."""
 
     function: str
-    """`module:function`, called with the configuration and `on_event`; returns a `TrainResult`. Imported when used."""
+    """`module:function`, called with a `Program` and `on_event`; returns rank 0's result. Imported when used."""
     starts_processes: bool
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
     description: str
@@ -31,22 +34,22 @@ class Launcher:
 # To add a launcher, write its function and enter it here.
 LAUNCHERS: Mapping[str, Launcher] = {
     "inline": Launcher(
-        "smalti.torch.train.loop:train_here",
+        "smalti.torch.train.program:run_inline",
         starts_processes=False,
         description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
     "processes": Launcher(
-        "smalti.torch.train.launch:train_in_processes",
+        "smalti.torch.train.processes:run_in_processes",
         starts_processes=True,
         description="child processes on this machine",
     ),
     "spark-local": Launcher(
-        "smalti.torch.train.spark:train_on_driver",
+        "smalti.torch.train.spark:run_on_driver",
         starts_processes=True,
         description="child processes that Spark's TorchDistributor starts on the driver",
     ),
     "spark": Launcher(
-        "smalti.torch.train.spark:train_on_executors",
+        "smalti.torch.train.spark:run_on_executors",
         starts_processes=True,
         description="one task per process on Spark's executors",
     ),
@@ -60,26 +63,131 @@ _POSITIVE = (
     "batch_size",
     "micro_batches",
     "checkpoint_every",
-    "keep_checkpoints",
     "log_every",
-    "num_processes",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """The settings of a training run. Equal configurations on equal data give the same sample order."""
+class RunConfig:
+    """The place of a run, its data, and the processes that are its ranks."""
 
-    data: str
+    data: str = ""
     """URL or path of the shard set."""
-    run_dir: str
-    """Path or URL of the folder for checkpoints, metrics and the model; every rank must see a path as the same folder.
-
-    In a store, volumes of Databricks included, each life of the run puts them there from a local temporary folder."""
     version: int | None = None
     """Version of the shard set; None: the newest, or on resume the one that the run began with."""
     digest: str | None = None
     """Digest that the version must have."""
+    run_dir: str
+    """Path or URL of the folder for checkpoints, metrics and the model; every rank must see a path as the same folder.
+
+    In a store, volumes of Databricks included, each life of the run puts them there from a local temporary folder."""
+    keep_checkpoints: int = 2
+    log_samples: bool = False
+    """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
+
+    `read_sample_order` reads it, and `smalti ledger check` proves that every sample was read once."""
+    launcher: str = "inline"
+    """Processes that train; a key of `LAUNCHERS`."""
+    num_processes: int = 1
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    timeout_seconds: float = 600.0
+    """Longest time that one rank waits for the others, in a step or while rank 0 writes."""
+    cache_dir: str | None = None
+    """Folder for shards that come from a remote store; None: the cache's default."""
+    cache_limit: int | str | None = None
+    """Bytes that cached shards may take, or text such as "100gb"; None: half of the disk that is free at the start."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
+    run_storage_options: Mapping[str, Any] | None = None
+    """Options of the store of `run_dir`, as secret; None: those of the data if both are on the same service."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
+        if self.run_storage_options is not None:
+            object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
+        check_address(self.run_dir)
+        for name, is_valid, expected in self._rules():
+            if not is_valid:
+                raise SchemaError(
+                    f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
+                )
+
+    def _rules(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield the rules for values: the field, whether its value is valid, and what is expected."""
+        yield from ((name, getattr(self, name) >= 1, "at least 1") for name in ("num_processes", "keep_checkpoints"))
+        yield "timeout_seconds", self.timeout_seconds > 0, "above 0"
+        yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
+        yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
+        fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
+        starting = " or ".join(repr(name) for name, each in LAUNCHERS.items() if each.starts_processes)
+        yield "num_processes", fits, f"1 with launcher={self.launcher!r}; choose {starting} for more"
+
+    def __repr__(self) -> str:
+        shown = {**self.public_json(), **{name: sorted(getattr(self, name) or ()) for name in _SECRET}}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_json, (self.to_json(),)
+
+    def check_ranks(self, num_ranks: int) -> None:
+        """Check that so many ranks can work on the run; a WorldMismatch if not."""
+
+    @property
+    def local_run_dir(self) -> Path | None:
+        """The path of `run_dir`; None if it is in a store.
+
+        Mounted volumes count as a store: nothing can be appended to a file there.
+        """
+        if is_databricks(self.run_dir):
+            return None
+        if self.run_dir.startswith("file://"):
+            return Path(unquote(urlsplit(self.run_dir).path))
+        return None if "://" in self.run_dir else Path(self.run_dir)
+
+    @property
+    def run_dir_options(self) -> dict[str, Any]:
+        """The storage options of `run_dir`: its own, or those of the data on the same service. Secret."""
+        if self.run_storage_options is not None:
+            return dict(self.run_storage_options)
+        return dict(self.storage_options) if service_of(self.run_dir) == service_of(self.data) else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as plain JSON values, including the secrets in the storage options."""
+        own = None if self.run_storage_options is None else dict(self.run_storage_options)
+        return {**self.public_json(), "storage_options": dict(self.storage_options), "run_storage_options": own}
+
+    def public_json(self) -> dict[str, Any]:
+        """Return all fields that may be written to disk: all but the storage options."""
+        names = (f.name for f in dataclasses.fields(self) if f.name not in _SECRET)
+        return {name: _plain(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "Self":
+        """Return the configuration that `to_json` or `public_json` wrote.
+
+        Raises:
+            SchemaError: a field is unknown or missing, or a value is not allowed.
+        """
+        fields = dataclasses.fields(cls)
+        unknown = sorted(set(obj) - {f.name for f in fields})
+        missing = sorted(f.name for f in fields if _is_required(f) and f.name not in obj)
+        if unknown or missing:
+            raise SchemaError(
+                f"not a training configuration: unknown fields {unknown}, missing fields {missing}; "
+                "write it with the same version of Smalti that reads it.",
+                unknown=tuple(unknown),
+                missing=tuple(missing),
+            )
+        return cls(**obj)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)  # the base does not show secrets
+class TrainConfig(RunConfig):
+    """The settings of a training run. Equal configurations on equal data give the same sample order."""
+
+    data: str
+    """URL or path of the shard set."""
     train_split: str | None = "train"
     eval_split: str | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
@@ -113,84 +221,27 @@ class TrainConfig:
     num_workers: int = 0
     checkpoint_every: int = 50
     """Steps between two checkpoints; another one is saved at the end of every epoch."""
-    keep_checkpoints: int = 2
     log_every: int = 10
     """Steps between two `step` events."""
-    log_samples: bool = False
-    """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
-
-    `read_sample_order` reads it, and `smalti ledger check` proves that every sample was read once."""
-    launcher: str = "inline"
-    """Processes that train; a key of `LAUNCHERS`."""
-    num_processes: int = 1
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
     channels_last: bool = True
     """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
-    timeout_seconds: float = 600.0
-    """Longest time that one rank waits for the others, in a step or while rank 0 writes."""
-    cache_dir: str | None = None
-    """Folder for shards that come from a remote store; None: the cache's default."""
-    cache_limit: int | str | None = None
-    """Bytes that cached shards may take, or text such as "100gb"; None: half of the disk that is free at the start."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
-    run_storage_options: Mapping[str, Any] | None = None
-    """Options of the store of `run_dir`, as secret; None: those of the data if both are on the same service."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_names", tuple(self.class_names))
-        object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
-        if self.run_storage_options is not None:
-            object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
-        check_address(self.run_dir)
-        for name, is_valid, expected in self._rules():
-            if not is_valid:
-                raise SchemaError(
-                    f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
-                )
+        super().__post_init__()
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield the rules for values: the field, whether its value is valid, and what is expected."""
+        yield from super()._rules()
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
-        yield from (
-            (name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width", "timeout_seconds")
-        )
+        yield from ((name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width"))
         yield from ((name, getattr(self, name) >= 0, "0 or more") for name in ("weight_decay", "num_workers"))
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
         is_complete = not self.class_names or len(self.class_names) == self.num_classes
         yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
-        yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
-        yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
-        fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
-        starting = " or ".join(repr(name) for name, each in LAUNCHERS.items() if each.starts_processes)
-        yield "num_processes", fits, f"1 with launcher={self.launcher!r}; choose {starting} for more"
 
-    def __repr__(self) -> str:
-        shown = {**self.public_json(), **{name: sorted(getattr(self, name) or ()) for name in _SECRET}}
-        return f"TrainConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TrainConfig.from_json, (self.to_json(),)
-
-    @property
-    def local_run_dir(self) -> Path | None:
-        """The path of `run_dir`; None if it is in a store.
-
-        Mounted volumes count as a store: nothing can be appended to a file there.
-        """
-        if is_databricks(self.run_dir):
-            return None
-        if self.run_dir.startswith("file://"):
-            return Path(unquote(urlsplit(self.run_dir).path))
-        return None if "://" in self.run_dir else Path(self.run_dir)
-
-    @property
-    def run_dir_options(self) -> dict[str, Any]:
-        """The storage options of `run_dir`: its own, or those of the data on the same service. Secret."""
-        if self.run_storage_options is not None:
-            return dict(self.run_storage_options)
-        return dict(self.storage_options) if service_of(self.run_dir) == service_of(self.data) else {}
+    def check_ranks(self, num_ranks: int) -> None:
+        """Check that the batch can be divided over so many ranks; a WorldMismatch if not."""
+        self.batch_per_rank(num_ranks)
 
     def batch_per_rank(self, num_ranks: int) -> int:
         """Return the samples that each of `num_ranks` ranks takes per step, for a batch of `batch_size` over all ranks.
@@ -211,34 +262,9 @@ class TrainConfig:
             )
         return self.batch_size // num_ranks
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain JSON values, including the secrets in the storage options."""
-        own = None if self.run_storage_options is None else dict(self.run_storage_options)
-        return {**self.public_json(), "storage_options": dict(self.storage_options), "run_storage_options": own}
 
-    def public_json(self) -> dict[str, Any]:
-        """Return all fields that may be written to disk: all but the storage options."""
-        names = (f.name for f in dataclasses.fields(self) if f.name not in _SECRET)
-        return {name: _plain(getattr(self, name)) for name in names}
-
-    @classmethod
-    def from_json(cls, obj: Mapping[str, Any]) -> "TrainConfig":
-        """Return the configuration that `to_json` or `public_json` wrote.
-
-        Raises:
-            SchemaError: a field is unknown or missing, or a value is not allowed.
-        """
-        known = {f.name for f in dataclasses.fields(cls)}
-        unknown = sorted(set(obj) - known)
-        missing = sorted({"data", "run_dir", "num_classes"} - set(obj))
-        if unknown or missing:
-            raise SchemaError(
-                f"not a training configuration: unknown fields {unknown}, missing fields {missing}; "
-                "write it with the same version of Smalti that reads it.",
-                unknown=tuple(unknown),
-                missing=tuple(missing),
-            )
-        return cls(**obj)
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _plain(value: Any) -> Any:

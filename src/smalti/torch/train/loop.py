@@ -1,32 +1,24 @@
-"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `launch`.
+"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `launch`."""
 
-A run has several lives: each start of its processes is one, and resumes from the newest checkpoint.
-"""
-
-import contextlib
 import math
-import signal
-import threading
 import time
 from dataclasses import dataclass
-from types import FrameType, TracebackType
 from typing import Any
 
 from smalti.errors import TrainingError
-from smalti.ledger import LedgerWriter
 from smalti.torch.train.checkpoint import (
     RunState,
     Snapshot,
     check_same_run,
+    check_state,
     restore_state,
     split_state,
 )
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import DeviceBatch, RunData, to_device
-from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
-from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run_folder import MODEL_FOLDER, SAMPLES_FOLDER
-from smalti.torch.train.run_store import LocalRun, opened_run
+from smalti.torch.train.events import OnEvent
+from smalti.torch.train.life import Life, begun_life
+from smalti.torch.train.run_folder import MODEL_FOLDER
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 
@@ -45,60 +37,11 @@ def train_here(
             folder, the run was started again elsewhere, a rank is gone, or the gradient is not a number.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(StopSignal())
-        ranks = stack.enter_context(joined_ranks(config, meeting_port))
-        config.batch_per_rank(ranks.num_ranks)
-        stack.enter_context(private_randomness(ranks.device))
-        run = stack.enter_context(opened_run(config, scratch))
-        # Rank 0 holds the run until the stack unwinds, or the process dies.
-        life = ranks.run_on_first(
-            lambda: stack.enter_context(run.begun(num_ranks=ranks.num_ranks)), "begin a life of the run"
-        )
-        events = EventLog(run.path / METRICS_FILE if ranks.is_first else None, on_event)
-        stack.callback(events.close)
-        ledger: LedgerWriter | None = None
-        if config.log_samples:
-            ledger = stack.enter_context(LedgerWriter(run.path / SAMPLES_FOLDER, life=life, world=ranks.world))
-        return TrainingRun(config, ranks, run, Life(life, events, ledger, stop)).train()
-
-
-class StopSignal:
-    """A context in which SIGTERM sets `requested` instead of ending the process.
-
-    It handles SIGTERM only if no other handler is installed (Dagster installs one, which raises an exception), and only
-    in the main thread: Python cannot install handlers elsewhere.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._installed = False
-
-    def __enter__(self) -> "StopSignal":
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._request)
-            self._installed = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._installed:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
-        self.requested = True
-
-
-@dataclass(frozen=True)
-class Life:
-    """One start of a run: its number, its records, and the signal that stops it."""
-
-    number: int
-    events: EventLog
-    ledger: LedgerWriter | None
-    stop: StopSignal
+    with (
+        begun_life(config, on_event, meeting_port=meeting_port, scratch=scratch) as life,
+        private_randomness(life.ranks.device),
+    ):
+        return TrainingRun(config, life).train()
 
 
 @dataclass
@@ -114,12 +57,12 @@ class Throughput:
 class TrainingRun:
     """One life of a run on one rank. All methods are collective."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, run: LocalRun, life: Life) -> None:
-        self.config, self.ranks, self.run, self.life = config, ranks, run, life
+    def __init__(self, config: TrainConfig, life: Life) -> None:
+        self.config, self.ranks, self.run, self.life = config, life.ranks, life.run, life
         self.began = time.monotonic()
         self.throughput = Throughput()
         self.state = RunState()
-        self.folder = run.checkpoints(keep=config.keep_checkpoints, life=life.number)
+        self.folder = life.run.checkpoints(keep=config.keep_checkpoints, life=life.number, check_state=check_state)
         self.resumed_from = self._find_checkpoint()
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
         snapshot = self.folder.load(self.checkpoint) if self.checkpoint else None
@@ -127,9 +70,9 @@ class TrainingRun:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
         version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
-        self.data = RunData(config, ranks, version=version)
+        self.data = RunData(config, self.ranks, version=version)
         self.loader = self.data.loader(self.data.train, life.ledger)
-        self.learner = Learner(config, ranks)
+        self.learner = Learner(config, self.ranks)
         if snapshot is not None:
             self._restore(snapshot)
         self._emit_start()
@@ -145,7 +88,7 @@ class TrainingRun:
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
         self.life.events.emit("end", life=self.life.number, **figures)
-        self.ranks.run_on_all(self._put_logs, "write the logs")
+        self.ranks.run_on_all(self.life.put_logs, "write the logs")
         return result
 
     # ------------------------------------------------------------ start
@@ -155,14 +98,7 @@ class TrainingRun:
 
         def newest() -> dict[str, Any] | None:
             loaded = self.folder.load_newest()
-            if loaded is None:
-                return None
-            return {
-                "checkpoint": str(loaded.path),
-                "step": loaded.snapshot.step,
-                "epoch": loaded.snapshot.state["epoch"],
-                "skipped": [{"path": str(skip.path), "reason": skip.reason} for skip in loaded.skipped],
-            }
+            return None if loaded is None else {**loaded.to_json(), "epoch": loaded.snapshot.state["epoch"]}
 
         return self.ranks.run_on_first(newest, "find the newest checkpoint")
 
@@ -285,14 +221,6 @@ class TrainingRun:
 
     # ------------------------------------------------------------ figures and checkpoints
 
-    def _put_samples(self) -> None:
-        self.run.put_samples(None if self.life.ledger is None else self.life.ledger.path)
-
-    def _put_logs(self) -> None:
-        self._put_samples()
-        if self.ranks.is_first:
-            self.run.put_log()
-
     def _result(self) -> TrainResult:
         last = self.state.history[-1]
         result = TrainResult(
@@ -322,7 +250,7 @@ class TrainingRun:
         """Save a checkpoint after the last step; rank 0 writes while the others wait."""
         sums, began = self._sums(), time.perf_counter()
         # Before the checkpoint: samples that it counts are in the ledger.
-        self.ranks.run_on_all(self._put_samples, "write the ledger")
+        self.ranks.run_on_all(self.life.put_samples, "write the ledger")
         self.checkpoint = self.ranks.run_on_first(
             lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
         )

@@ -13,7 +13,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # document
 
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
 from smalti.torch.ranks import gather_world
-from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.config import RunConfig
 from smalti.world import World, detect_world
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterator[Ranks]:
+def joined_ranks(config: RunConfig, meeting_port: int | None = None) -> Iterator[Ranks]:
     """Join the ranks of the run: an existing process group, a new one as the environment describes, or a single rank.
 
     A group that is created here is destroyed at the end. With the port of a `meeting_store` on this machine, the ranks
@@ -141,7 +141,7 @@ def joined_ranks(config: TrainConfig, meeting_port: int | None = None) -> Iterat
             dist.destroy_process_group()
 
 
-def meeting_store(port: int | None, config: TrainConfig, num_ranks: int) -> TCPStore:
+def meeting_store(port: int | None, config: RunConfig, num_ranks: int) -> TCPStore:
     """Return the store at which ranks on this machine meet: a new one on a free port, or the one at `port`."""
     return TCPStore(
         "127.0.0.1",
@@ -160,7 +160,7 @@ def _detect_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _pick_device(config: TrainConfig, world: World) -> torch.device:
+def _pick_device(config: RunConfig, world: World) -> torch.device:
     present = torch.cuda.is_available()
     if config.device == "cuda" and not present:
         raise MissingDependency(

@@ -140,16 +140,16 @@ def write_result(config: TrainConfig, model: nn.Module, result: TrainResult, fol
         ) from error
 
 
-def read_result(run_dir: Path) -> TrainResult:
-    """Return the result of a finished run.
+def read_result(run_dir: Path) -> dict[str, Any]:
+    """Return the result of a finished run, as it was written.
 
     Raises:
         TrainingError: there is no result, or it cannot be read.
     """
     path = run_dir / RESULT_FILE
     try:
-        return TrainResult.from_json(read_json(path))
-    except (CheckpointError, KeyError, TypeError) as error:
+        return read_json(path)
+    except CheckpointError as error:
         raise TrainingError(
             f"the training processes ended well, but {path} holds no result: {error}. Do all processes see "
             "the same `run_dir`?",

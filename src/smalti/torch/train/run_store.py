@@ -37,13 +37,15 @@ from smalti.storage import Store, open_store
 from smalti.torch.train.checkpoint import (
     CHECKSUMS_FILE,
     CheckpointFolder,
+    CheckState,
     Loaded,
     Snapshot,
-    check_state,
+    ignore,
     load_checkpoint,
     newest_verified,
+    replace_json,
 )
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE
 from smalti.torch.train.run_folder import MODEL_FOLDER, RESULT_FILE, begin_life, run_lock, write_result
 
@@ -78,7 +80,13 @@ class LocalRun:
         with run_lock(self.path):
             yield begin_life(self.path, num_ranks=num_ranks)
 
-    def checkpoints(self, *, keep: int, life: int) -> "CheckpointFolder | StoreCheckpoints":  # noqa: ARG002 - for stores
+    def checkpoints(
+        self,
+        *,
+        keep: int,
+        life: int,  # noqa: ARG002 - for stores
+        check_state: CheckState,
+    ) -> "CheckpointFolder | StoreCheckpoints":
         """Return the checkpoints of the run."""
         return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state)
 
@@ -95,6 +103,19 @@ class LocalRun:
             CheckpointError: they cannot be written.
         """
         write_result(config, model, result, self.path)
+
+    def write_value(self, value: Mapping[str, Any]) -> None:
+        """Publish the result of a function. For rank 0.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        try:
+            replace_json(self.path / RESULT_FILE, value)
+        except OSError as error:
+            raise CheckpointError(
+                f"the result cannot be written to {self.path}: {error}.", path=str(self.path)
+            ) from error
 
 
 class StoreRun(LocalRun):
@@ -170,9 +191,9 @@ class StoreRun(LocalRun):
                 is_superseded=True,
             )
 
-    def checkpoints(self, *, keep: int, life: int) -> "StoreCheckpoints":
+    def checkpoints(self, *, keep: int, life: int, check_state: CheckState) -> "StoreCheckpoints":
         """Return the checkpoints of the run."""
-        return StoreCheckpoints(self, keep=keep, life=life)
+        return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state)
 
     def put_samples(self, path: Path | None) -> None:
         """Put this rank's file of the ledger.
@@ -215,6 +236,18 @@ class StoreRun(LocalRun):
                 self.store.delete(info.key)
         self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
 
+    def write_value(self, value: Mapping[str, Any]) -> None:
+        """Put the result of a function.
+
+        Raises:
+            CheckpointError: the scratch folder cannot be written.
+            TrainingError: the run was started again elsewhere.
+            StoreError: the store cannot be written.
+        """
+        super().write_value(value)
+        self.check_current()
+        self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
+
 
 @dataclass(frozen=True, order=True)
 class _Name:
@@ -239,7 +272,7 @@ class StoreCheckpoints:
     run: StoreRun
     keep: int = 2
     life: int = 0
-    check_state: Callable[[Mapping[str, Any]], None] = field(default=check_state)
+    check_state: CheckState = field(default=ignore)
     _verified: set[_Name] = field(default_factory=set, init=False)
 
     def save(self, snapshot: Snapshot) -> str:
@@ -374,7 +407,7 @@ def _life_key(life: int) -> str:
 
 
 @contextlib.contextmanager
-def opened_run(config: TrainConfig, scratch: str | None = None) -> Iterator[LocalRun]:
+def opened_run(config: RunConfig, scratch: str | None = None) -> Iterator[LocalRun]:
     """Open the files of a run in the body.
 
     Args:
@@ -394,7 +427,7 @@ def opened_run(config: TrainConfig, scratch: str | None = None) -> Iterator[Loca
         yield StoreRun(store, config.run_dir, folder)
 
 
-def log_reader(config: TrainConfig) -> Path | Callable[[int], bytes]:
+def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
     """Return the log of events, for `events.following`: the file, or a function that reads it from the store."""
     if (path := config.local_run_dir) is not None:
         return path / METRICS_FILE

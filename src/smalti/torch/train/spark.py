@@ -30,9 +30,9 @@ from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingEr
 from smalti.process import end_with_parent, use_driver_python
 from smalti.storage import Place, Store, open_store
 from smalti.storage.schemes import store_variables
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.config import RunConfig
 from smalti.torch.train.events import OnEvent, following
-from smalti.torch.train.loop import train_here
+from smalti.torch.train.program import Program, config_from_json
 from smalti.torch.train.run_store import log_reader
 from smalti.world import detect_world
 
@@ -69,8 +69,8 @@ def _set_environment(variables: dict[str, str]) -> CarriedEnvironment:
     return CarriedEnvironment({})
 
 
-def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
-    """Train with `config.num_processes` processes that TorchDistributor starts on the driver's machine.
+def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
+    """Run with `num_processes` processes that TorchDistributor starts on the driver's machine.
 
     Uses the active Spark session, or starts one.
 
@@ -78,57 +78,59 @@ def train_on_driver(config: TrainConfig, on_event: OnEvent | None = None) -> Tra
         MissingDependency: pyspark is not installed.
         TrainingError: a rank failed; the message names it and holds the end of its traceback.
     """
-    options = _options_of(config)
+    options = _options_of(program.config)
     with _storage_options_in_environment(options):  # which the child processes inherit
-        return _train(config, on_event, is_local=True)
+        return _run(program, on_event, is_local=True)
 
 
-def train_on_executors(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
-    """Train with `config.num_processes` processes, one per task on Spark's executors; else like `train_on_driver`."""
-    options = _options_of(config)
+def run_on_executors(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
+    """Run with `num_processes` processes, one per task on Spark's executors; else like `run_on_driver`."""
+    options = _options_of(program.config)
     carried = {**store_variables(os.environ), _STORAGE_OPTIONS_VARIABLE: options}
-    return _train(config, on_event, CarriedEnvironment(carried), is_local=False)
+    return _run(program, on_event, CarriedEnvironment(carried), is_local=False)
 
 
-def _options_of(config: TrainConfig) -> str:
+def _options_of(config: RunConfig) -> str:
     whole = config.to_json()
     return json.dumps({name: whole[name] for name in ("storage_options", "run_storage_options")})
 
 
-def _train(config: TrainConfig, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> TrainResult:
+def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> dict[str, Any]:
+    config = program.config
     distributor = _distributor(config, is_local=is_local)
     remove_failures(_place(config), config.num_processes)
-    task = replace(config, launcher="inline", num_processes=1, storage_options={}, run_storage_options=None).to_json()
-    source = read_source(config.model)
+    task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
+    source = read_source(program.source_of)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
     seconds = _POLL_SECONDS if config.local_run_dir else _STORE_POLL_SECONDS
     with following(log_reader(config), on_event, poll_seconds=seconds):
         try:
-            outcome = distributor.run(_run_rank, task, source, *carried)
+            result: dict[str, Any] = distributor.run(_run_rank, task, program.source_of, source, *carried)
         except SmaltiError:
             raise
         except Exception as error:
             raise _as_error(config, error) from error
         finally:
             random.setstate(random_state)
-    return TrainResult.from_json(outcome)
+    return result
 
 
 def _run_rank(
     task: dict[str, Any],
+    source_of: str,
     source: dict[str, str],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
-    """Train as one rank; return the result as a dict, which is equal on all ranks because Spark keeps only one."""
+    """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
     options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
-    config = replace(TrainConfig.from_json(task), **options)
-    with failures_recorded(_place(config)), importable(config.model, source):
-        return train_here(config).to_json()
+    config = replace(config_from_json(task), **options)
+    with failures_recorded(_place(config)), importable(source_of, source):
+        return replace(Program.from_json(task), config=config).run()
 
 
-def _distributor(config: TrainConfig, *, is_local: bool) -> Any:
+def _distributor(config: RunConfig, *, is_local: bool) -> Any:
     try:
         from pyspark.errors import PySparkException
         from pyspark.ml.torch.distributor import TorchDistributor
@@ -165,7 +167,7 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
             os.environ[_STORAGE_OPTIONS_VARIABLE] = before
 
 
-def _as_error(config: TrainConfig, error: Exception) -> TrainingError:
+def _as_error(config: RunConfig, error: Exception) -> TrainingError:
     failure = read_failure(_place(config), config.num_processes)
     if failure is None:
         return TrainingError(
@@ -197,7 +199,7 @@ class Failure:
     """The end of the traceback; empty if there is none."""
 
 
-def _place(config: TrainConfig) -> Store:
+def _place(config: RunConfig) -> Store:
     return open_store(config.local_run_dir or config.run_dir, config.run_dir_options)
 
 

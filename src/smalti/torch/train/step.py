@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torchmetrics.classification import MulticlassConfusionMatrix
 
 from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.loader import StreamingDataLoader
@@ -208,24 +207,23 @@ class _Tally:
     """Sums over the samples that one rank has evaluated."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        self._ranks = ranks
-        # `scores` sums over the ranks, all figures at once, so torchmetrics does not synchronise them.
-        self._confusion = MulticlassConfusionMatrix(
-            config.num_classes, validate_args=False, distributed_available_fn=lambda: False
-        ).to(ranks.device)
+        self._ranks, self._classes = ranks, config.num_classes
+        # Counted here: importing torchmetrics takes each process a second, as it imports transformers.
+        self._counts = torch.zeros(self._classes**2, dtype=torch.int64, device=ranks.device)
+        """By true class * classes + predicted class."""
         self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, losses: torch.Tensor) -> None:
         """Count one batch; samples of weight 0 do not count."""
         real = weights > 0
-        self._confusion.update(logits.detach().argmax(dim=1)[real], labels[real])
+        answers = labels[real] * self._classes + logits.detach()[:, : self._classes].argmax(dim=1)[real]
+        self._counts += torch.bincount(answers, minlength=self._classes**2)
         self._loss += (losses.detach() * weights).sum().double().cpu()
 
     def scores(self) -> _Scores:
         """Return the figures over all ranks. Collective."""
-        own = self._confusion.confmat.flatten().tolist()
-        summed = self._ranks.total([*own, float(self._loss)], "sum their scores")
-        classes = self._confusion.num_classes
+        summed = self._ranks.total([*self._counts.tolist(), float(self._loss)], "sum their scores")
+        classes = self._classes
         counts = [round(count) for count in summed[:-1]]
         confusion = [counts[row * classes : (row + 1) * classes] for row in range(classes)]
         samples = sum(counts)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from smalti.errors import TrainingError
-from smalti.torch.train import read_sample_order, train
+from smalti.torch.train import launch, read_sample_order, train
 from smalti.torch.train.events import read_lines
 
 pytestmark = [
@@ -118,12 +119,33 @@ def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credenti
             run_storage_options=options,
         )
         result = train(spread, on_event=heard.append)
-        broken = replace(spread, run_dir=f"s3://{s3_bucket}/broken", model="tests.torch.train.tiny_models:broken")
-        with pytest.raises(TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the model's own fault 4711"):
-            train(broken)
+        reports = []
+
+        def read_and_fail(context):
+            """Count the samples of a step over both executors, and fail."""
+            batch = next(iter(context.dataloader("train", batch_size=50)))
+            count = torch.tensor(len(batch["label"]))
+            torch.distributed.all_reduce(count)
+            context.report({"samples": count, "given": context.config}, step=1)
+            raise RuntimeError("the function's own fault 4711")
+
+        with pytest.raises(
+            TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the function's own fault 4711"
+        ):
+            launch(
+                read_and_fail,
+                42,
+                on_event=reports.append,
+                launcher="spark",
+                num_processes=2,
+                data=config.data,
+                run_dir=f"s3://{s3_bucket}/function",
+                run_storage_options=options,
+            )
     assert result.steps == 14
     assert read_sample_order(spread.run_dir, storage_options=options) == read_sample_order(alone.run_dir)
     # LOCAL_WORLD_SIZE is 1 in both processes, yet they share this host.
     assert (heard[0]["num_ranks"], heard[0]["num_hosts"]) == (2, 1)
     assert [event["step"] for event in heard if event["event"] == "epoch"] == [7, 14]
     assert heard[-1]["event"] == "end"
+    assert [event["metrics"] for event in reports if event["event"] == "report"] == [{"samples": 50.0, "given": 42.0}]

@@ -1,7 +1,6 @@
-"""The entry point of training, and the launcher `processes`: ranks as child processes on this machine.
+"""The launcher `processes`: ranks as child processes on this machine.
 
-The other launchers are `loop` (this process is a rank) and `spark`; the table of all is in `config`. Run as a program,
-this module is one such child process, whose configuration comes on standard input.
+Run as a program, this module is one such child process, whose task comes on standard input.
 
 Intended behaviour of `processes`:
 1. Each rank is the leader of its own session, so that it can be killed together with all processes that it started.
@@ -14,7 +13,6 @@ Intended behaviour of `processes`:
 """
 
 import contextlib
-import importlib
 import json
 import os
 import queue
@@ -28,14 +26,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.errors import TrainingError, WorldMismatch
+from smalti.errors import TrainingError
 from smalti.process import end_with_parent
-from smalti.torch.train.config import LAUNCHERS, TrainConfig, TrainResult
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
+from smalti.torch.train.program import Program
 from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run_folder import read_result
 from smalti.torch.train.run_store import opened_run
-from smalti.world import detect_world
 
 _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""
@@ -53,52 +50,25 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-runpy.run_module("smalti.torch.train.launch", run_name="__main__", alter_sys=True)
+runpy.run_module("smalti.torch.train.processes", run_name="__main__", alter_sys=True)
 """
 
 
-def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResult:
-    """Train a classifier on a shard set and return the result; blocks until the run is over.
-
-    A run resumes from the newest checkpoint in `run_dir` that verifies, on any number of processes. A run that is
-    finished returns its result again. Call it from the main thread: in other threads SIGTERM cannot stop the run.
-
-    `on_event` is called with each event of the run (see `events`), as it happens, and with the output lines of child
-    processes. An exception that it raises ends the run.
-
-    Raises:
-        TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped; then a
-            checkpoint was saved.
-        WorldMismatch: the batch does not divide over the processes.
-        SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
-    """
-    config.batch_per_rank(config.num_processes)
-    launcher, world = LAUNCHERS[config.launcher], detect_world()
-    if launcher.starts_processes and world.num_ranks > 1:
-        raise WorldMismatch(
-            f"this process is rank {world.rank} of {world.num_ranks} already, as RANK and WORLD_SIZE say, and "
-            f"would start {config.num_processes} more: use launcher='inline' under torchrun and the like.",
-            num_ranks=world.num_ranks,
-        )
-    module_name, _, function_name = launcher.function.partition(":")
-    launch: Any = getattr(importlib.import_module(module_name), function_name)
-    result: TrainResult = launch(config, on_event)
-    return result
-
-
-def train_in_processes(config: TrainConfig, on_event: OnEvent | None = None) -> TrainResult:
-    """Train with `config.num_processes` child processes of this one; blocks until all have ended.
+def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
+    """Run with `num_processes` child processes of this one, and return the result; blocks until all have ended.
 
     Raises:
         TrainingError: a rank failed; the message names it and holds its last lines.
     """
+    config = program.config
     with opened_run(config) as run:
         run.prepare()
         tail = EventTail(run.path / METRICS_FILE, on_event) if on_event is not None else None
         # The parent holds the ranks' meeting point on a port that the kernel chose, so no other process can take it.
         store = meeting_store(None, config, config.num_processes)
         scratch = None if run.path == config.local_run_dir else str(run.path)
-        with _started(config, store.port, scratch) as ranks:
+        task = {"program": program.to_json(), "port": store.port, "parent": os.getpid(), "scratch": scratch}
+        with _started(config.num_processes, json.dumps(task)) as ranks:
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
                 if any(rank.has_failed for rank in ranks):
@@ -154,12 +124,12 @@ class _Rank:
 
 
 @contextlib.contextmanager
-def _started(config: TrainConfig, port: int, scratch: str | None) -> Iterator[list[_Rank]]:
-    """Start the child processes, and end them all when the body ends, for whatever reason."""
+def _started(count: int, task: str) -> Iterator[list[_Rank]]:
+    """Start the child processes with their task, and end them all when the body ends, for whatever reason."""
     ranks: list[_Rank] = []
     try:
-        for number in range(config.num_processes):
-            ranks.append(_start(config, number, port, scratch))  # noqa: PERF401 - those started must be ended if a later one fails
+        for number in range(count):
+            ranks.append(_start(number, count, task))  # noqa: PERF401 - those started must be ended if a later one fails
         yield ranks
     except BaseException:
         _end(ranks, grace_seconds=_GRACE_SECONDS)
@@ -168,8 +138,7 @@ def _started(config: TrainConfig, port: int, scratch: str | None) -> Iterator[li
         _end(ranks, grace_seconds=0.0)
 
 
-def _start(config: TrainConfig, number: int, port: int, scratch: str | None) -> _Rank:
-    count = config.num_processes
+def _start(number: int, count: int, task: str) -> _Rank:
     environment = {
         # Waiting threads sleep. Spinning threads compete for cores that other processes use: on two busy cores a step
         # took 3.4 s instead of 0.2 s.
@@ -199,8 +168,7 @@ def _start(config: TrainConfig, number: int, port: int, scratch: str | None) -> 
     assert process.stdin is not None  # noqa: S101 - it was opened as a pipe
     # A child that died at once is reported by its exit code and output, which say more than a broken pipe.
     with contextlib.suppress(BrokenPipeError):
-        task = {"config": config.to_json(), "port": port, "parent": os.getpid(), "scratch": scratch}
-        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.write(task + "\n")
         process.stdin.close()
     return rank
 
@@ -261,13 +229,12 @@ def _describe_exit(code: int) -> str:
 
 
 def _main() -> int:
-    """Train as the rank that the environment names; return the exit code."""
-    from smalti.torch.train.loop import train_here
-
+    """Run as the rank that the environment names; return the exit code."""
     task = json.loads(sys.stdin.readline())
     end_with_parent(task["parent"])
+    program = Program.from_json(task["program"])
     try:
-        train_here(TrainConfig.from_json(task["config"]), meeting_port=task["port"], scratch=task["scratch"])
+        program.run(meeting_port=task["port"], scratch=task["scratch"])
     except TrainingError as error:
         if not error.facts.get("stopped"):
             raise

@@ -1,0 +1,321 @@
+"""The context of a user's training function: its ranks, data, checkpoints and reports; docs/training.md has an example.
+
+The cursors of the loaders are saved with the function's state, so that both are of one step.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
+from smalti.torch.dataset import StreamingDataset
+from smalti.torch.loader import StreamingDataLoader
+from smalti.torch.train.checkpoint import Loaded, Snapshot
+from smalti.torch.train.config import RunConfig
+from smalti.torch.train.events import OnEvent
+from smalti.torch.train.life import Life, begun_life
+from smalti.torch.train.state import pack_state, unpack_state
+from smalti.world import World
+
+_KIND = "function"
+"""`kind` in the state of checkpoints of functions; the trainer's have none."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The newest checkpoint that verified."""
+
+    step: int
+    state: Any
+    """What the function saved; tensors are on the CPU."""
+    address: str
+
+
+class Context:
+    """The argument of a training function, on each rank."""
+
+    def __init__(self, life: Life, run: RunConfig, config: Any) -> None:
+        self.config = config
+        """The `config` that `launch` was called with."""
+        self.run = run
+        """Where the run lies, and how it was launched."""
+        self.log = logging.getLogger("smalti.train")
+        """A logger; lines of child processes are delivered as `output` events."""
+        self._life, self._ranks = life, life.ranks
+        self._loaders: dict[str, StreamingDataLoader] = {}
+        self._data: dict[str, tuple[int | None, str]] = {}
+        """Version and digest by address of the data."""
+        self._stopped = False
+        self._saved: str | None = None
+        self._checkpoints = life.run.checkpoints(keep=run.keep_checkpoints, life=life.number, check_state=_check_state)
+        self._resumed = self._ranks.run_on_first(self._find, "find the newest checkpoint")
+        self._state: Any = None
+        self._cursors: Mapping[str, Any] = {}
+        if self._resumed is not None:
+            snapshot = self._checkpoints.load(str(self._resumed["checkpoint"]))
+            self._state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
+            self._cursors, self._data = snapshot.state["cursors"], _data_of(snapshot.state)
+        life.events.emit(
+            "start",
+            life=life.number,
+            step=0 if self._resumed is None else self._resumed["step"],
+            num_ranks=self.world.num_ranks,
+            num_hosts=self.world.num_hosts,
+            device=str(self.device),
+            resumed_from=self._resumed,
+        )
+
+    @property
+    def world(self) -> World:
+        """The ranks of the run, and which of them this is."""
+        return self._ranks.world
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+        return self._ranks.rank
+
+    @property
+    def is_first(self) -> bool:
+        """True on rank 0."""
+        return self._ranks.is_first
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._ranks.device
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest checkpoint of earlier lives that verifies, the same on all ranks; None if there is none."""
+        if self._resumed is None:
+            return None
+        return Checkpoint(int(self._resumed["step"]), self._state, str(self._resumed["checkpoint"]))
+
+    def dataloader(
+        self,
+        split: str | None = None,
+        *,
+        batch_size: int,
+        data: str | None = None,
+        shuffle: bool = True,
+        resume: bool | None = None,
+        loader: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> StreamingDataLoader:
+        """Return a loader of this rank's share of a split, which resumes at the cursor of the newest checkpoint.
+
+        Args:
+            split: the split; None: all samples.
+            batch_size: samples per step over all ranks.
+            data: address of the shard set; None: that of the run.
+            shuffle: whether the order is shuffled.
+            resume: whether the loader's cursor is saved and restored; None: if it shuffles, as training data do.
+            loader: further arguments of `StreamingDataLoader`, such as `num_workers`.
+            options: further arguments of `StreamingDataset`, such as `shuffle_seed`, `transform` or `version`.
+
+        Raises:
+            WorldMismatch: the batch does not divide over the ranks.
+            CursorError: the data have another digest than the run's `digest`, or than those of the checkpoint.
+            SchemaError: the split has no samples.
+        """
+        address = self._address(data)
+        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options=options)
+        resume = shuffle if resume is None else resume
+        ledger = self._life.ledger if resume else None
+        made = StreamingDataLoader(
+            dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})}
+        )
+        if resume:
+            name = f"{split or ''}@{address}"
+            if name in self._loaders:
+                raise CursorError(
+                    f"there are two resuming loaders of split {split!r} of {address}; their cursors would have one "
+                    "name: give all but one `resume=False`, or iterate over the first again."
+                )
+            self._loaders[name] = made
+            if name in self._cursors:
+                made.load_state_dict(self._cursors[name])
+        return made
+
+    def epoch(self, loader: StreamingDataLoader) -> int:
+        """Return the number of the epoch that the next iteration over a loader begins or continues, from 0."""
+        return int(loader.state_dict()["epoch"])
+
+    def report(self, metrics: "Mapping[str, float | torch.Tensor]", *, step: int) -> None:
+        """Record figures of a step, of rank 0: an event of the run. Not collective.
+
+        Raises:
+            TrainingError: a figure is not a number.
+        """
+        figures = {name: _figure(name, value, step) for name, value in metrics.items()}
+        # JSON has no infinities.
+        shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
+        self._life.events.emit("report", step=step, metrics=shown)
+
+    def save(self, step: int, state: Any) -> str:
+        """Save a checkpoint, and return its address. Collective; rank 0's state is written, while the others wait.
+
+        Args:
+            step: optimiser steps done; higher than that of earlier checkpoints.
+            state: tensors, arrays, numbers and texts, and lists, tuples and dicts of them, such as `state_dict()`s.
+
+        Raises:
+            CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
+            TrainingError: the run was started again elsewhere.
+            StoreError: the store cannot be written.
+        """
+        # Before the checkpoint: samples that it counts are in the ledger.
+        self._ranks.run_on_all(self._life.put_samples, "write the ledger")
+        cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
+        self._saved = self._ranks.run_on_first(lambda: self._save(step, state, cursors), "save a checkpoint")
+        self._life.events.emit("checkpoint", step=step, path=self._saved)
+        return self._saved
+
+    def should_stop(self) -> bool:
+        """Return whether the run is to stop, because SIGTERM was received on some rank. Collective.
+
+        A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError.
+        """
+        self._stopped = self._ranks.any(self._life.stop.requested, "agree whether to stop")
+        return self._stopped
+
+    # ------------------------------------------------------------ not for functions
+
+    def end(self, value: Any) -> dict[str, Any]:
+        """Write the result of the function; return it, that of rank 0 on all ranks. Collective."""
+        if self._stopped:
+            raise TrainingError(
+                "stopped by SIGTERM; "
+                + (f"the newest checkpoint is {self._saved}" if self._saved else "no checkpoint was saved in this life")
+                + ": start the run again with the same `run_dir` to resume.",
+                stopped=True,
+                checkpoint=self._saved or "",
+            )
+        result = self._ranks.run_on_first(lambda: self._write(value), "write the result")
+        self._life.events.emit("end", life=self._life.number)
+        self._ranks.run_on_all(self._life.put_logs, "write the logs")
+        return result
+
+    def _write(self, value: Any) -> dict[str, Any]:
+        try:
+            result: dict[str, Any] = json.loads(json.dumps({"value": value}, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise TrainingError(
+                f"the function returned {value!r:.80}, which JSON cannot hold ({error}); return numbers, texts, lists "
+                "and dicts, and save tensors in a checkpoint."
+            ) from error
+        self._life.run.write_value(result)
+        return result
+
+    def _find(self) -> dict[str, Any] | None:
+        loaded: Loaded | None = self._checkpoints.load_newest()
+        return None if loaded is None else loaded.to_json()
+
+    def _address(self, data: str | None) -> str:
+        address = data or self.run.data
+        if not address:
+            raise TrainingError("the run has no `data`: give `launch` or `dataloader` the address of a shard set.")
+        return address
+
+    def _dataset(
+        self, address: str, split: str | None, batch_size: int, *, shuffle: bool, options: Mapping[str, Any]
+    ) -> StreamingDataset:
+        if batch_size % self.world.num_ranks:
+            raise WorldMismatch(
+                f"`batch_size` {batch_size} cannot be divided over {self.world.num_ranks} ranks; it counts the samples "
+                "of a step over all ranks: choose a multiple.",
+                batch_size=batch_size,
+                num_ranks=self.world.num_ranks,
+            )
+        is_own = address == self.run.data
+        version, digest = self._data.get(address, (self.run.version, self.run.digest) if is_own else (None, None))
+        dataset = StreamingDataset(
+            remote=address,
+            split=split,
+            batch_size=batch_size // self.world.num_ranks,
+            shuffle=shuffle,
+            world=self.world,
+            **{
+                "version": version,
+                "local": self.run.cache_dir,
+                "cache_limit": self.run.cache_limit,
+                "storage_options": dict(self.run.storage_options) if is_own else {},
+                **options,
+            },
+        )
+        found = dataset.manifest.digest
+        if digest and found != digest:
+            raise CursorError(
+                f"{address} has digest {found}, but this run is pinned to {digest}: the data were changed, or the "
+                "version is another one. Use another `run_dir` for other data.",
+                expected=digest,
+                found=found,
+            )
+        seen = self._ranks.gather(found, "compare the data's digests")
+        if len(set(seen)) > 1:
+            raise CursorError(
+                f"the ranks opened different data at {address}: digests by rank are {seen}; a version was published "
+                "while the run started, or the ranks do not see the same store: pin `version`.",
+                digests=tuple(seen),
+            )
+        self._data[address] = (dataset.manifest.version, found)
+        return dataset
+
+    def _save(self, step: int, state: Any, cursors: Mapping[str, Any]) -> str:
+        tensors, packed = pack_state(state)
+        data = {address: list(facts) for address, facts in self._data.items()}
+        rest = {"kind": _KIND, "state": packed, "cursors": dict(cursors), "data": data, "life": self._life.number}
+        return str(self._checkpoints.save(Snapshot(step, {"state": tensors}, rest)))
+
+
+def run_function(
+    function: Callable[[Context], Any],
+    argument: Any,
+    config: RunConfig,
+    on_event: OnEvent | None,
+    *,
+    meeting_port: int | None = None,
+    scratch: str | None = None,
+) -> dict[str, Any]:
+    """Call a function as one rank, and return its result, that of rank 0 on all ranks. Collective.
+
+    Args:
+        function: called with a context.
+        argument: the context's `config`.
+        config: the run.
+        on_event: called with the events of rank 0.
+        meeting_port: port on this machine at which the ranks meet; None: as the environment says.
+        scratch: the local folder for files that are put to a store, made by the process that started this one.
+
+    Raises:
+        TrainingError: the run was stopped by SIGTERM, a rank is gone, or the value cannot be stored.
+    """
+    with begun_life(config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
+        context = Context(life, config, argument)
+        return context.end(function(context))
+
+
+def _figure(name: str, value: Any, step: int) -> float:
+    try:
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(f"`{name}` of step {step} is {value!r:.80}, expected a number.", step=step) from error
+
+
+def _check_state(state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint was saved by a function."""
+    if state.get("kind") != _KIND or not isinstance(state.get("cursors"), dict) or "state" not in state:
+        raise CheckpointError(
+            "state.json was not written by a function of `launch`; the folder belongs to a run of `train`, or the file "
+            "was edited. Use another `run_dir`.",
+            field="kind",
+        )
+
+
+def _data_of(state: Mapping[str, Any]) -> dict[str, tuple[int | None, str]]:
+    return {address: (version, digest) for address, (version, digest) in state["data"].items()}

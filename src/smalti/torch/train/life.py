@@ -1,0 +1,102 @@
+"""A life of a run on one rank: what each start of the processes of a run holds until it ends.
+
+A run has several lives. Each resumes from the newest checkpoint.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+
+from smalti.ledger import LedgerWriter
+from smalti.torch.train.config import RunConfig
+from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
+from smalti.torch.train.ranks import Ranks, joined_ranks
+from smalti.torch.train.run_folder import SAMPLES_FOLDER
+from smalti.torch.train.run_store import LocalRun, opened_run
+
+
+class StopSignal:
+    """A context in which SIGTERM sets `requested` instead of ending the process.
+
+    It handles SIGTERM only if no other handler is installed (Dagster installs one, which raises an exception), and only
+    in the main thread: Python cannot install handlers elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._installed = False
+
+    def __enter__(self) -> "StopSignal":
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._request)
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
+        self.requested = True
+
+
+@dataclass(frozen=True)
+class Life:
+    """One start of a run, seen from one rank: the other ranks, its files and records, and the signal that stops it."""
+
+    number: int
+    ranks: Ranks
+    run: LocalRun
+    events: EventLog
+    ledger: LedgerWriter | None
+    stop: StopSignal
+
+    def put_samples(self) -> None:
+        """Publish this rank's file of the ledger so far."""
+        self.run.put_samples(None if self.ledger is None else self.ledger.path)
+
+    def put_logs(self) -> None:
+        """Publish the ledger and, on rank 0, the log of events so far."""
+        self.put_samples()
+        if self.ranks.is_first:
+            self.run.put_log()
+
+
+@contextlib.contextmanager
+def begun_life(
+    config: RunConfig, on_event: OnEvent | None, *, meeting_port: int | None, scratch: str | None
+) -> Iterator[Life]:
+    """Begin a life of a run as one rank: that of the process group, of the environment, or the only one. Collective.
+
+    Args:
+        config: the run.
+        on_event: called with the events of rank 0.
+        meeting_port: port on this machine at which the ranks meet; None: as the environment says.
+        scratch: the local folder for files that are put to a store, made by the process that started this one.
+
+    Raises:
+        TrainingError: another process trains in the same folder, or a rank is gone.
+        WorldMismatch: so many ranks cannot work on the run.
+        StoreError: the run's store cannot be read or written.
+    """
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(StopSignal())
+        ranks = stack.enter_context(joined_ranks(config, meeting_port))
+        config.check_ranks(ranks.num_ranks)
+        run = stack.enter_context(opened_run(config, scratch))
+        # Rank 0 holds the run until the stack unwinds, or the process dies.
+        number = ranks.run_on_first(
+            lambda: stack.enter_context(run.begun(num_ranks=ranks.num_ranks)), "begin a life of the run"
+        )
+        events = EventLog(run.path / METRICS_FILE if ranks.is_first else None, on_event)
+        stack.callback(events.close)
+        ledger: LedgerWriter | None = None
+        if config.log_samples:
+            ledger = stack.enter_context(LedgerWriter(run.path / SAMPLES_FOLDER, life=number, world=ranks.world))
+        yield Life(number, ranks, run, events, ledger, stop)

@@ -1,0 +1,198 @@
+"""A user's training function: the same with every launcher, resumed with its cursors, and stopped with a checkpoint."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingError, WorldMismatch
+from smalti.torch.train import launch, read_sample_order
+from smalti.torch.train.events import read_lines
+from smalti.writer import MDSWriter
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[4]
+BATCH = 10
+"""Samples of a step; the 50 training samples are five steps."""
+
+
+def learn(context):
+    """Count labels as a model would learn them: the weight is the number of samples of each class so far."""
+    loader = context.dataloader("train", batch_size=BATCH, shuffle_seed=3)
+    checkpoint = context.latest()
+    step = 0 if checkpoint is None else checkpoint.step
+    counts = torch.zeros(3, dtype=torch.int64) if checkpoint is None else checkpoint.state["counts"]
+    while context.epoch(loader) < context.config["epochs"]:
+        for batch in loader:
+            counts += _over_ranks(torch.bincount(batch["label"], minlength=3))
+            step += 1
+            context.report({"seen": int(counts.sum())}, step=step)
+            fault = context.config.get("fault")
+            if step == 3 and fault and checkpoint is None and context.rank == context.world.num_ranks - 1:
+                _FAULTS[fault]()
+            if step % 2 == 0 or step % 5 == 0:
+                context.save(step, {"counts": counts})
+            if context.should_stop():
+                context.save(step, {"counts": counts})
+                return None
+    held_out = context.dataloader("validation", batch_size=2, shuffle=False)
+    return {"counts": counts.tolist(), "steps": step, "held_out": sum(len(batch["label"]) for batch in held_out)}
+
+
+def _over_ranks(counts):
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(counts)
+    return counts
+
+
+def _raise():
+    raise ValueError("the function's own fault 4711")
+
+
+_FAULTS = {
+    "raise": _raise,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
+}
+COUNTS = [34, 34, 32]
+"""Of 50 samples whose label is their number modulo 3: 17, 17 and 16, in each of two epochs."""
+
+
+@pytest.fixture
+def options(squares, tmp_path):
+    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0}
+
+
+def test_a_run_killed_on_two_processes_goes_on_in_this_one_with_each_sample_once_per_epoch(options):
+    whole = {**options, "run_dir": options["run_dir"] + "-whole"}
+    heard = []
+    assert launch(learn, {"epochs": 2}, on_event=heard.append, **whole) == {
+        "counts": COUNTS, "steps": 10, "held_out": 14,
+    }  # fmt: skip
+    assert [event["metrics"]["seen"] for event in heard if event["event"] == "report"] == list(range(10, 101, 10))
+    doomed = {"epochs": 2, "fault": "kill"}
+    with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
+        launch(learn, doomed, launcher="processes", num_processes=2, **options)
+    result = launch(learn, doomed, **options)
+    assert (result["counts"], result["steps"]) == (COUNTS, 10)
+    assert read_sample_order(options["run_dir"]) == read_sample_order(whole["run_dir"])
+    lives = read_lines(Path(options["run_dir"]) / "lives.jsonl")
+    assert [life["num_ranks"] for life in lives] == [2, 1]
+
+
+def test_a_stopped_run_is_an_error_that_names_its_checkpoint_and_goes_on_from_it(options):
+    stopping = {"epochs": 2, "fault": "terminate"}
+    with pytest.raises(TrainingError, match=r"stopped by SIGTERM; the newest checkpoint is .*step-00000003") as caught:
+        launch(learn, stopping, **options)
+    assert caught.value.facts["stopped"]
+    assert launch(learn, stopping, **options)["counts"] == COUNTS
+
+
+def test_a_function_of_a_notebook_is_sent_to_other_processes_with_its_variables(options):
+    number = time.time_ns()
+
+    def report(context):
+        counts = torch.ones(1)
+        torch.distributed.all_reduce(counts)  # with `config`: names of a module that cloudpickle cannot pickle
+        return [number, context.config, int(counts)]
+
+    assert launch(report, "as given", launcher="processes", num_processes=2, **options) == [number, "as given", 2]
+
+
+def test_an_error_of_the_function_is_in_the_error(options):
+    with pytest.raises(TrainingError, match="the function's own fault 4711"):
+        launch(learn, {"epochs": 1, "fault": "raise"}, launcher="processes", **options)
+
+
+def test_two_loaders_have_their_own_cursors(options):
+    def read_both(context):
+        first = context.dataloader("train", batch_size=25)
+        second = context.dataloader("validation", batch_size=7)
+        if context.latest() is None:
+            next(iter(first))
+            context.save(1, None)
+        return [first.state_dict()["sample_in_epoch"], second.state_dict()["sample_in_epoch"]]
+
+    assert launch(read_both, **options) == [25, 0]
+    assert launch(read_both, **options) == [25, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda context: context, TrainingError, "JSON cannot hold"),
+        (lambda context: context.dataloader("train", batch_size=5, data=""), None, ""),
+        (lambda context: context.report({"loss": "low"}, step=1), TrainingError, "`loss` of step 1 is 'low'"),
+        (lambda context: context.save(1, {"model": object()}), CheckpointError, r"state\.model is a object"),
+        (
+            lambda context: [context.dataloader("train", batch_size=5) for _ in range(2)],
+            CursorError,
+            "two resuming loaders of split 'train'",
+        ),
+    ],
+    ids=["result", "data", "figure", "state", "loaders"],
+)
+def test_a_wrong_call_is_explained(options, function, error, message):
+    if error is None:
+        error, message, options = TrainingError, "the run has no `data`", {**options, "data": ""}
+    with pytest.raises(error, match=message):
+        launch(function, **options)
+
+
+def test_a_batch_that_does_not_divide_over_the_ranks_is_refused(options):
+    with pytest.raises(TrainingError, match=r"WorldMismatch: `batch_size` 5 cannot be divided over 2 ranks"):
+        launch(_five_each, launcher="processes", num_processes=2, **options)
+    assert launch(_five_each, **options) == 10
+
+
+def _five_each(context):
+    return len(context.dataloader("train", batch_size=5))
+
+
+def test_an_unknown_option_is_refused_by_name(options):
+    with pytest.raises(SchemaError, match=r"unknown fields \['lancher'\]"):
+        launch(learn, lancher="processes", **options)
+
+
+def test_a_rank_cannot_start_more_ranks(options, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(WorldMismatch, match="use launcher='inline' under torchrun"):
+        launch(learn, launcher="processes", num_processes=2, **options)
+
+
+def test_other_data_under_the_same_run_are_refused(options, squares):
+    launch(_save_one, **options)
+    with pytest.raises(CursorError, match="this run is pinned to"):
+        launch(_save_one, **{**options, "digest": "0" * 64, "run_dir": options["run_dir"] + "-pinned"})
+
+
+def _save_one(context):
+    context.dataloader("train", batch_size=5)
+    context.save(1, None)
+
+
+def test_the_example_of_the_documentation_trains(tmp_path):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL)[0]
+    with MDSWriter(out=str(tmp_path / "digits"), columns={"pixels": "ndarray:float32:64", "label": "int"}) as out:
+        for number in range(130):
+            out.write({"pixels": np.full(64, number, np.float32), "label": number % 10})
+    replaced = {
+        "s3://bucket/digits": str(tmp_path / "digits"),
+        "s3://bucket/runs/digits-1": str(tmp_path / "run"),
+        'dataloader("train", ': "dataloader(",
+        'launcher="processes"': 'launcher="inline"',
+        "num_processes=2": "num_processes=1",
+    }
+    for old, new in replaced.items():
+        assert old in code
+        code = code.replace(old, new)
+    names = {"__name__": "docs"}
+    exec(code, names)
+    assert names["result"]["steps"] == 3 * 3
