@@ -17,29 +17,28 @@ from assets.checks.shards import build_shard_checks
 from assets.declaration import Declaration, Stage
 from assets.lineage import facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
 from assets.places import shards_of
-from assets.prepared import prepared_config, prepared_spec, prepared_stage
-from assets.raw import raw_config, raw_spec, raw_stage
+from assets.prepared import prepared_spec
+from assets.raw import raw_spec
+from assets.running import CONFIGS, run_stage
 from assets.shard_tags import release_ended_trainings
-from assets.shards import shards_config, shards_spec, shards_stage
+from assets.shards import shards_spec
 from assets.source import record_read
 from assets.sources.partitions import read_before
 from assets.sources.unchanged import UNCHANGED_WHILE
-from assets.stage import Facts, RunPartitions, StageInput, StageResult, stage_op
-from resources.spark import SparkResource
+from assets.stage import Facts, RunPartitions, StageInput, stage_op
+from resources.spark import ComputeResource
 from resources.storage import StorageResource
 
 TAKEN_FROM = "taken_from_run"
 """In the metadata of a materialisation that records that of the run that failed once more."""
 
 _SPECS = {"raw": raw_spec, "prepared": prepared_spec, "shards": shards_spec}
-_CONFIGS = {"raw": raw_config, "prepared": prepared_config, "shards": shards_config}
 _CHECKS = {"raw": build_raw_checks, "prepared": build_prepared_checks, "shards": build_shard_checks}
-_STAGES = {"raw": raw_stage, "prepared": prepared_stage, "shards": shards_stage}
 
 
 def data_config(declared: Declaration) -> type[dg.Config]:
     """Return the configuration of the op: a section for each stage, with the values of a declaration."""
-    sections = {stage: _CONFIGS[stage](declared) for stage in data_stages(declared)}
+    sections = {stage: CONFIGS[stage](declared) for stage in data_stages(declared)}
     fields: dict[str, Any] = {stage: (each, each()) for stage, each in sections.items() if each is not None}
     return create_model("DataConfig", __base__=dg.Config, __doc__="The stages of a data set.", **fields)
 
@@ -63,12 +62,14 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
         partitions=declared.partitions_definition,
     )
     def data(
-        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: SparkResource
+        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: ComputeResource
     ) -> Iterator[Any]:
         run = _Run(context, declared, rewrites=config.shards.rewrite)
+        selected = [stage for stage in stages if declared.key(stage) in context.selected_asset_keys]
         for stage in stages:
-            if declared.key(stage) in context.selected_asset_keys:
-                yield from _make(run, stage, getattr(config, stage, None), storage, spark)
+            if stage in selected:
+                is_last = stage == selected[-1]
+                yield from _make(run, stage, getattr(config, stage, None), storage, spark, is_last=is_last)
             facts = functools.partial(run.facts, stage)
             is_stopped = yield from evaluate(context, declared, checks[stage], storage, facts)
             if is_stopped:
@@ -98,7 +99,7 @@ class _Run:
 
 
 def _make(
-    run: _Run, stage: Stage, config: Any, storage: StorageResource, spark: SparkResource
+    run: _Run, stage: Stage, config: Any, storage: StorageResource, spark: ComputeResource, *, is_last: bool
 ) -> Iterator[dg.MaterializeResult[Any]]:
     """Make an asset, or take it from the run that failed."""
     context, declared, key = run.context, run.declared, run.declared.key(stage)
@@ -121,7 +122,7 @@ def _make(
         last=_facts_before(run, last),
         partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
     )
-    result: StageResult = _STAGES[stage](step, config, storage, spark)
+    result = run_stage(context, stage, step, config, storage, spark, is_last=is_last)
     run.keep(stage, result.facts)
     tag_run(context, declared, **result.tags)
     if stage == "shards":

@@ -10,7 +10,7 @@ from assets.declaration import Declaration
 from resources.storage import StorageResource
 from smalti.storage import Store, open_store
 
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
+REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ def expand(text: str) -> str:
             raise ValueError(f"the declaration refers to the environment variable {match[1]}, which is not set")
         return found
 
-    return _REFERENCE.sub(value, text)
+    return REFERENCE.sub(value, text)

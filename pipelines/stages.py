@@ -2,10 +2,11 @@
 
 The kind of storage follows from the scheme of `SMALTI_ROOT`: a path, s3://bucket/prefix, gs://bucket/prefix,
 abfs://container/prefix, oci://bucket@namespace/prefix, dbfs:/Volumes/catalog/schema/volume. Its credentials are read
-from the variables of docs/storage.md (`_FIELDS`), each of them optional; without them the service's own chain decides.
-Secrets go on as references to their variables, so that Dagster neither shows nor stores them.
+from the variables of docs/storage.md (`resources.environment`), each of them optional; without them the service's own
+chain decides.
 
-Everywhere: SMALTI_SPARK_MASTER, and SMALTI_RUNS, the address of training runs (default: `runs` below the root).
+Everywhere: SMALTI_SPARK_MASTER, or SMALTI_DATABRICKS in its place (docs/databricks.md), and SMALTI_RUNS, the address of
+training runs (default: `runs` below the root).
 """
 
 import os
@@ -16,27 +17,13 @@ from typing import Any
 
 import dagster as dg
 
+from resources.environment import Environment, storage_at
 from resources.notifications import NotificationsResource
-from resources.spark import SparkResource
-from resources.storage import (
-    AzureConnectionString,
-    AzureDefaultCredential,
-    AzureKey,
-    AzureSasToken,
-    AzureStorage,
-    GcsStorage,
-    OciStorage,
-    S3Storage,
-    StorageResource,
-    VolumesStorage,
-    storage_class,
-)
+from resources.spark import ComputeResource, SparkResource
+from resources.storage import StorageResource
 from resources.training import TrainerResource
-from smalti.storage.schemes import secret_variables
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-
-Environment = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,35 +46,6 @@ STAGES: Mapping[str, Stage] = {
     "local": Stage(root=str(REPOSITORY / "data"), folder=""),
     "staging": Stage(root=None, folder="stage-staging"),
     "production": Stage(root=None, folder="stage-production"),
-}
-
-# Fields of each storage resource, and the variables that they are read from: the first that is set.
-_FIELDS: Mapping[type[StorageResource], Mapping[str, tuple[str, ...]]] = {
-    S3Storage: {
-        "endpoint_url": ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-        "region_name": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "aws_access_key_id": ("AWS_ACCESS_KEY_ID",),
-        "aws_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-        "aws_session_token": ("AWS_SESSION_TOKEN",),
-    },
-    OciStorage: {
-        "region_name": ("OCI_REGION", "OCI_CLI_REGION"),
-        "aws_access_key_id": ("AWS_ACCESS_KEY_ID",),
-        "aws_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-    },
-    GcsStorage: {
-        "project": ("GOOGLE_CLOUD_PROJECT",),
-        "token": ("GOOGLE_APPLICATION_CREDENTIALS",),
-        "hmac_key": ("GCS_KEY",),
-        "hmac_secret": ("GCS_SECRET",),
-    },
-    AzureStorage: {"storage_account": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")},
-    VolumesStorage: {
-        "host": ("DATABRICKS_HOST",),
-        "token": ("DATABRICKS_TOKEN",),
-        "client_id": ("DATABRICKS_CLIENT_ID",),
-        "client_secret": ("DATABRICKS_CLIENT_SECRET",),
-    },
 }
 
 
@@ -116,8 +74,7 @@ def detect_resources(environ: Environment | None = None) -> dict[str, Any]:
     storage = _storage(name, stage, environ)
     return {
         "storage": storage,
-        # An sc:// address may hold a token.
-        "spark": SparkResource(master=_reference(environ, "SMALTI_SPARK_MASTER") or stage.spark_master),
+        "spark": _compute(stage, environ, storage.root),
         "trainer": TrainerResource(
             run_root=_absolute(environ.get("SMALTI_RUNS", "")) or storage.url("runs"),
             launcher=stage.launcher,
@@ -164,40 +121,24 @@ def _storage(name: str, stage: Stage, environ: Environment) -> StorageResource:
             "s3://bucket/prefix, gs://, abfs://, oci:// or dbfs:/Volumes/...; see docs/dagster.md"
         )
     root = "/".join(part for part in (_absolute(root).rstrip("/"), stage.folder) if part)
-    kind = storage_class(root)
-    fields = {field: _first(environ, names) for field, names in _FIELDS.get(kind, {}).items()}
-    if kind is AzureStorage:
-        fields["credential"] = _azure_credential(environ)
-        if isinstance(fields["credential"], AzureConnectionString):
-            fields["storage_account"] = None
-        elif not fields["storage_account"] and "@" not in root and not root.startswith("azure://"):
-            raise ValueError(f"{root} needs AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING")
-    return kind(root=root, stage=name, **{field: value for field, value in fields.items() if value is not None})
+    return storage_at(root, name, environ)
 
 
-def _azure_credential(environ: Environment) -> Any:
-    """Return the first of the credentials that docs/storage.md lists."""
-    if text := _first(environ, ("AZURE_STORAGE_CONNECTION_STRING",)):
-        return AzureConnectionString(connection_string=text)
-    if key := _first(environ, ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_ACCOUNT_ACCESS_KEY")):
-        return AzureKey(key=key)
-    if token := _first(environ, ("AZURE_STORAGE_SAS_TOKEN",)):
-        return AzureSasToken(token=token)
-    return AzureDefaultCredential()
+def _compute(stage: Stage, environ: Environment, root: str) -> ComputeResource:
+    if text := environ.get("SMALTI_DATABRICKS"):
+        if environ.get("SMALTI_SPARK_MASTER"):
+            raise ValueError("SMALTI_DATABRICKS and SMALTI_SPARK_MASTER are two places for Spark: set one of them")
+        from resources.databricks.settings import read_databricks
+
+        return read_databricks(text, root, environ)
+    # An sc:// address may hold a token.
+    return SparkResource(master=_reference(environ, "SMALTI_SPARK_MASTER") or stage.spark_master)
 
 
 def _absolute(address: str) -> str:
     """Return a path made absolute, because steps may run in another folder; other addresses as they are."""
     is_path = bool(address) and ":/" not in address
     return str(Path(address).expanduser().absolute()) if is_path else address
-
-
-def _first(environ: Environment, names: tuple[str, ...]) -> Any:
-    """Return the first variable that is set: a reference to a secret one, the value of any other; None if none is."""
-    name = next((name for name in names if environ.get(name)), None)
-    if name is None:
-        return None
-    return dg.EnvVar(name) if name in secret_variables() else environ[name]
 
 
 def _reference(environ: Environment, name: str) -> Any:

@@ -15,7 +15,11 @@ from resources.signals import held_signals, stopped_by_signals
 from resources.spark_progress import watch_stages
 
 
-class SparkResource(RunBoundResource):
+class ComputeResource(RunBoundResource):
+    """The place of Spark: this process and its cluster (`SparkResource`), or a job (`DatabricksResource`)."""
+
+
+class SparkResource(ComputeResource):
     """Where Spark runs; a step that never asks for the session starts no Java."""
 
     master: str = Field(

@@ -1,10 +1,12 @@
-"""The program that runs on the cluster: calls one function of this code, and sends its result or error to Dagster.
+"""The program that runs on the cluster: calls functions of this code, and sends their results or errors to Dagster.
 
-It prints nothing and gets no secrets as arguments. The function is called as `function(report, **arguments)`, where
-`report` takes a line for the run's log, and returns what JSON can hold.
+It prints nothing and gets no secrets as arguments. It takes one call after the other from files of the session's
+folder, and ends after the last one, an error, or a file `end`. A function is called as `function(report, **arguments)`,
+where `report` takes a line for the run's log, and returns what JSON can hold.
 """
 
 import _thread
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -13,7 +15,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -40,44 +42,64 @@ class RemoteError(Exception):
 
 
 def main() -> None:
-    """Run what the Pipes context says.
+    """Run what Dagster's step asks for.
 
     Raises:
-        RemoteError: the function failed.
+        RemoteError: a function failed.
     """
     loader = PipesCliArgsParamsLoader()  # type: ignore[no-untyped-call]
     with open_dagster_pipes(
         context_loader=PipesUnityCatalogVolumesContextLoader(), message_writer=_Writer(), params_loader=loader
     ) as pipes:
-        done, seconds = threading.Event(), float(pipes.get_extra("lease_seconds"))
-        watch = Lease(Path(loader.load_messages_params()["path"]) / "lease", seconds, done)
+        done, folder = threading.Event(), Path(loader.load_messages_params()["path"])
+        watch = Lease(folder / "lease", float(pipes.get_extra("lease_seconds")), done)
         threading.Thread(target=watch.run, daemon=True, name="smalti-lease").start()
-        outcome = attempt(pipes.extras, pipes.log.info)
-        done.set()
-        pipes.report_custom_message(outcome)
-        if "error" in outcome:
-            raise RemoteError(f"{outcome['error']['type']}: {outcome['error']['message']}")
+        try:
+            for outcome in serve(folder, pipes.extras, pipes.log.info):
+                pipes.report_custom_message(outcome)
+                if "error" in outcome:
+                    raise RemoteError(f"{outcome['error']['type']}: {outcome['error']['message']}")
+        finally:
+            done.set()
 
 
-def attempt(extras: Mapping[str, Any], report: Callable[[str], None]) -> dict[str, Any]:
-    """Return the result or the error of the function that the extras name, as a message."""
+def serve(folder: Path, extras: Mapping[str, Any], report: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Yield the outcome of each call in the session's folder, and of a preparation that failed as that of call 0."""
+
+    def say(line: str) -> None:
+        report(redact(line, detect_secrets()))
+
     try:
-        return {"result": call(extras, report)}
+        prepare(extras)
+        number, is_last = 1, False
+        while not is_last and (asked := _next_call(folder, number)) is not None:
+            yield {"call": number, "result": call(asked["function"], asked["arguments"], say)}
+            number, is_last = number + 1, asked["is_last"]
+    except GeneratorExit:
+        raise
     except BaseException as error:  # noqa: BLE001  told to Dagster, and the run fails with it
-        return {"error": describe(error)}
+        yield {"call": 0, "error": describe(error)}
 
 
-def call(extras: Mapping[str, Any], report: Callable[[str], None], fetch: Any = None) -> Any:
-    """Return what the function gives that the extras of a Pipes context name.
+def _next_call(folder: Path, number: int) -> dict[str, Any] | None:
+    """Wait for a call, and return it; None when there is none any more. The lease ends the wait if Dagster is gone."""
+    while not (folder / "end").exists():
+        with contextlib.suppress(OSError, json.JSONDecodeError):  # not there yet, or seen while it is written
+            found: dict[str, Any] = json.loads((folder / f"call-{number}.json").read_text())
+            return found
+        time.sleep(_PAUSES[0])
+    return None
+
+
+def prepare(extras: Mapping[str, Any], fetch: Callable[[str, str], str] | None = None) -> None:
+    """Compare the code of this machine with that of Dagster, and set the variables that the extras name.
 
     Args:
-        extras: `function`, `arguments`, `environment` and `code`.
-        report: takes a line for the log.
+        extras: `environment` and `code`.
         fetch: returns the secret of a scope and a key; Databricks' own by default.
 
     Raises:
         RuntimeError: the cluster has another version of the code.
-        TypeError: the result cannot be written as JSON.
     """
     found = importlib.metadata.version(DISTRIBUTION)
     if found != extras["code"]:
@@ -86,8 +108,16 @@ def call(extras: Mapping[str, Any], report: Callable[[str], None], fetch: Any = 
             "every run have a new one"
         )
     os.environ.update(resolve_secrets(extras["environment"], fetch or _fetch_secret))
-    module, _, name = str(extras["function"]).partition(":")
-    result = getattr(importlib.import_module(module), name)(report, **extras["arguments"])
+
+
+def call(function: str, arguments: Mapping[str, Any], report: Callable[[str], None]) -> Any:
+    """Return the result of `module:function`.
+
+    Raises:
+        TypeError: it cannot be written as JSON.
+    """
+    module, _, name = function.partition(":")
+    result = getattr(importlib.import_module(module), name)(report, **arguments)
     json.dumps(result)
     return result
 

@@ -38,7 +38,7 @@ class SessionFolder:
             yield
         finally:
             try:
-                self._remove()
+                self.remove()
             except OSError:
                 _log.warning("could not remove %s; it can be removed by hand", self.path, exc_info=True)
 
@@ -60,11 +60,29 @@ class SessionFolder:
         self._renewals += 1
         self.write(LEASE, str(self._renewals))
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
         for entry in list(self._files.entries(self.path)):
             with contextlib.suppress(FileNotFoundError):
                 self._files.remove(entry["name"])
         self._files.remove_folder(self.path)
+
+
+def remove_left(files: FilesApi, sessions: str, instance: dg.DagsterInstance) -> None:
+    """Remove the folders of sessions whose Dagster run is over: their steps were killed.
+
+    Args:
+        files: of the workspace.
+        sessions: the folder above all sessions, each of which begins with the id of its run.
+        instance: the runs that it does not know are those of others.
+    """
+    try:
+        for entry in list(files.entries(sessions)):
+            run = instance.get_run_by_id(entry["name"].rpartition("/")[2].rpartition("-")[0])
+            if run is not None and run.is_finished:
+                SessionFolder(files, entry["name"]).remove()
+    except OSError:  # there are none yet; or the next step removes them
+        _log.debug("could not remove old sessions from %s", sessions, exc_info=True)
 
 
 class VolumeContextInjector(PipesContextInjector):
@@ -139,10 +157,12 @@ def _is_whole(chunk: str) -> bool:
     return True
 
 
-def outcome_of(messages: Any) -> dict[str, Any] | None:
-    """Return the last message that holds a result or an error; None if neither arrived."""
-    found = [each for each in messages if isinstance(each, dict) and each.keys() & {"result", "error"}]
-    return found[-1] if found else None
+def outcome_of(messages: Any, call: int) -> dict[str, Any] | None:
+    """Return the message that holds the result or error of a call; None if it has not arrived.
+
+    An error that is of no call, because the program could not begin, is that of any.
+    """
+    return next((each for each in messages if isinstance(each, dict) and each.get("call") in {call, 0}), None)
 
 
 def metadata_of(outcome: dict[str, Any]) -> dict[str, Any]:

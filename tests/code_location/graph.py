@@ -64,7 +64,7 @@ class Graph:
             shards=Shards(size_limit="3kb"),
         )
 
-    def defs(self, spark: SparkResource | None = None) -> dg.Definitions:
+    def defs(self, spark: Any = None) -> dg.Definitions:
         return define(
             self.declared,
             storage=self.storage,
@@ -76,7 +76,7 @@ class Graph:
         self,
         *,
         tags: Mapping[str, str] | None = None,
-        spark: SparkResource | None = None,
+        spark: Any = None,
         **shards: Any,
     ) -> dict[str, dict[str, Any]]:
         """One run of `flowers_reshard_job`, with overrides of the shards' configuration; what each stage then says."""

@@ -142,7 +142,7 @@ def test_an_azure_root_that_names_no_account_says_which_variable_is_missing() ->
 
 def test_every_variable_of_a_stage_is_one_that_docs_storage_names() -> None:
     """But those of Google's project and of Smalti itself."""
-    code = (REPOSITORY / "pipelines" / "stages.py").read_text()
+    code = (REPOSITORY / "resources" / "environment.py").read_text()
     docs = (REPOSITORY / "docs" / "storage.md").read_text()
     named = set(re.findall(r"\b(?:AWS|AZURE|DATABRICKS|GOOGLE|GCS|OCI|S3)_[A-Z_]+\b", code))
     assert len(named) >= 10

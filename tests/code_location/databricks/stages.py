@@ -24,3 +24,9 @@ def wait(report, path):
     """Say that it runs, by a file with its process id, and wait for ever."""
     Path(path).write_text(str(os.getpid()))
     time.sleep(600)
+
+
+def documents_by_day(session):
+    """Return documents of two days, with letters of more than one byte."""
+    words = "concat('Straße ', id, ' ', repeat('köln ', int(5 + id % 7)))"
+    return session.range(60).selectExpr(f"{words} AS text", "element_at(array('mon', 'tue'), int(id % 2) + 1) AS day")

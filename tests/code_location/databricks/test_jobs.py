@@ -12,8 +12,13 @@ import dagster as dg
 import pytest
 
 from resources.databricks.code import build_wheel
-from resources.databricks.compute import PAGE, DatabricksResource, cluster_environment, read_cluster
-from resources.databricks.entry import Lease, call, resolve_secrets
+from resources.databricks.compute import DatabricksResource
+from resources.databricks.entry import Lease, prepare, resolve_secrets
+from resources.databricks.messages import remove_left
+from resources.databricks.open_job import PAGE
+from resources.databricks.settings import cluster_environment
+from smalti.storage.databricks.api import FilesApi
+from smalti.storage.databricks.workspace import Workspace as Open
 from tests.code_location.databricks.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -84,10 +89,33 @@ def test_a_function_runs_on_the_cluster_with_this_code_and_its_lines_and_result_
     assert list(Path(workspace.volume, "sessions").iterdir()) == []
 
 
-def test_throttled_requests_are_repeated_and_start_one_run(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+def test_functions_of_a_step_share_one_job_which_ends_with_the_step_and_throttled_requests_are_repeated(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    @dg.asset
+    def made(context: dg.AssetExecutionContext, spark: DatabricksResource) -> dg.MaterializeResult[Any]:
+        one, _ = spark.run(context, f"{STAGES}:add", {"one": 1, "two": 2}, is_last=False)
+        two, _ = spark.run(context, f"{STAGES}:add", {"one": one["sum"], "two": 4}, is_last=False)
+        return dg.MaterializeResult(metadata={"sum": two["sum"]})
+
     workspace.fail_with = [429, 503]
-    assert materialise(compute(workspace), "add", instance, one=1, two=2).success
-    assert len(workspace.submitted) == 1
+    done = dg.materialize([made], resources={"spark": compute(workspace)}, instance=instance)
+    assert done.asset_materializations_for_node("made")[0].metadata["sum"].value == 7
+    assert len(workspace.submitted) == 1  # although the first requests were refused
+    assert workspace.look(100)["state"]["result_state"] == "SUCCESS"
+    assert list(Path(workspace.volume, "sessions").iterdir()) == []
+
+
+def test_sessions_of_runs_that_are_over_are_removed_and_those_of_others_are_not(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    over = dg.materialize([dg.asset(name="any")(lambda: None)], instance=instance).run_id
+    sessions = Path(workspace.volume, "sessions")
+    for name in (f"{over}-0a1b2c3d", "00000000-0000-4000-8000-000000000000-0a1b2c3d"):
+        (sessions / name).mkdir(parents=True)
+        (sessions / name / "context.json").write_text("{}")
+    remove_left(FilesApi(Open({"host": workspace.url, "token": workspace.token})), str(sessions), instance)
+    assert [each.name for each in sessions.iterdir()] == ["00000000-0000-4000-8000-000000000000-0a1b2c3d"]
 
 
 def test_a_function_that_fails_on_the_cluster_fails_the_step_with_its_error_without_secrets(
@@ -188,7 +216,7 @@ def test_references_are_resolved_on_compute_that_takes_no_variables() -> None:
 
 def test_another_version_of_the_code_on_the_cluster_is_refused() -> None:
     with pytest.raises(RuntimeError, match="restart the cluster"):
-        call({"code": "0.1.0+other", "environment": {}}, print)
+        prepare({"code": "0.1.0+other", "environment": {}})
 
 
 def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
@@ -198,12 +226,8 @@ def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
     assert ended == [True]
 
 
-def test_equal_code_gives_an_equal_wheel_and_clusters_are_read_from_json(tmp_path: Path) -> None:
+def test_equal_code_gives_an_equal_wheel() -> None:
     assert build_wheel(["resources"]) == build_wheel(["resources"])
     assert build_wheel(["resources"]).version != build_wheel(["resources", "pipelines"]).version
     with pytest.raises(ValueError, match="there is no package"):
         build_wheel(["no_such_package"])
-    (tmp_path / "cluster.json").write_text('{"num_workers": 2}')
-    assert read_cluster(str(tmp_path / "cluster.json")) == read_cluster('{"num_workers": 2}') == {"num_workers": 2}
-    with pytest.raises(ValueError, match="must be JSON"):
-        read_cluster("nothing")
