@@ -158,7 +158,10 @@ def _require_same(opened: StorageResource, place: Store, probe: str) -> None:
 
 def _encode(stage: Stage, step: StageInput, config: Any, storage: StorageResource) -> dict[str, Any]:
     """Return the arguments of `run_on_cluster`."""
-    facts: dict[str, Any] = {"upstream": {name: dict(each) for name, each in step.upstream.items()}, "last": dict(step.last)}
+    facts: dict[str, Any] = {
+        "upstream": {name: dict(each) for name, each in step.upstream.items()},
+        "last": dict(step.last),
+    }
     return {
         "stage": stage,
         "declared": step.declared.model_dump(mode="json", include={*Declaration.model_fields}),

@@ -6,8 +6,8 @@ that wrote a version.
 1. What it trains on is the version with the tag `checked`, whose blocking checks passed; of several that are new, the
    newest. Version and digest are pinned in the run.
 2. Nothing is requested while a training of this data set is going on, or the pool of trainings is full.
-3. A training that failed is requested again, `MAX_TRIES` times in all. One that was cancelled is not: a run ends so
-   only if somebody asked for it. Switching the sensor off and on forgets both.
+3. A training that failed or was cancelled is requested again, `MAX_TRIES` times in all. Switching the sensor off and
+   on gives new tries; a person who cancels a training for good switches it off.
 4. The cursor keeps the runs that were seen, so that a run that is deleted later still counts.
 """
 
@@ -30,7 +30,7 @@ from pipelines.jobs import job_name
 from resources.storage import StorageResource
 from smalti.catalog.header import Header
 
-GOING_ON, TRAINED, FAILED, CANCELLED, NOTHING = "going on", "trained", "failed", "cancelled", "trained nothing"
+GOING_ON, TRAINED, FAILED, NOTHING = "going on", "trained", "failed", "trained nothing"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
-        f"checks passed: once for every digest, and again if that failed, at most {MAX_TRIES} times. A training that "
-        "was cancelled is not requested again until this sensor is switched off and on.",
+        f"checks passed: once for every digest, and again if that failed or was cancelled, at most {MAX_TRIES} times.",
     )
     def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
         """Request a run for a digest that was not trained on yet, pinned to that version."""
@@ -89,7 +88,7 @@ def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
             return dg.SensorResult(skip_reason=f"{other}: {todo}", cursor=context.cursor)
         seen = _look(context.instance, declared, Attempts.from_cursor(context.cursor, header.digest))
         started = context.last_sensor_start_time or 0.0
-        reason = _why_not_again(seen, started, job) or _why_not_now(context.instance, declared)
+        reason = _why_not_again(seen, started) or _why_not_now(context.instance, declared)
         if reason:
             return dg.SensorResult(skip_reason=f"{name} {reason}{waiting}", cursor=seen.to_cursor())
         return dg.SensorResult(run_requests=[_request(declared, header, seen)], cursor=seen.to_cursor())
@@ -132,32 +131,26 @@ def _outcome(instance: dg.DagsterInstance, declared: Declaration, run: dg.Dagste
         return GOING_ON
     if run.is_success:
         return TRAINED if made_in(instance, declared.key("model"), run.run_id) is not None else NOTHING
-    return CANCELLED if run.status is dg.DagsterRunStatus.CANCELED else FAILED
+    return FAILED
 
 
-def _why_not_again(seen: Attempts, started: float, job: str) -> str:
+def _why_not_again(seen: Attempts, started: float) -> str:
     """Return why a content is not trained on once more; empty if it may be.
 
     Args:
         seen: The trainings on it.
         started: When the sensor was switched on; what ended badly before that does not count.
-        job: Name of the job that trains.
     """
     for outcome in (TRAINED, GOING_ON):
         if runs := seen.ended(outcome):
             return f"has been given to run {runs[-1]}: {outcome}"
-    if runs := seen.ended(CANCELLED, started):
-        return (
-            f"was given to run {runs[-1]}, which was cancelled, and is not requested again. Re-execute that run, which "
-            f"goes on from its newest checkpoint, launch {job}, or switch this sensor off and on"
-        )
     failed = seen.ended(FAILED, started)
     if len(failed) < MAX_TRIES:
         return ""
     return (
-        f"was given to {len(failed)} runs, and none of them succeeded; the last is {failed[-1]}. Look at its log and "
-        "mend the cause, then re-execute it, which goes on from its newest checkpoint, or switch this sensor off and "
-        "on for new tries"
+        f"was given to {len(failed)} runs, which failed or were cancelled; the last is {failed[-1]}. Look at its log "
+        "and mend the cause, then re-execute it, which resumes from its newest checkpoint, or switch this sensor off "
+        "and on for new tries"
     )
 
 

@@ -172,19 +172,22 @@ def test_a_training_that_dagster_will_retry_by_itself_is_not_requested_beside_th
     assert not training_tick(instance, storage).run_requests
 
 
-def test_a_training_that_was_cancelled_is_not_requested_again_until_the_sensor_is_switched_off_and_on(
+def test_a_training_that_was_cancelled_is_requested_again_three_times_in_all_until_the_sensor_is_switched_off_and_on(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    """Dagster cancels a run only if somebody asks for it: a run worker that gets SIGTERM unasked has failed."""
     publish_checked(instance, storage, 1)
-    [request] = training_tick(instance, storage).run_requests
-    run = launch(instance, request)
-    end(instance, run, CANCELED)
+    keys = set()
+    for _ in range(3):
+        [request] = training_tick(instance, storage).run_requests
+        keys.add(request.run_key)
+        run = launch(instance, request)
+        end(instance, run, CANCELED)
+    assert len(keys) == 3
     tick = training_tick(instance, storage)
     assert not tick.run_requests
-    assert f"run {run.run_id}, which was cancelled, and is not requested again. Re-execute" in str(tick.skip_message)
+    assert f"was given to 3 runs, which failed or were cancelled; the last is {run.run_id}." in str(tick.skip_message)
     [again] = training_tick(instance, storage, started=time.time() + 1).run_requests
-    assert again.run_key != request.run_key
+    assert again.run_key not in keys
     publish_checked(instance, storage, 2)
     assert len(training_tick(instance, storage).run_requests) == 1
 
