@@ -139,7 +139,7 @@ def failed_checks(instance: dg.DagsterInstance, declared: Declaration, run: str)
 
 def _is_about(evaluation: dg.AssetCheckEvaluation, made_in_run: str, run: str) -> bool:
     """Return whether a result is about the model of a run: a check that is executed later names that run."""
-    named = evaluation.metadata.get("model run")
+    named = evaluation.metadata.get("model_run")
     return (named.value if named is not None else made_in_run) == run
 
 
@@ -187,12 +187,12 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
         "lineage": table(rows),
         "accuracy": float(found.metadata.get("accuracy", 0.0)),
         "model": dg.MetadataValue.path(str(found.metadata["model"])),
-        "model run": dg.MetadataValue.dagster_run(str(found.metadata["run"])),
+        "model_run": dg.MetadataValue.dagster_run(str(found.metadata["run"])),
         "shards_version": found.version,
         "shards_digest": str(found.metadata["digest"]),
         "source": str(found.metadata.get("source", "")),
         "undo": undo,
-        **({"checks that have not passed": ", ".join(failed)} if failed else {}),
+        **({"checks_that_have_not_passed": ", ".join(failed)} if failed else {}),
     }
 
 

@@ -32,7 +32,7 @@ CHECKED = "checked"
 PROMOTED = "promoted"
 """The tag of the version whose model is in use."""
 
-BASE = "compared with version"
+BASE = "compared_with_version"
 """In the metadata of checks that compare a version with the one before: the number that `checked` named, 0 for none."""
 
 _TRAINING = "training-"  # and the run's id
@@ -69,7 +69,7 @@ def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.Asse
     about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": place.url}
     state = {}
     if step.key.name in step.declared.blocking_checks:
-        state = {f"tag {CHECKED!r}": _move(step, place, manifest.version, about, result)}
+        state = {f"tag_{CHECKED}": _move(step, place, manifest.version, about, result)}
     return dg.AssetCheckResult(
         passed=result.passed,
         severity=result.severity,

@@ -34,7 +34,7 @@ def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not small,
         description=f"{len(small)} of {len(counts)} classes have one image: {_named(small)}" if small else None,
-        metadata={"classes with one image": small},
+        metadata={"classes_with_one_image": small},
     )
 
 
@@ -54,7 +54,7 @@ def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     chosen = {**step.facts, **(entered_config(step.run, step.declared.data_op).get("prepared") or {})}
     bad, rows = int(step.facts["bad_images"]), int(step.facts["dagster/row_count"])
     most = _most_bad(chosen, step.declared, files=bad + rows)
-    about: dict[str, Any] = {"digest": step.facts["digest"], "left out": bad, "may be left out": most}
+    about: dict[str, Any] = {"digest": step.facts["digest"], "left_out": bad, "may_be_left_out": most}
     if not bad:
         return dg.AssetCheckResult(passed=True, metadata=about)
     files = prepared_table(step.declared, step.facts, step.storage).bad

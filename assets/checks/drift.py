@@ -76,7 +76,7 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
         description=_describe_losses(given, losses, base) if losses else description,
         metadata={
             "content": content,
-            "compared with": since(base),
+            "compared_with": since(base),
             **base_facts(base),
             "classes": table(rows),
             **({"decoded": sums.read} if sums is not None else {}),
@@ -98,7 +98,7 @@ def _few_rows_vanished(given: VersionInput) -> dg.AssetCheckResult:
         passed=not losses,
         description=_describe_losses(given, losses, base) if losses else None,
         metadata={
-            "compared with": since(base),
+            "compared_with": since(base),
             **base_facts(base),
             "splits": table(rows),
             **({"gone": losses} if losses else {}),
@@ -124,7 +124,7 @@ def _class_balance_is_kept(given: VersionInput) -> dg.AssetCheckResult:
         else f"Since {since(base)}, {shift:.1%} of the images have come to be of another class, at most {most:.1%} "
         f"may: {moved}. {how_to_accept(given.step, f'{BALANCE}, or * for everything')}",
         metadata={
-            "compared with": since(base),
+            "compared_with": since(base),
             **base_facts(base),
             "shift": round(shift, 4),
             **({"classes": table(rows)} if rows else {}),
@@ -144,7 +144,7 @@ def _no_column_vanished(given: VersionInput) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not losses,
         description=f"Since {since(base)}: {'; '.join(losses)}. {how}" if losses else None,
-        metadata={"compared with": since(base), **base_facts(base), "columns": table(rows)},
+        metadata={"compared_with": since(base), **base_facts(base), "columns": table(rows)},
     )
 
 

@@ -63,8 +63,8 @@ def _few_near_duplicates(given: VersionInput) -> dg.AssetCheckResult:
             "content": content,
             "near-duplicates": found.alike,
             "share": round(share, 4),
-            "equal images": found.equal,
-            "like one of another class": found.of_other_class,
+            "equal_images": found.equal,
+            "like_one_of_another_class": found.of_other_class,
             **_shown(prepared, found, found.pairs),
         },
     )
@@ -86,7 +86,7 @@ def _no_split_leakage(given: VersionInput) -> dg.AssetCheckResult:
         metadata={
             "content": content,
             "held-out images": found.held_out,
-            "like one that is trained on": found.leaked,
+            "like_one_that_is_trained_on": found.leaked,
             "share": round(share, 4),
             **_shown(prepared, found, found.leaks),
         },
@@ -117,7 +117,7 @@ def _no_equal_rows(given: VersionInput) -> dg.AssetCheckResult:
         metadata={
             "content": content,
             "held-out rows": found.held_out,
-            "equal to one that is trained on": found.leaked,
+            "equal_to_one_that_is_trained_on": found.leaked,
             "share": round(share, 4),
             **({"rows": table(rows)} if rows else {}),
         },
@@ -137,8 +137,8 @@ def _find(given: VersionInput) -> tuple[PreparedTable, Alike]:
 
 def _shown(prepared: PreparedTable, found: Alike, pairs: Sequence[AlikePair]) -> dict[str, Any]:
     """Return a table of pairs, and the pictures of the first few."""
-    unknown = {"images without a hash": found.unknown} if found.unknown else {}
-    incomplete = {} if found.is_complete else {"not all compared": "so many images are alike that there may be more"}
+    unknown = {"images_without_a_hash": found.unknown} if found.unknown else {}
+    incomplete = {} if found.is_complete else {"not_all_compared": "so many images are alike that there may be more"}
     if not pairs:
         return {**unknown, **incomplete}
     rows: list[dict[str, Value]] = [

@@ -57,7 +57,7 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
     if promoted is None or promoted.metadata.get("run") == facts.get("run"):
         text = "No other model is promoted: there is nothing to compare with."
         return dg.AssetCheckResult(passed=True, description=text, metadata=_about(step))
-    metadata = {"promoted model of run": str(promoted.metadata["run"]), **_about(step)}
+    metadata = {"promoted_model_of_run": str(promoted.metadata["run"]), **_about(step)}
     try:
         before, how = _accuracy_of(promoted, step)
     except (SmaltiError, ValueError, RuntimeError) as error:  # RuntimeError: torch's, of weights that do not fit
@@ -73,10 +73,10 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
         passed=drop <= most,
         metadata={
             "accuracy": accuracy,
-            "accuracy of the promoted model": round(before, 4),
+            "accuracy_of_the_promoted_model": round(before, 4),
             "drop": drop,
             "most": most,
-            "validation images": f"those of version {facts['shards_version']}; {how}",
+            "validation_images": f"those of version {facts['shards_version']}; {how}",
             **metadata,
         },
     )
@@ -84,7 +84,7 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
 
 def _about(step: CheckInput) -> dict[str, Any]:
     """Return which model a result is about: that of the newest run need not be the one that is promoted."""
-    return {"model run": dg.MetadataValue.dagster_run(str(step.facts["run"]))} if "run" in step.facts else {}
+    return {"model_run": dg.MetadataValue.dagster_run(str(step.facts["run"]))} if "run" in step.facts else {}
 
 
 def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:

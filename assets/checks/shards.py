@@ -21,7 +21,7 @@ from smalti.catalog import Manifest, load_manifest, verify
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo
 
-_DUE = "due by slot"  # in the metadata of `hashes_verify`: when each part of the set is to be read again
+_DUE = "due_by_slot"  # in the metadata of `hashes_verify`: when each part of the set is to be read again
 
 
 def build_shard_checks(declared: Declaration) -> list[Check]:
@@ -97,10 +97,10 @@ def _hashes_verify(given: VersionInput) -> dg.AssetCheckResult:
         description=report.summary(),
         metadata={
             "shards": len(manifest.shards),
-            "read because new": read["new"],
-            "read again": read["due"],
-            "not read in this run": read["not read"],
-            "full verification": period,
+            "read_because_new": read["new"],
+            "read_again": read["due"],
+            "not_read_in_this_run": read["not read"],
+            "full_verification": period,
             **({_DUE: dg.MetadataValue.json(list(rotation.times))} if rotation.times else {}),
             **({"problems": table(problems)} if problems else {}),
         },

@@ -52,6 +52,6 @@ def probe_places(declared: Declaration, storage: StorageResource) -> dg.AssetChe
             "stage": storage.stage,
             "steps": table(rows),
             **({"problems": problems} if problems else {}),
-            **({"clock skew in seconds": round(max(map(abs, skews)), 1)} if skews else {}),
+            **({"clock_skew_in_seconds": round(max(map(abs, skews)), 1)} if skews else {}),
         },
     )

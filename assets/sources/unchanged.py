@@ -13,7 +13,7 @@ from assets.sources.rows_config import RowsConfig
 from resources.storage import StorageResource
 from smalti.spark.table_state import TableState, table_state
 
-UNCHANGED_WHILE = "rows are the same while"
+UNCHANGED_WHILE = "rows_are_the_same_while"
 """In the metadata of `raw`: digest of the state of the source, which was the same before and after it was read."""
 
 

@@ -64,7 +64,7 @@ def test_bad_images_up_to_a_share_are_left_out_more_stop_the_run_and_accepting_t
 
     is_done, checks = run(graph, max_bad_share=0.1)
     assert is_done
-    assert checks["few_images_were_left_out"].metadata["may be left out"].value == 3
+    assert checks["few_images_were_left_out"].metadata["may_be_left_out"].value == 3
     assert graph.facts("prepared")["prepared"] == 0
     is_done, checks = run(graph, on_bad_image="fail")
     assert not is_done
@@ -87,7 +87,7 @@ def test_copies_of_photos_are_shown_once_and_an_unchanged_run_repeats_the_warnin
     assert (near.passed, leaks.passed) == (False, False)
     assert near.severity is leaks.severity is dg.AssetCheckSeverity.WARN
     assert near.metadata["near-duplicates"].value == 20  # at 16 pixels, two of the twelve copies differ in nine bits
-    assert near.metadata["like one of another class"].value == 2
+    assert near.metadata["like_one_of_another_class"].value == 2
     shown: Any = near.metadata["pairs"]
     first = shown.records[0].data
     assert {first["image"], first["is like"]} == {"daisy/00.jpg", "roses/mistaken.jpg"}

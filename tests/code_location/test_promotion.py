@@ -119,7 +119,7 @@ def test_a_person_may_promote_the_model_of_a_run_whose_checks_failed_and_it_is_s
     assert "none of the last" in error_of(models.promote(expect=False))
     models.promote(bad)
     assert models.promoted == (1, bad)
-    assert models.shown()["checks that have not passed"] == ABOVE
+    assert models.shown()["checks_that_have_not_passed"] == ABOVE
 
 
 def test_promoting_the_former_model_undoes_a_promotion_and_both_versions_survive_a_vacuum(models: Models) -> None:
@@ -208,8 +208,8 @@ def test_a_model_may_be_a_declared_share_below_the_promoted_one(models: Models, 
     models.promote()
     result = compare(models, models.train(accuracy))
     assert result.passed is passes
-    assert result.metadata["accuracy of the promoted model"].value == 0.9
-    assert "version 1 has the very same" in str(result.metadata["validation images"].value)
+    assert result.metadata["accuracy_of_the_promoted_model"].value == 0.9
+    assert "version 1 has the very same" in str(result.metadata["validation_images"].value)
 
 
 def test_a_promoted_model_that_cannot_be_evaluated_is_a_warning_and_does_not_fail_the_training(models: Models) -> None:

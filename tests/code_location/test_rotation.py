@@ -51,7 +51,7 @@ def check_in_a_run(instance: dg.DagsterInstance, storage: StorageResource) -> dg
 
 def counts(result: dg.AssetCheckResult) -> list[int]:
     """Numbers of shards that were read because they are new, read again, and not read."""
-    names = ("read because new", "read again", "not read in this run")
+    names = ("read_because_new", "read_again", "not_read_in_this_run")
     return [int(plain(result.metadata)[name]) for name in names]
 
 

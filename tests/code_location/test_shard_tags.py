@@ -150,7 +150,7 @@ def test_a_version_is_not_checked_past_one_that_it_was_not_compared_with(
     last = execute_checks(instance, storage, "hashes_verify")["hashes_verify"]
     assert last.passed
     state = "not moved: it names version 2 by now; no_class_vanished has to be executed again"
-    assert last.metadata["tag 'checked'"].value == state
+    assert last.metadata["tag_checked"].value == state
     again = execute_checks(instance, storage, "no_class_vanished")["no_class_vanished"]
     assert "Since version 2" in str(again.description)
     assert "1 of 3 classes are gone (tulips)" in str(again.description)
