@@ -27,8 +27,9 @@ class WatchState:
     """The part of a paged listing that is done."""
 
     def to_cursor(self) -> str:
-        """The text that Dagster keeps for the sensor."""
-        return json.dumps(asdict(self))
+        """Return the text that Dagster keeps for the sensor, and shows: without what is as at the start."""
+        fresh = asdict(WatchState())
+        return json.dumps({name: value for name, value in asdict(self).items() if value != fresh[name]})
 
     @classmethod
     def from_cursor(cls, text: str | None) -> "WatchState":
