@@ -18,7 +18,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench soak clean
+.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench screenshots soak clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,7 @@ test-search: $(READY) ## all searches with a fresh seed, which is printed (SMALT
 
 test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from Debian's packages
 	@$(BIN)/python tools/debian_servers.py
+	@$(BIN)/pip install -q -c constraints.txt playwright
 	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py tests/benchmarks/test_graph_run.py -q
 
 test-durations: $(READY) ## every test, and how long each file takes into tests/durations.json
@@ -71,6 +72,10 @@ check: lint test-fast ## everything that must be green at every commit
 bench: $(READY) ## Smalti beside its peers, in one run: results in benchmarks/results (ARGS="--quick", see benchmarks/README.md)
 	@$(BIN)/python -m benchmarks setup
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: $(READY) ## docs/images/dagster-*.png, from a deployment of its own; needs Chromium
+	@$(BIN)/pip install -q -c constraints.txt playwright
+	@$(BIN)/python tools/screenshots.py $(ARGS)
 
 soak: $(READY)  ## ten minutes of faults and kills under training jobs that share a cache (SECONDS=60, ARGS="--seed 7")
 	@$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --results benchmarks/results $(ARGS)

@@ -142,8 +142,9 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             result = trainer.train(chosen, report)
             wrong = _most_wrong(context, result.history[-1], manifest, chosen)
         curves = show_curves(result.history, _earlier_curves(context, spec.key))
+        numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
         metadata = {**curves, **_metadata(result, manifest), **_lineage(result, manifest, context.run.run_id), **wrong}
-        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config))
+        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model
 

@@ -82,9 +82,9 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
         data_version=folder.digest,
         tags={"source": folder.digest},
         metadata={
+            "what_was_done": news,
             **((is_same and shown_again(last)) or show_images(_examples(folder))),
             "images": len(folder.files),
-            "what_was_done": news,
             **show_classes({name: {"images": count} for name, count in folder.counts.items()}),
             **throughput(len(folder.files), 0, seconds),
             "folder": folder.source,
@@ -116,10 +116,10 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
         data_version=digest,
         tags={"source": digest},
         metadata={
+            "what_was_done": news,
             "source": config.described,
             "form": config.form,
             "reads": config.source,
-            "what_was_done": news,
             **({WATCHED: state.digest} if state is not None else {}),
             **found,
             **overrides(config),

@@ -145,8 +145,9 @@ def stage_op(
 
 
 def _with_usage(event: Any, usage: Usage) -> Any:
-    """Return a materialisation with the time and memory since the event before; its own metadata wins."""
+    """Return a materialisation with the time and memory since the event before; its own comes first, and wins."""
     figures = usage.take()
     if isinstance(event, dg.MaterializeResult):
-        return event._replace(metadata={**figures, **(event.metadata or {})})
+        own = event.metadata or {}
+        return event._replace(metadata={**own, **figures, **own})
     return event

@@ -190,3 +190,127 @@ def open_picture(page: Page, asset: str, key: str) -> Locator:
 def metadata_row(page: Page, key: str) -> Locator:
     """Return the row of a key in the metadata of an asset's page."""
     return page.get_by_role("row").filter(has=page.get_by_role("cell", name=key, exact=True))
+
+
+# ---------------------------------------------------------------- the pictures
+
+
+class Pictures:
+    """Takes pictures of a window, and keeps them below a folder."""
+
+    def __init__(self, page: Page, folder: Path) -> None:
+        self._page, self._folder = page, folder
+
+    def take(self, name: str, *, clip: FloatRect | None = None) -> None:
+        """Keep what the window shows, or a part of it, in 256 colours."""
+        self._page.wait_for_timeout(1500)  # animations, and pictures that are being decoded
+        data = self._page.screenshot(clip=clip, animations="disabled", caret="hide")
+        image = Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        path = self._folder / f"dagster-{name}.png"
+        image.save(path, optimize=True)
+        print(f"{path.name}: {image.width} x {image.height}, {path.stat().st_size / 1000:.0f} kB", flush=True)
+
+    def take_rows(self, name: str, asset: str, first: str, last: str) -> None:
+        """Keep the rows of an asset's metadata from one key to another."""
+        self._page.set_viewport_size({"width": WIDTH, "height": 4000})
+        self._page.goto(f"/assets/{asset}?view=overview")
+        begin, end = (_box(metadata_row(self._page, key)) for key in (first, last))
+        height = end["y"] + end["height"] - begin["y"]
+        self.take(name, clip={"x": begin["x"], "y": begin["y"], "width": begin["width"], "height": height})
+        self._page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+    def take_dialog(self, name: str, dialog: Locator) -> None:
+        """Keep an open dialog."""
+        self._page.wait_for_timeout(500)  # it is being unfolded
+        self.take(name, clip=_box(dialog))
+
+
+def _box(shown: Locator) -> FloatRect:
+    """Return the place of something that the window shows.
+
+    Raises:
+        LookupError: it does not.
+    """
+    box = shown.bounding_box()
+    if box is None:
+        raise LookupError(f"{shown} is not visible")
+    return box
+
+
+def make_pictures(page: Page, pictures: Pictures, photos: Path, *, epochs: int) -> None:
+    """Use a deployment as a person does, and take pictures on the way."""
+    fill_launchpad(page, "flowers_everything_job", {"epochs: 30": str(epochs)})
+    pictures.take("launchpad")
+    launch(page)
+    page.get_by_text(re.compile("^epoch 2 of")).first.wait_for(timeout=RUN_SECONDS * 1000)
+    pictures.take("run")
+    wait_for_run(page, "Success")
+    _draw(photos, range(24, 30))
+    ticks = switch_sensor(page, "flowers_watch_sensor")
+    ticks.filter(has_text=re.compile("1 run|1 requested")).first.wait_for(timeout=150_000)
+    pictures.take("sensor")
+    pictures.take_dialog("tick", open_tick(page, ticks.filter(has_text="0 runs").last))
+    page.goto("/runs")
+    page.get_by_role("row").filter(has_text="flowers_reshard_job").get_by_role("link").first.click()
+    wait_for_run(page, "Success")
+    fill_launchpad(page, "tokens_reshard_job", {})
+    launch(page)
+    switch_sensor(page, "flowers_train_sensor")
+    fill_launchpad(page, "flowers_train_job", {"epochs: 30": str(epochs)})
+    wait_for_run(page, "Success")
+    take_assets(page, pictures)
+
+
+def take_assets(page: Page, pictures: Pictures) -> None:
+    """Take pictures of what was made."""
+    page.set_viewport_size({"width": 2100, "height": 700})
+    page.goto("/locations/smalti/asset-groups/flowers/lineage")
+    page.get_by_text("Materialized").nth(3).wait_for()
+    pictures.take("graph")
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    pictures.take_dialog("gallery", open_picture(page, "flowers/prepared", "gallery"))
+    pictures.take_dialog("curves", open_picture(page, "flowers/model", "curves_picture"))
+    pictures.take_dialog("confusion", open_picture(page, "flowers/model", "confusion_picture"))
+    pictures.take_rows("prepared", "flowers/prepared", "what_was_done", "bad_image_table")
+    pictures.take_rows("shards", "flowers/shards", "what_was_done", "version_history")
+    pictures.take_rows("model", "flowers/model", "curves", "confused_pairs")
+    page.goto("/assets/flowers/shards?view=checks")
+    page.get_by_text("no_class_vanished").first.click()
+    page.get_by_text("Latest execution").wait_for()
+    pictures.take("checks")
+
+
+def _draw(photos: Path, numbers: range) -> None:
+    """Draw photos of flowers with these numbers, and a file that is none."""
+    from assets.flowers import FLOWER_CLASSES
+    from assets.flowers.drawing import draw_flower
+
+    for name in FLOWER_CLASSES:
+        (photos / name).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            (photos / name / f"{name}_{number:03d}.jpg").write_bytes(draw_flower(name, number=number))
+    (photos / "roses" / "notes.jpg").write_text("no image")
+
+
+def main() -> int:
+    """Make the pictures; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=IMAGES, help="folder. Default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=8, help="of each training. Default: %(default)s")
+    options = parser.parse_args()
+    chromium = find_chromium()
+    if chromium is None:
+        print("Chromium is not installed: apt-get install chromium", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="smalti-") as made:
+        folder = Path(made)
+        photos = folder / "photos"
+        _draw(photos, range(24))
+        with deployment(folder, FLOWERS_URL=str(photos)) as url, browser(chromium, url) as page:
+            make_pictures(page, Pictures(page, options.to), photos, epochs=options.epochs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(REPOSITORY))
+    sys.exit(main())

@@ -15,7 +15,7 @@ Curves = Mapping[str, Sequence[float]]
 MAX_POINTS = 120
 """Points of a curve that are drawn and kept."""
 
-_SMALL = 112  # pixels from one small panel to the next: three fit a narrow window
+_SMALL = 96  # pixels from one small panel to the next: three fit a window of 1280 pixels
 _MARGIN = 44  # pixels left of a panel, for the range written at its axis
 _MAX_DOTTED = 40  # points that have a dot each
 _GREYS = ("#777", "#999", "#b4b4b4", "#c8c8c8", "#d8d8d8")
