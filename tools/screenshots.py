@@ -33,6 +33,7 @@ SECONDS = 20.0
 """Longest wait for something that the UI shows."""
 RUN_SECONDS = 240.0
 """Longest wait for a run."""
+_RUN = re.compile("^[0-9a-f]{8}$")  # a link to one
 
 
 def find_chromium() -> str | None:
@@ -167,6 +168,10 @@ def switch_sensor(page: Page, sensor: str) -> Locator:
     """Switch a sensor on, or off; return the rows of its ticks."""
     page.goto(f"/locations/smalti/sensors/{sensor}")
     page.get_by_role("row").filter(has_text="Running").locator("label").click()
+    return _ticks(page)
+
+
+def _ticks(page: Page) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("button", name="View logs"))
 
 
@@ -183,7 +188,7 @@ def open_picture(page: Page, asset: str, key: str) -> Locator:
     page.goto(f"/assets/{asset}?view=overview")
     metadata_row(page, key).get_by_text("Show Markdown").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_role("img").first).to_be_visible(timeout=SECONDS * 1000)
+    expect(dialog.locator("img").first).to_be_visible(timeout=SECONDS * 1000)
     return dialog
 
 
@@ -219,10 +224,11 @@ class Pictures:
         self.take(name, clip={"x": begin["x"], "y": begin["y"], "width": begin["width"], "height": height})
         self._page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
-    def take_dialog(self, name: str, dialog: Locator) -> None:
-        """Keep an open dialog."""
+    def take_dialog(self, name: str, dialog: Locator, *, height: float | None = None) -> None:
+        """Keep an open dialog, or its upper part."""
         self._page.wait_for_timeout(500)  # it is being unfolded
-        self.take(name, clip=_box(dialog))
+        box = _box(dialog)
+        self.take(name, clip={**box, "height": height or box["height"]})
 
 
 def _box(shown: Locator) -> FloatRect:
@@ -245,20 +251,27 @@ def make_pictures(page: Page, pictures: Pictures, photos: Path, *, epochs: int) 
     page.get_by_text(re.compile("^epoch 2 of")).first.wait_for(timeout=RUN_SECONDS * 1000)
     pictures.take("run")
     wait_for_run(page, "Success")
-    _draw(photos, range(24, 30))
-    ticks = switch_sensor(page, "flowers_watch_sensor")
-    ticks.filter(has_text=re.compile("1 run|1 requested")).first.wait_for(timeout=150_000)
+    _draw(photos, range(48, 56))
+    ticks = _wait_for_request(page, "flowers_watch_sensor")
+    page.set_viewport_size({"width": 1440, "height": HEIGHT})
     pictures.take("sensor")
-    pictures.take_dialog("tick", open_tick(page, ticks.filter(has_text="0 runs").last))
-    page.goto("/runs")
-    page.get_by_role("row").filter(has_text="flowers_reshard_job").get_by_role("link").first.click()
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    ticks.get_by_role("link", name=_RUN).first.click()
     wait_for_run(page, "Success")
     fill_launchpad(page, "tokens_reshard_job", {})
     launch(page)
-    switch_sensor(page, "flowers_train_sensor")
-    fill_launchpad(page, "flowers_train_job", {"epochs: 30": str(epochs)})
+    _wait_for_request(page, "flowers_train_sensor").get_by_role("link", name=_RUN).first.click()
     wait_for_run(page, "Success")
+    page.goto("/locations/smalti/sensors/flowers_watch_sensor")
+    pictures.take_dialog("tick", open_tick(page, _ticks(page).filter(has_text="0 runs").last), height=190)
     take_assets(page, pictures)
+
+
+def _wait_for_request(page: Page, sensor: str) -> Locator:
+    """Switch a sensor on, and return its ticks when one has requested a run."""
+    ticks = switch_sensor(page, sensor).filter(has_text="1 run")
+    ticks.first.wait_for(timeout=150_000)
+    return ticks
 
 
 def take_assets(page: Page, pictures: Pictures) -> None:
@@ -296,7 +309,7 @@ def main() -> int:
     """Make the pictures; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, default=IMAGES, help="folder. Default: %(default)s")
-    parser.add_argument("--epochs", type=int, default=8, help="of each training. Default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=20, help="of the first training. Default: %(default)s")
     options = parser.parse_args()
     chromium = find_chromium()
     if chromium is None:
@@ -305,7 +318,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="smalti-") as made:
         folder = Path(made)
         photos = folder / "photos"
-        _draw(photos, range(24))
+        _draw(photos, range(48))
         with deployment(folder, FLOWERS_URL=str(photos)) as url, browser(chromium, url) as page:
             make_pictures(page, Pictures(page, options.to), photos, epochs=options.epochs)
     return 0

@@ -64,7 +64,7 @@ def test_a_run_is_launched_with_a_changed_value_and_watched_until_it_succeeds(pa
 
 def test_the_pages_of_assets_show_gallery_and_curves(page):
     dialog = open_picture(page, "flowers/prepared", "gallery")
-    assert dialog.get_by_role("img").first.evaluate("image => image.naturalWidth") > 500
+    assert dialog.locator("img").first.evaluate("image => image.naturalWidth") > 500
     page.goto("/assets/flowers/model?view=overview")
     curves = metadata_row(page, "curves").get_by_role("img", name="curves")
     expect(curves).to_be_visible()
